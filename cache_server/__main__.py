@@ -36,61 +36,44 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     )
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
 
-    def add(name: str, kind: Any, metavar: str | None, default: Any, text: str) -> None:
-        parser.add_argument(f"--{name}", type=kind, metavar=metavar, default=default, help=text)
+    def add(name: str, text: str, **options: Any) -> None:
+        parser.add_argument(f"--{name}", help=text, **options)
 
-    parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
-    add("port-file", Path, None, None, "JSON with the bound address, once serving")
+    add("server", "index, from 0", type=int, required=True, metavar="I")
+    add("listen", "port 0: any free one", required=True, metavar="HOST:PORT")
+    add("port-file", "JSON with the bound address, once serving", type=Path)
     text = "stop when process PID ends, which must have started this one"
-    add("die-with-parent", _positive, "PID", None, text)
-    add("threads", _positive, None, DEFAULT_THREADS, "requests answered at once")
+    add("die-with-parent", text, type=_positive, metavar="PID")
+    add("threads", "requests answered at once", type=_positive, default=DEFAULT_THREADS)
+    seconds: dict[str, Any] = {"type": _seconds, "metavar": "SECONDS"}
     text = "how long running requests may take after SIGTERM"
-    add("drain", _seconds, "SECONDS", DEFAULT_DRAIN_SECONDS, text)
+    add("drain", text, default=DEFAULT_DRAIN_SECONDS, **seconds)
     text = "how long a client may leave a chunk of about 1 MiB unread before its reply is ended"
-    add("send-timeout", _seconds, "SECONDS", DEFAULT_SEND_SECONDS, text)
+    add("send-timeout", text, default=DEFAULT_SEND_SECONDS, **seconds)
     text = "most ids that one request may ask for"
-    add("ids-per-request", _positive, None, IDS_PER_REQUEST, text)
+    add("ids-per-request", text, type=_positive, default=IDS_PER_REQUEST)
     text = (
         "memory for running replies; calls beyond it are refused and may be repeated (default 1G, "
         "or a quarter of the available memory if that is less)"
     )
-    add("memory-in-flight", _size, "SIZE", None, text)
-    parser.add_argument(
-        "--features",
-        action="append",
-        default=[],
-        metavar="TYPE=package.module:Class",
-        help="class that provides the features of a node type instead of a file; may be repeated",
-    )
-    parser.add_argument(
-        "--features-options",
-        action="append",
-        default=[],
-        metavar="TYPE={JSON}",
-        help="keywords for the constructor of that class",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        help="form of messages on stderr: text for warnings, json for all events, one a line",
-    )
-    add("metrics", str, "HOST:PORT", "", "where Prometheus reads metrics; port 0: any free one")
+    add("memory-in-flight", text, type=_size, metavar="SIZE")
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    text = "class that provides the features of a node type instead of a file; may be repeated"
+    add("features", text, metavar="TYPE=package.module:Class", **repeated)
+    text = "keywords for the constructor of that class"
+    add("features-options", text, metavar="TYPE={JSON}", **repeated)
+    text = "form of messages on stderr: text for warnings, json for all events, one a line"
+    add("log-format", text, choices=("text", "json"), default="text")
+    text = "where Prometheus reads metrics; port 0: any free one"
+    add("metrics", text, default="", metavar="HOST:PORT")
     for key, text in SECURITY_OPTIONS.items():
-        add(key, str, "FILE", "", text)
-    text = "listen beyond this machine's loopback without TLS"
-    parser.add_argument("--insecure", action="store_true", help=text)
+        add(key, text, default="", metavar="FILE")
+    add("insecure", "listen beyond this machine's loopback without TLS", action="store_true")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a server until a signal stops it.
-
-    Returns
-    -------
-    0 after a graceful end. 2 if the server could not start; the reason is on stderr.
-    """
+    """Run a server until a signal stops it; return 0, or 2 if it could not start."""
     return serve_with(build_parser().parse_args(argv))
 
 
@@ -102,7 +85,8 @@ def serve_with(options: argparse.Namespace) -> int:
     from cache_server.store.row_source import parse_requests
 
     events.set_format(options.log_format, process="server", server=options.server)
-    files = {key.replace("-", "_") for key in SECURITY_OPTIONS}
+    files = (key.replace("-", "_") for key in SECURITY_OPTIONS)
+    named_files = {file: getattr(options, file) for file in files}
     try:
         serve(
             options.partitioned,
@@ -115,9 +99,7 @@ def serve_with(options: argparse.Namespace) -> int:
             ids_per_request=options.ids_per_request,
             send_seconds=options.send_timeout,
             sources=parse_requests(options.features, options.features_options),
-            security=Security(
-                **{file: getattr(options, file) for file in files}, insecure=options.insecure
-            ),
+            security=Security(**named_files, insecure=options.insecure),
             metrics=options.metrics,
             memory=options.memory_in_flight,
         )

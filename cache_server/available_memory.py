@@ -26,13 +26,9 @@ of tmpfs's share of it in ``memory.stat``"""
 def available_memory(groups: Sequence[Path] | None = None) -> int:
     """Return the bytes that this process can still allocate.
 
-    This is the least of what the machine, its control groups and ``HOPPER_MEMORY_LIMIT`` leave.
-    Pages that cache files count as free; those of tmpfs do not, since they have no file behind
-    them.
-
-    Parameters
-    ----------
-    groups: folders of control groups; None = this process's groups and their ancestors.
+    This is the least of what the machine, its control groups (``groups``: their folders) and
+    ``HOPPER_MEMORY_LIMIT`` leave. Pages that cache files count as free; those of tmpfs do not,
+    since they have no file behind them.
     """
     searched = own_groups() if groups is None else groups
     limits = [left for group in searched if (left := _left(group)) is not None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,12 +48,12 @@ class Validity:
 
 def validity_of(certificate: dict[str, Any]) -> Validity:
     """Return the validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
-    ends = (str(certificate[key]) for key in ("notBefore", "notAfter"))
-    return Validity(*map(ssl.cert_time_to_seconds, ends))
+    begin, end = (ssl.cert_time_to_seconds(certificate[key]) for key in ("notBefore", "notAfter"))
+    return Validity(begin, end)
 
 
 def find_fault(authorities: str, certificate: str, key: str) -> tuple[str, str] | None:
-    """Find the first reason for which the other end would refuse certificates."""
+    """Find the first file, and the reason, for which the other end would refuse certificates."""
     if authorities:
         validities = authorities_of(authorities)
         # An expired certificate does no harm beside a valid one.
@@ -124,11 +125,9 @@ def _shake_hands(
     waiting = list(ends)
     for _ in range(_TURNS):
         for end in tuple(waiting):
-            try:
+            with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            waiting.remove(end)
+                waiting.remove(end)
     if waiting:
         raise ssl.SSLError("the two ends of a handshake within this process did not meet")
     return dict(ends[0].getpeercert() or {})

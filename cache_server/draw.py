@@ -86,11 +86,8 @@ def below(x: np.uint64, bound: np.uint64) -> np.uint64:
 def draw_positions(
     key: np.uint64, population: np.int64, count: np.int64, out: NDArray[np.int64]
 ) -> None:
-    """Write ``count`` distinct positions of [0, population) to ``out[:count]``.
-
-    Positions are in the order in which Floyd's algorithm draws them, but ascending if ``count``
-    equals ``population``. Requires 0 <= count <= population.
-    """
+    """Write ``count`` distinct positions of [0, population) to ``out[:count]``, in the order of
+    Floyd's algorithm, or ascending if these are all."""
     if count == population:
         for i in range(count):
             out[i] = i
@@ -147,10 +144,7 @@ def _draw_many(
 
 
 def key_of(*words: int) -> int:
-    """Return the key of a sequence of words: :func:`absorb` of each in turn, from the key 0.
-
-    Computed in plain Python. Words are integers, taken modulo 2**64.
-    """
+    """Return the key of words, modulo 2**64: :func:`absorb` of each in turn, from the key 0."""
     key = 0
     for word in words:
         key = _mix_int(key ^ _mix_int((word + GOLDEN) & _MASK))
@@ -172,13 +166,8 @@ def draw_key(
     relation_key: int,
     dependence: int = 1,
 ) -> DrawKey:
-    """Make the key of a relation's draws at a hop (docs/inside/draws.md, "The key of a node").
-
-    Parameters
-    ----------
-    use: the first word.
-    hop: 0 for all hops, if a node draws the same wherever it appears.
-    """
+    """Make the key of a relation's draws at a hop (docs/inside/draws.md, "The key of a node"); the
+    hop is 0 if a node draws the same wherever it appears."""
     period, elapsed = divmod(iteration, dependence)
     keys = [key_of(use, seed, epoch, period + ahead, hop, relation_key) for ahead in (0, 1)]
     return DrawKey(*(np.uint64(word) for word in (*keys, dependence, elapsed)))
@@ -191,12 +180,7 @@ _PHASE_KEY: Final = key_of(PHASES)
 def node_key(
     now: np.uint64, later: np.uint64, dependence: np.uint64, elapsed: np.uint64, node: np.int64
 ) -> np.uint64:
-    """Return the key of a node's draws, given the fields of a :class:`DrawKey`.
-
-    Parameters
-    ----------
-    node: the node's original id.
-    """
+    """Return the key of the draws of an original id, given the fields of a :class:`DrawKey`."""
     word = np.uint64(node)
     if dependence > np.uint64(1):
         phase = below(absorb(np.uint64(_PHASE_KEY), word), dependence)
@@ -228,13 +212,8 @@ def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
 def _permute(
     keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return [n] int64: the image of each place under the bijection of [0, count).
-
-    Parameters
-    ----------
-    keys: [rounds] uint64, a key for each round.
-    bits: width of the network's domain [0, 2**bits), which contains [0, count).
-    """
+    """Return [n] int64: the image of each place under the bijection of [0, count), by a network of
+    [rounds] keys with the domain [0, 2**bits)."""
     low = bits - bits // np.uint64(2)
     high_shift, low_shift = np.uint64(64) - (bits - low), np.uint64(64) - low
     mask = (np.uint64(1) << low) - np.uint64(1)
@@ -254,21 +233,11 @@ def _permute(
 
 
 def permute(seed: int, epoch: int, count: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the roots at some places of the order in which an epoch visits them.
+    """Return [n] int64: the numbers of the roots at some places of the order of an epoch.
 
-    The order is a keyed bijection of [0, count): a Feistel network with cycle walking (Black and
-    Rogaway, CT-RSA 2002). It needs no array of all roots.
-
-    Parameters
-    ----------
-    count: number of roots, which are numbered in ascending order of their original ids.
-    places: [n] int64, places in the order.
-
-    Returns
-    -------
-    [n] int64 in [0, count): the number of the root at each place.
+    ``count`` roots are numbered by original id. The order is a keyed bijection: a Feistel network
+    with cycle walking (Black and Rogaway, CT-RSA 2002). It needs no array of all roots.
     """
-    key = key_of(ROOTS, seed, epoch)
-    keys = absorb_each(np.uint64(key), np.arange(_ROUNDS))
+    keys = absorb_each(np.uint64(key_of(ROOTS, seed, epoch)), np.arange(_ROUNDS))
     bits = max(_LEAST_BITS, (count - 1).bit_length())
     return _permute(keys, np.uint64(count), np.uint64(bits), np.asarray(places, np.int64))

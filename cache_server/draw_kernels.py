@@ -37,11 +37,13 @@ _SEARCHES: Final = 1 << 32
 
 
 class ListArrays(NamedTuple):
-    """The arrays of :class:`cache_server.neighbor_lists.NeighborLists`; missing ones are empty."""
+    """The arrays of :class:`cache_server.neighbor_lists.NeighborLists`; missing ones are empty.
+
+    ``dst_ids`` has the original ids of the destinations that have lists, which are its rows.
+    """
 
     indptr: Ids
     indices: Ids
-    src_ids: Ids
     dst_ids: Ids
     cumulative_weights: Sums
     times: Ids
@@ -51,43 +53,38 @@ class ListArrays(NamedTuple):
 @kernel(parallel=True)
 def draw_edges(
     lists: ListArrays,
-    nodes: Ids,
+    rows: Ids,
     until: Ids,
     way: int,
     fanout: int,
     key: DrawKey,
     excluded: ExcludedEdges,
 ) -> Drawn:
-    """Draw in-edges of some nodes.
+    """Draw in-edges of the nodes with some rows, [n] int64, in one of the ways above.
 
-    Parameters
-    ----------
-    nodes: [n] int64 global ids.
-    until: [n] int64 times, for draws in time; empty for others.
-    way: one of the constants above.
-    fanout: neighbors a node; -1 = all.
-    excluded: with places in order of time for draws in time.
+    For draws in time, there are [n] times ``until`` which they have to be there, and places of
+    excluded edges are in order of time. Excluded edges have rows for nodes. Fanout -1 = all.
     """
-    indptr, indices, _, dst_ids, sums, times, by_time = lists
+    indptr, indices, dst_ids, sums, times, by_time = lists
     now, later, dependence, elapsed = key
-    skipped_nodes, bounds, places, _, _ = excluded
-    size, is_timed = nodes.size, times.size > 0 and until.size > 0
+    skipped_rows, bounds, places, _, _ = excluded
+    size, is_timed = rows.size, times.size > 0 and until.size > 0
     replace = way in (REPLACEMENT, WEIGHTED_REPLACEMENT)
     firsts, left = np.empty(size, np.int64), np.empty(size, np.int64)
     keys = np.empty(size, np.uint64)
     for i in numba.prange(size):
-        node = nodes[i]
-        firsts[i] = indptr[node]
-        left[i] = indptr[node + 1] - firsts[i]
-        keys[i] = node_key(now, later, dependence, elapsed, dst_ids[node])
+        row = rows[i]
+        firsts[i] = indptr[row]
+        left[i] = indptr[row + 1] - firsts[i]
+        keys[i] = node_key(now, later, dependence, elapsed, dst_ids[row])
     if until.size:
         for i in numba.prange(size):
             keys[i] = absorb(keys[i], np.uint64(until[i]))
             if is_timed:
                 left[i] = np.searchsorted(times[firsts[i] : firsts[i] + left[i]], until[i], "right")
-    if skipped_nodes.size:
+    if skipped_rows.size:
         for i in numba.prange(size):
-            begin, end = find_range(nodes[i], skipped_nodes, bounds)
+            begin, end = find_range(rows[i], skipped_rows, bounds)
             left[i] -= np.searchsorted(places[begin:end], left[i])
     offsets = np.zeros(size + 1, np.int64)
     for i in range(size):
@@ -95,7 +92,7 @@ def draw_edges(
         offsets[i + 1] = offsets[i] + (fanout if replace and count else count)
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
-    if way == UNIFORM and not is_timed and not skipped_nodes.size:
+    if way == UNIFORM and not is_timed and not skipped_rows.size:
         for i in numba.prange(size):
             start, stop = offsets[i], offsets[i + 1]
             draw_positions(keys[i], left[i], stop - start, positions[start:stop])
@@ -115,8 +112,8 @@ def draw_edges(
             for i in nodes_of_turn:
                 start, stop, first = offsets[i], offsets[i + 1], firsts[i]
                 begin, end = np.int64(0), np.int64(0)
-                if skipped_nodes.size:
-                    begin, end = find_range(nodes[i], skipped_nodes, bounds)
+                if skipped_rows.size:
+                    begin, end = find_range(rows[i], skipped_rows, bounds)
                 if way in (WEIGHTED, WEIGHTED_REPLACEMENT) and (replace or left[i] > stop - start):
                     if stop > start:
                         degree = left[i] + end - begin
@@ -154,11 +151,8 @@ def _draw_evenly(key: np.uint64, way: int, left: np.int64, out: Ids) -> None:
 
 @kernel
 def find_range(node: np.int64, nodes: Ids, bounds: Ids) -> tuple[np.int64, np.int64]:
-    """Return the first and last bound of a node's excluded places.
-
-    The binary search is written out, since profiled ``np.searchsorted`` takes several times as long
-    here.
-    """
+    """Return the first and last bound of a node's excluded places."""
+    # Profiled, np.searchsorted takes several times as long here.
     low, high = np.int64(0), np.int64(nodes.size)
     while low < high:
         middle = (low + high) >> 1
@@ -186,16 +180,10 @@ def draw_by_weight(
     start: np.int64,
     stop: np.int64,
 ) -> None:
-    """Draw positions of a list in proportion to what is left of its weight.
+    """Write to ``out[start:stop]`` positions of a list in proportion to what is left of its weight.
 
-    Arrays come with bounds, since profiled, slices of them take a tenth of the time.
-
-    Parameters
-    ----------
-    sums: running sums of weights; those of the list are [first, first + degree).
-    places: positions that may not be drawn, ascending; those of the list are [begin, end).
-    scratch: a buffer for short lists.
-    out: written from ``start`` up to and without ``stop``.
+    Its running sums are ``sums[first:first + degree]``, and the positions that may not be drawn
+    ``places[begin:end]``, ascending. Profiled, slices would take a tenth of the time.
     """
     at, total = start, np.int64(sums[first + degree - 1])
     for k in range(begin, end):
@@ -256,10 +244,8 @@ def units_at(sums: Sums, first: np.int64, place: np.int64) -> np.int64:
 
 @kernel(inline="always")
 def _find(sums: Sums, first: np.int64, degree: np.int64, x: np.int64) -> np.int64:
-    """Return the first position of a list up to which weights add up to more than ``x``.
-
-    It halves powers of two, without a branch, since the processor could not predict it.
-    """
+    """Return the first position of a list up to which weights add up to more than ``x``."""
+    # It halves powers of two, without a branch, since the processor could not predict it.
     one, shift = np.uint64(1), np.uint64(0)
     while np.uint64(degree) >> shift > one:
         shift += one
@@ -284,11 +270,11 @@ def _take(left: Sums, size: np.int64, place: np.int64, units: np.int64, x: np.in
 
 
 @kernel(parallel=True)
-def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
-    """Return [n] int64: how many in-edges of each node are there at its time."""
-    counts = np.empty(nodes.size, np.int64)
-    for i in numba.prange(nodes.size):
-        first, last = indptr[nodes[i]], indptr[nodes[i] + 1]
+def count_until(indptr: Ids, times: Ids, rows: Ids, until: Ids) -> Ids:
+    """Return [n] int64: how many edges of some lists are there at a time for each."""
+    counts = np.empty(rows.size, np.int64)
+    for i in numba.prange(rows.size):
+        first, last = indptr[rows[i]], indptr[rows[i] + 1]
         counts[i] = last - first
         if times.size:
             counts[i] = np.searchsorted(times[first:last], until[i], "right")
@@ -296,44 +282,31 @@ def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
 
 
 @kernel(parallel=True)
-def list_neighbors(indptr: Ids, indices: Ids, nodes: Ids) -> tuple[Ids, Ids]:
-    """Concatenate the neighbor lists of some nodes.
-
-    Returns
-    -------
-    [n + 1] int64 bounds of the lists, and [listed] int64 ids of their sources.
-    """
-    bounds, firsts = np.zeros(nodes.size + 1, np.int64), np.empty(nodes.size, np.int64)
-    for i in numba.prange(nodes.size):
-        firsts[i] = indptr[nodes[i]]
-        bounds[i + 1] = indptr[nodes[i] + 1] - firsts[i]
-    for i in range(nodes.size):
+def list_neighbors(indptr: Ids, indices: Ids, rows: Ids) -> tuple[Ids, Ids]:
+    """Concatenate lists: return their [n + 1] bounds, and the [listed] int64 ids in them."""
+    bounds, firsts = np.zeros(rows.size + 1, np.int64), np.empty(rows.size, np.int64)
+    for i in numba.prange(rows.size):
+        firsts[i] = indptr[rows[i]]
+        bounds[i + 1] = indptr[rows[i] + 1] - firsts[i]
+    for i in range(rows.size):
         bounds[i + 1] += bounds[i]
-    listed = np.empty(bounds[nodes.size], np.int64)
-    for i in numba.prange(nodes.size):
+    listed = np.empty(bounds[rows.size], np.int64)
+    for i in numba.prange(rows.size):
         for j in range(bounds[i], bounds[i + 1]):
             listed[j] = indices[firsts[i] + j - bounds[i]]
     return bounds, listed
 
 
 @kernel(parallel=True)
-def flag_labor(
-    bounds: Ids, listed: Ids, src_ids: Ids, fanout: int, key: DrawKey
-) -> NDArray[np.bool_]:
-    """Return [listed] bool: whether LABOR-0 draws each edge of the neighbor lists.
-
-    Parameters
-    ----------
-    src_ids: [sources] int64 original ids.
-    fanout: expected number of neighbors, positive.
-    """
+def flag_labor(bounds: Ids, src_ids: Ids, fanout: int, key: DrawKey) -> NDArray[np.bool_]:
+    """Return [listed] bool: whether LABOR-0 draws each edge, given its source's original id."""
     now, later, dependence, elapsed = key
-    flags = np.empty(listed.size, np.bool_)
+    flags = np.empty(src_ids.size, np.bool_)
     for i in numba.prange(bounds.size - 1):
         degree = np.uint64(bounds[i + 1] - bounds[i])
         # Needs no case for degrees up to the fanout: below() is always less than the degree.
         for j in range(bounds[i], bounds[i + 1]):
-            of_source = node_key(now, later, dependence, elapsed, src_ids[listed[j]])
+            of_source = node_key(now, later, dependence, elapsed, src_ids[j])
             flags[j] = below(variate(of_source, np.uint64(0)), degree) < np.uint64(fanout)
     return flags
 

@@ -28,16 +28,8 @@ class BadRequest(CacheServerError):
 
 
 class CallError(CacheServerError):
-    """A call to one server failed.
-
-    Attributes
-    ----------
-    server: index of the server.
-    address: its "host:port".
-    operation: the request, for example ``FetchRows features/paper``.
-    limit_seconds: the deadline of the call.
-    detail: why it failed.
-    """
+    """A call to one server failed: its ``operation``, for example ``FetchRows features/paper``,
+    within ``limit_seconds``, because of ``detail``."""
 
     def __init__(
         self, server: int, address: str, operation: str, limit_seconds: float, detail: str

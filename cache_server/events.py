@@ -29,7 +29,7 @@ class Events:
         self._skipped: dict[str, int] = {}
 
     def set_format(self, log_format: LogFormat, **common_fields: Any) -> None:
-        """Set the format of all later lines."""
+        """Set the format of all later lines, and fields of each."""
         self._format, self._common_fields = log_format, common_fields
 
     @property

@@ -10,12 +10,12 @@ import argparse
 import sys
 from typing import Final
 
+from cache_server.__main__ import SECURITY_OPTIONS
 from cache_server.client import FeatureClient
 from cache_server.errors import CacheServerError
 from cache_server.security import Security
 
 _SECONDS: Final = 5.0
-_FILES: Final = ("tls-ca", "tls-certificate", "tls-key", "token-file")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,19 +23,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cache_server.health")
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--timeout", type=float, default=_SECONDS, metavar="SECONDS")
-    for key in _FILES:
+    for key in SECURITY_OPTIONS:
         parser.add_argument(f"--{key}", metavar="FILE", default="")
-    options = parser.parse_args(arguments)
-    files = {key: getattr(options, key) for key in (file.replace("-", "_") for file in _FILES)}
+    files = vars(parser.parse_args(arguments))
+    address, seconds = files.pop("address"), files.pop("timeout")
     try:
-        with FeatureClient(
-            [options.address], deadline=options.timeout, security=Security(**files)
-        ) as client:
+        with FeatureClient([address], deadline=seconds, security=Security(**files)) as client:
             reason = "" if client.is_serving(0) else "does not serve"
     except CacheServerError as error:
         reason = str(error)
     if reason:
-        print(f"error: {options.address}: {reason}", file=sys.stderr)
+        print(f"error: {address}: {reason}", file=sys.stderr)
     return int(bool(reason))
 
 

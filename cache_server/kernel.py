@@ -35,11 +35,7 @@ def kernel(function: None = None, /, **options: Any) -> Callable[[_F], _F]: ...
 
 def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F], _F]:
     """Compile a function at its first call; it then runs without Python objects and the GIL.
-
-    Parameters
-    ----------
-    options: keywords of ``numba.njit``, such as ``parallel=True``.
-    """
+    Options are those of ``numba.njit``, such as ``parallel=True``."""
 
     def compile_later(function: _F) -> _F:
         """Make a function that is compiled at its first call."""
@@ -95,10 +91,8 @@ class _SharedCache(FunctionCache):
         return loaded
 
     def _load(self, sig: Any, target_context: Any) -> Any:
-        """Load the machine code of a signature, or None; an unreadable index is emptied.
-
-        Signatures name the classes of their tuples, which another version may have elsewhere.
-        """
+        """Load the machine code of a signature, or None; an unreadable index is emptied."""
+        # Signatures name the classes of their tuples, which another version may have elsewhere.
         try:
             return self._load_overload(sig, target_context)
         except (AttributeError, ImportError):
@@ -113,10 +107,8 @@ class _SharedCache(FunctionCache):
             self._release_lock()
 
     def release_after_failure(self, compile_signature: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that compiles, and releases the lock if that fails.
-
-        numba saves nothing then, and this process may run on for hours while others wait.
-        """
+        """Return a function that compiles, and releases the lock if that fails, since numba saves
+        nothing then, and others would wait as long as this process runs."""
 
         def compile_or_release(args: Any, return_type: Any) -> Any:
             try:

@@ -7,6 +7,7 @@ same.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from cache_server.draw_kernels import (
     list_neighbors,
     take_flagged,
 )
-from cache_server.kernel import kernel, read_only
+from cache_server.kernel import read_only
 from cache_server.sampling_spec import Drawn, ExcludedEdges, Method, SamplingSpec
 
 Ids = NDArray[np.int64]
@@ -38,9 +39,49 @@ _WAYS: Final[dict[Method, int]] = {
     "weighted": WEIGHTED,
     "weighted_replacement": WEIGHTED_REPLACEMENT,
 }
-
-
 NOTHING: Final = ExcludedEdges(_NONE, read_only(np.zeros(1, np.int64)), _NONE, _NONE, _NONE)
+
+
+@dataclass(frozen=True)
+class StoredIds:
+    """The global ids of a table whose rows, or of a type whose neighbor lists, are stored."""
+
+    first: int
+    stop: int
+    ids: Ids | None = None
+    """[n] int64, ascending: those in [``first``, ``stop``) that are stored; None = all"""
+
+    @property
+    def count(self) -> int:
+        """The number of stored rows or lists."""
+        return self.stop - self.first if self.ids is None else self.ids.size
+
+    def all_ids(self) -> Ids:
+        """Return [n] int64: the ids, ascending."""
+        return np.arange(self.first, self.stop) if self.ids is None else self.ids
+
+    def rows(self, wanted: Ids) -> Ids:
+        """Return the local rows of global ids, arbitrary where none is stored."""
+        if self.ids is not None:
+            return np.searchsorted(self.ids, wanted)
+        return wanted - self.first if self.first else wanted
+
+    def find(self, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+        """Return :meth:`rows` of global ids, and whether each is stored."""
+        rows = self.rows(wanted)
+        if self.ids is None:
+            return rows, (wanted >= self.first) & (wanted < self.stop)
+        if not self.ids.size:
+            return rows, np.zeros(wanted.size, np.bool_)
+        return rows, np.take(self.ids, rows, mode="clip") == wanted
+
+    def contains(self, wanted: Ids) -> NDArray[np.bool_]:
+        """Return [n] bool: whether each global id is stored."""
+        return self.find(wanted)[1]
+
+    def pick(self, entries: Ids) -> Ids:
+        """Return the entries of the stored ids, given those of all ids."""
+        return entries[slice(self.first, self.stop) if self.ids is None else self.ids]
 
 
 class NeighborLists:
@@ -48,11 +89,12 @@ class NeighborLists:
 
     Parameters
     ----------
-    indptr, indices: CSC, in global ids. Lists are in order of the sources' original ids.
+    indptr, indices: CSC, sources in global ids. Lists are in order of their original ids.
     src_ids, dst_ids: [sources] and [destinations] int64 original ids.
     cumulative_weights: [edges] int32, running sums of weights within each list; None = no weights.
     times, by_time: [edges] int64, the ascending times of each list, and the positions of its edges
         in that order; None = edges have no times and are always there.
+    stored: the destinations that ``indptr`` has lists of.
     """
 
     def __init__(
@@ -64,10 +106,13 @@ class NeighborLists:
         cumulative_weights: NDArray[np.int32] | None = None,
         times: Ids | None = None,
         by_time: Ids | None = None,
+        stored: StoredIds | None = None,
     ) -> None:
+        self.stored = StoredIds(0, indptr.size - 1) if stored is None else stored
+        self.src_ids = src_ids
         sums = np.empty(0, np.int32) if cumulative_weights is None else cumulative_weights
         optional = (_NONE if array is None else array for array in (times, by_time))
-        arrays = (indptr, indices, src_ids, dst_ids, sums, *optional)
+        arrays = indptr, indices, self.stored.pick(dst_ids), sums, *optional
         self.arrays = ListArrays(*(read_only(np.asarray(array)) for array in arrays))
         self.is_weighted = cumulative_weights is not None
 
@@ -78,50 +123,50 @@ class NeighborLists:
         excluded: ExcludedEdges = NOTHING,
         until: Ids | None = None,
     ) -> Drawn:
-        """Draw the in-neighbors of some nodes.
-
-        Parameters
-        ----------
-        nodes: [n] int64 global ids.
-        excluded: edges that may not be drawn; for draws in time as :meth:`in_time` returns them.
-            LABOR-0 excludes none.
-        until: [n] int64 times, for draws in time.
-        """
-        lists, nodes = self.arrays, read_only(nodes)
+        """Draw in-neighbors of nodes, [n] int64 global ids, whose lists are stored; for draws in
+        time at [n] times ``until``, with ``excluded`` edges as :meth:`in_time` returns them."""
+        lists, rows = self.arrays, self._rows(nodes)
         if spec.method == "labor" and not spec.takes_all:
-            bounds, listed = list_neighbors(lists.indptr, lists.indices, nodes)
-            flags = flag_labor(bounds, listed, lists.src_ids, spec.fanout, spec.key)
+            bounds, listed = list_neighbors(lists.indptr, lists.indices, rows)
+            flags = flag_labor(bounds, read_only(self.src_ids[listed]), spec.fanout, spec.key)
             return take_flagged(bounds, listed, flags)
         way = _WAYS.get(spec.method, UNIFORM)
         if (spec.takes_all and way != LATEST) or (way == LATEST and not lists.times.size):
             way = UNIFORM
         assert self.is_weighted or way not in (WEIGHTED, WEIGHTED_REPLACEMENT)
         moments = read_only(until) if until is not None and spec.in_time else _NONE
-        excluded = ExcludedEdges(*map(read_only, excluded))
-        return draw_edges(lists, nodes, moments, way, spec.fanout, spec.key, excluded)
+        skipped = excluded._replace(nodes=self._rows(excluded.nodes))
+        return draw_edges(
+            *(lists, rows, moments, way, spec.fanout, spec.key),
+            ExcludedEdges(*map(read_only, skipped)),
+        )
 
     def count_until(self, nodes: Ids, until: Ids) -> Ids:
         """Return [n] int64: how many in-edges of each node are there at its time."""
-        indptr, times = self.arrays.indptr, self.arrays.times
-        return count_until(indptr, times, read_only(nodes), read_only(until))
+        arrays = self.arrays
+        return count_until(arrays.indptr, arrays.times, self._rows(nodes), read_only(until))
+
+    def count(self, nodes: Ids) -> Ids:
+        """Return [n] int64: the number of in-edges of each node."""
+        rows = self._rows(nodes)
+        return self.arrays.indptr[rows + 1] - self.arrays.indptr[rows]
 
     def exclude(self, src: Ids, dst: Ids) -> ExcludedEdges:
-        """Find all edges between pairs of nodes, parallel edges included.
-
-        Parameters
-        ----------
-        src, dst: [n] int64 global ids of the pairs. Repeats, and pairs without an edge, are
-            allowed.
-        """
-        order = np.lexsort((self.arrays.src_ids[src], dst))
-        src, dst = src[order], dst[order]
+        """Find all stored edges between pairs of nodes, given as [n] int64 global ids; pairs may
+        repeat, and may have no edge, or several."""
+        originals = self.src_ids[src]
+        order = np.lexsort((originals, dst))
+        src, dst, originals = src[order], dst[order], originals[order]
         is_new = np.ones(src.size, np.bool_)
         is_new[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
-        src, dst = src[is_new], dst[is_new]
-        firsts, counts = _find_pairs(self.arrays, src, dst)
-        nodes = np.repeat(dst, counts)
-        starts = np.cumsum(counts) - counts
-        places = np.repeat(firsts, counts) + np.arange(nodes.size) - np.repeat(starts, counts)
+        src, dst, is_here = src[is_new], dst[is_new], self.stored.contains(dst[is_new])
+        originals, rows = originals[is_new][is_here], self._rows(dst[is_here])
+        starts, ends = self.arrays.indptr[rows], self.arrays.indptr[rows + 1]
+        firsts = self._bisect(starts, ends, originals)
+        counts = self._bisect(firsts, ends, originals + 1) - firsts
+        nodes = np.repeat(dst[is_here], counts)
+        before = np.cumsum(counts) - counts
+        places = np.repeat(firsts - starts - before, counts) + np.arange(nodes.size)
         distinct, begins = np.unique(nodes, return_index=True)
         return ExcludedEdges(distinct, np.append(begins, nodes.size), places, src, dst)
 
@@ -129,43 +174,25 @@ class NeighborLists:
         """Return the same edges as places in lists that are in order of time."""
         if not self.arrays.by_time.size or not excluded.places.size:
             return excluded
-        excluded = ExcludedEdges(*map(read_only, excluded))
-        return excluded._replace(places=_sort_by_time(self.arrays, excluded))
+        numbers, rows = np.arange(excluded.nodes.size) << 32, self._rows(excluded.nodes)
+        bounds, positions = list_neighbors(self.arrays.indptr, self.arrays.by_time, rows)
+        # The number of the list and the position in it, which ascend in what is excluded.
+        edges = np.repeat(numbers, np.diff(bounds)) + positions
+        skipped = np.repeat(numbers, np.diff(excluded.bounds)) + excluded.places
+        nearest = np.take(skipped, np.searchsorted(skipped, edges), mode="clip")
+        (found,) = np.nonzero(nearest == edges)
+        return excluded._replace(places=found - np.repeat(bounds[:-1], np.diff(excluded.bounds)))
 
+    def _rows(self, nodes: Ids) -> Ids:
+        return read_only(self.stored.rows(nodes))
 
-@kernel
-def _sort_by_time(lists: ListArrays, excluded: ExcludedEdges) -> Ids:
-    """Convert places in lists by original id to places in lists by time, ascending for each."""
-    nodes, bounds, places, _, _ = excluded
-    places_by_time = np.empty(places.size, np.int64)
-    for i in range(nodes.size):
-        first, at = lists.indptr[nodes[i]], bounds[i]
-        positions = places[bounds[i] : bounds[i + 1]]
-        for place in range(lists.indptr[nodes[i] + 1] - first):
-            position = lists.by_time[first + place]
-            nearest = np.searchsorted(positions, position)
-            if nearest < positions.size and positions[nearest] == position:
-                places_by_time[at] = place
-                at += 1
-    return places_by_time
-
-
-@kernel
-def _find_pairs(lists: ListArrays, src: Ids, dst: Ids) -> tuple[Ids, Ids]:
-    """Return each pair's first place in its destination's list, and its number of edges."""
-    firsts, counts = np.empty(src.size, np.int64), np.empty(src.size, np.int64)
-    for i in range(src.size):
-        first, last = lists.indptr[dst[i]], lists.indptr[dst[i] + 1]
-        source_id = lists.src_ids[src[i]]
-        low, high = first, last
-        while low < high:
-            middle = (low + high) // 2
-            if lists.src_ids[lists.indices[middle]] < source_id:
-                low = middle + 1
-            else:
-                high = middle
-        firsts[i] = low - first
-        while low < last and lists.indices[low] == src[i]:
-            low += 1
-        counts[i] = low - first - firsts[i]
-    return firsts, counts
+    def _bisect(self, low: Ids, high: Ids, originals: Ids) -> Ids:
+        """Return [n] int64: the first edge of each range whose source has no smaller original id
+        than the one given."""
+        low, high = low.copy(), high.copy()
+        while (open_ranges := np.flatnonzero(low < high)).size:
+            middle = (low[open_ranges] + high[open_ranges]) // 2
+            is_less = self.src_ids[self.arrays.indices[middle]] < originals[open_ranges]
+            low[open_ranges[is_less]] = middle[is_less] + 1
+            high[open_ranges[~is_less]] = middle[~is_less]
+        return low

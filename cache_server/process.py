@@ -18,17 +18,9 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
     """Let the kernel send a signal when the thread that started this process ends (Linux).
 
-    If the parent has ended already, this process exits at once with an error.
-
-    Parameters
-    ----------
-    parent: process id of the parent. The parent passes it, since this process could be too late to
-        ask for it.
-    number: the signal. Only SIGKILL ends a process that is stopped.
-
-    Raises
-    ------
-    OSError: the kernel refuses.
+    If the parent has ended already, this process exits at once with an error. The parent passes its
+    process id, since this process could be too late to ask for it. Of signals, only SIGKILL ends a
+    process that is stopped.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -37,14 +29,11 @@ def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> Non
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks for reuse instead of returning them to the kernel.
-
-    Servers allocate a chunk per reply and ranks tens of megabytes per iteration. The kernel zeroes
-    every new page, which costs more than filling it. Does nothing under another C library.
-    """
+    """Let glibc keep freed blocks for reuse instead of returning them to the kernel, which zeroes
+    every new page. Servers allocate a chunk per reply and ranks tens of megabytes per iteration."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
+    except AttributeError:  # another C library
         return
     mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_TOTAL_BYTES)

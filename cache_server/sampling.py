@@ -21,26 +21,20 @@ def _no_ids() -> NDArray[np.int64]:
 
 @dataclass
 class RemoteDraw:
-    """A draw in one relation for nodes of one server, with the neighbors once they have arrived.
-
-    Attributes
-    ----------
-    relation: as ``src/rel/dst``.
-    spec: the method, fanout and key.
-    nodes: [n] int64 global ids of destinations in any order. Repeats and n = 0 are allowed.
-    sources: number of nodes of the source type; ids of neighbors must be less.
-    until: [n] int64 times of the nodes' roots, for draws in time; None for others.
-    src, dst: [k] int64 global ids, ascending by destination: the pairs of nodes whose edges may not
-        be drawn. Destinations that are not among the nodes are allowed.
-    """
+    """A draw in one relation for nodes of one server, with the neighbors once they have arrived."""
 
     relation: str
+    """as ``src/rel/dst``"""
     spec: SamplingSpec
     nodes: NDArray[np.int64]
+    """[n] global ids of destinations, in any order; they may repeat"""
     sources: int
+    """number of nodes of the source type; ids of neighbors must be less"""
     until: NDArray[np.int64] | None = None
+    """[n] times of the nodes' roots, for draws in time"""
     src: NDArray[np.int64] = field(default_factory=_no_ids)
     dst: NDArray[np.int64] = field(default_factory=_no_ids)
+    """[k] global ids, ascending by destination: ends of the edges that may not be drawn"""
     _chunks: list[tuple[NDArray[np.uint32], ...]] = field(default_factory=list, repr=False)
 
     def request(self, part: slice) -> features_pb2.NeighborDraw:
@@ -87,13 +81,8 @@ class RemoteDraw:
         return [np.concatenate(part).astype(np.int64) for part in parts]
 
 
-class DrawQuestion(PendingCall):
-    """Several draws that one server is asked to make at once.
-
-    Raises
-    ------
-    BadRequest: a draw's nodes are not [n] int64, or its relation's name is malformed.
-    """
+class DrawCall(PendingCall):
+    """Several draws that one server is asked to make at once; BadRequest of malformed ones."""
 
     def __init__(self, server: int, draws: Sequence[RemoteDraw]) -> None:
         for draw in draws:
@@ -111,12 +100,8 @@ class DrawQuestion(PendingCall):
         super().__init__(server, self._ends[-1] if self._ends else 0)
 
     def end_of_request(self, start: int, limit: int) -> int:
-        """Return the end of a request with at most ``limit`` nodes and ``limit`` pairs.
-
-        Raises
-        ------
-        BadRequest: the pairs of a single node exceed the limit.
-        """
+        """Return the end of a request with at most ``limit`` nodes and ``limit`` pairs; BadRequest
+        if those of one node exceed it."""
         end = super().end_of_request(start, limit)
         before = self._pairs[start - 1] if start else 0
         alone = self._pairs[start] - before
@@ -141,11 +126,8 @@ class DrawQuestion(PendingCall):
     def take(self, message: bytes, seed: int) -> None:
         """Add the neighbors of a ``NeighborChunk``; errors as :meth:`PendingCall.take`."""
         # The first draw that lacks the answer for any node; draws without nodes lack none.
-        draw, stop = next(
-            (draw, stop)
-            for draw, stop in zip(self._draws, self._ends, strict=True)
-            if stop > self.done
-        )
+        ends = zip(self._draws, self._ends, strict=True)
+        draw, stop = next((draw, stop) for draw, stop in ends if stop > self.done)
         chunk = read_neighbours(message, seed, in_time=draw.spec.in_time)
         counts, _, sources, _ = chunk
         due = min(stop, self.end) - self.done

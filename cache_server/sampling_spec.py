@@ -25,20 +25,16 @@ LARGEST_FANOUT: Final = 1 << 20
 
 
 class DrawKey(NamedTuple):
-    """What a node's original id is absorbed into, to make the key of the node's draws.
-
-    Attributes
-    ----------
-    now, later: keys of (use, seed, epoch, period, hop, relation). A period is ``dependence``
-        iterations. A node whose phase has come is in the later period already.
-    dependence: for how many iterations a node's draws stay the same.
-    elapsed: iterations since the period began.
-    """
+    """What a node's original id is absorbed into, to make the key of the node's draws."""
 
     now: np.uint64
+    """key of (use, seed, epoch, period, hop, relation)"""
     later: np.uint64 = np.uint64(0)
+    """the same of the next period, in which nodes are whose phase has come"""
     dependence: np.uint64 = np.uint64(1)
+    """iterations of a period, for which a node's draws stay the same"""
     elapsed: np.uint64 = np.uint64(0)
+    """iterations since the period began"""
 
 
 class SamplingSpec(NamedTuple):
@@ -70,26 +66,16 @@ class SamplingSpec(NamedTuple):
 
     @classmethod
     def parse(cls, version: int, method: str, fanout: int, key: DrawKey) -> SamplingSpec:
-        """Check a request's values and make a spec of them.
-
-        Parameters
-        ----------
-        version: the version of draws that the client makes; 0 = it named none.
-
-        Raises
-        ------
-        BadRequest: the version is another, the method unknown, or a number out of range.
-        """
+        """Make a spec of a request's values; raise BadRequest of those that do not fit, such as
+        another version of draws (0 = the client named none)."""
         if version != VERSION:
             raise BadRequest(
                 f"version of draws: this server makes draws of version {VERSION}, the client "
                 f"expects {f'version {version}' if version else 'an older one'}; run one version "
                 "of Hopper everywhere"
             )
-        for known in METHODS:
-            if known == method:
-                break
-        else:
+        known = next((name for name in METHODS if name == method), None)
+        if known is None:
             raise BadRequest(f"method: expected one of {', '.join(METHODS)}, found {method!r:.100}")
         if fanout != -1 and not 1 <= fanout <= LARGEST_FANOUT:
             raise BadRequest(f"fanout: expected -1 or 1 to {LARGEST_FANOUT}, found {fanout}")
@@ -102,37 +88,28 @@ class SamplingSpec(NamedTuple):
 
 
 class ExcludedEdges(NamedTuple):
-    """Edges of one relation that may not be drawn, as places in their destinations' lists.
-
-    Attributes
-    ----------
-    nodes: [m] int64, ascending: the destinations of these edges.
-    bounds: [m + 1] int64: where each destination's places begin in ``places``.
-    places: [k] int64, ascending for each destination.
-    src, dst: [n] int64 global ids, ascending by destination: the distinct pairs of nodes that these
-        edges join. They include pairs whose destination's list is on another server.
-    """
+    """Edges of one relation that may not be drawn, as places in their destinations' lists."""
 
     nodes: NDArray[np.int64]
+    """[m], ascending: the destinations of these edges"""
     bounds: NDArray[np.int64]
+    """[m + 1]: where each destination's places begin in ``places``"""
     places: NDArray[np.int64]
+    """[k], ascending for each destination"""
     src: NDArray[np.int64]
+    """[n] global ids, by destination: sources of the distinct pairs that these edges join, those
+    with lists on other servers included"""
     dst: NDArray[np.int64]
+    """[n] global ids, ascending: their destinations"""
 
 
 class SamplingRequest(NamedTuple):
-    """A draw that a server was asked to make.
-
-    Attributes
-    ----------
-    nodes: [n] int64 global ids of destinations.
-    spec: the method, fanout and key.
-    until: [n] int64 times of their roots, for draws in time; None for others.
-    src, dst: [k] int64 global ids of the pairs of nodes whose edges may not be drawn.
-    """
+    """A draw for [n] destinations that a server was asked to make."""
 
     nodes: NDArray[np.int64]
     spec: SamplingSpec
     until: NDArray[np.int64] | None
+    """[n] times of their roots, for draws in time"""
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
+    """[k] global ids each: ends of the edges that may not be drawn"""

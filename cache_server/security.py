@@ -1,6 +1,7 @@
 """Certificates and tokens of connections, and the check that no address goes without them.
 
-Files are read once, when a server or a client is made.
+A server reads its certificates anew when their files change. All else is read once, when a server
+or a client is made.
 """
 
 from __future__ import annotations
@@ -30,15 +31,11 @@ _LONGEST_TOKEN: Final = 4096
 
 @dataclass(frozen=True)
 class Security:
-    """The protection of connections, at either end.
+    """The protection of connections, at either end; see docs/howto/secure.md.
 
-    Attributes
-    ----------
-    tls_ca: PEM file of the authorities that sign the other end's certificate. A client needs it for
-        TLS. A server that has it accepts only clients with such a certificate (mutual TLS).
-    tls_certificate, tls_key: PEM files of this end. A server needs them for TLS.
-    token_file: file with the token that every request must carry; blanks around it are ignored.
-    insecure: whether addresses beyond this machine's loopback may be used without TLS.
+    ``tls_ca`` are the authorities that sign the other end's certificate. A client needs them for
+    TLS. A server that has them accepts only clients with such a certificate (mutual TLS).
+    ``tls_certificate`` and ``tls_key`` are this end's; a server needs them for TLS.
     """
 
     tls_ca: str = ""
@@ -80,23 +77,21 @@ class Security:
                 f"{self.tls_key or self.tls_certificate!r} alone"
             )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        if self.tls_ca:
-            try:
+        key, files, expected = "tls_ca", self.tls_ca, "PEM certificates"
+        try:
+            if self.tls_ca:
                 context.load_verify_locations(self.tls_ca)
-            except (OSError, ssl.SSLError) as error:
-                raise _unreadable("tls_ca", self.tls_ca, "PEM certificates", error) from error
-        if self.tls_certificate:
-            try:
+            if self.tls_certificate:
+                key, files = "tls_certificate, tls_key", f"{self.tls_certificate}, {self.tls_key}"
+                expected = "a PEM certificate and its key without a pass phrase"
                 # Without a password OpenSSL would ask for a pass phrase on the terminal.
                 context.load_cert_chain(
                     self.tls_certificate,
                     self.tls_key,
                     password="",  # none: a key that has one is refused
                 )
-            except (OSError, ssl.SSLError, ValueError) as error:
-                names = f"{self.tls_certificate}, {self.tls_key}"
-                what = "a PEM certificate and its key without a pass phrase"
-                raise _unreadable("tls_certificate, tls_key", names, what, error) from error
+        except (OSError, ValueError) as error:
+            raise _unreadable(key, files, expected, error) from error
         fault = find_fault(self.tls_ca, self.tls_certificate, self.tls_key)
         if fault is not None:
             file, reason = fault
@@ -116,11 +111,30 @@ class Security:
                 events.warn("open secret", f"{key}: {file}: {readers}; chmod 600 {file}")
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
-        """Make a grpc server's credentials of checked files; None = no TLS."""
+        """Make a server's credentials of checked files, which follow the files; None = no TLS."""
         if not self.tls_certificate:
             return None
-        ca, chain, key = self._read_tls()
-        return grpc.ssl_server_credentials([(key, chain)], ca, bool(ca))
+
+        def read() -> Any:
+            ca, chain, key = self._read_tls()
+            return grpc.ssl_server_certificate_configuration([(key, chain)], ca)
+
+        changes = self._changes()
+
+        def renew() -> Any:
+            """Return what changed files hold, or None to go on; grpc asks at every handshake."""
+            nonlocal changes
+            try:
+                before, changes = changes, self._changes()
+                if changes == before:
+                    return None
+                self._check_files()
+                return read()
+            except (OSError, SecurityError) as error:
+                events.warn("certificates", f"the earlier certificates stay in use: {error}")
+                return None
+
+        return grpc.dynamic_ssl_server_credentials(read(), renew, bool(self.tls_ca))
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """Make a client's credentials of checked files; None = no TLS."""
@@ -136,6 +150,11 @@ class Security:
     def _read_tls(self) -> list[bytes | None]:
         files = (self.tls_ca, self.tls_certificate, self.tls_key)
         return [Path(file).read_bytes() if file else None for file in files]
+
+    def _changes(self) -> list[tuple[int, int]]:
+        """Return what differs once one of the files has been written or replaced."""
+        files = filter(None, (self.tls_ca, self.tls_certificate, self.tls_key))
+        return [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, files)]
 
 
 PLAIN: Final = Security()
@@ -172,15 +191,12 @@ class Token:
 
 
 def readers_of(file: str) -> str:
-    """Return who can read a file that nobody else should, as a text; "" = nobody.
-
-    The group may read a file of another user, such as root's, if this process does so as its
-    member.
-    """
+    """Return who can read a file that nobody else should, as a text; "" = nobody."""
     status = Path(file).stat()
     mode = stat.S_IMODE(status.st_mode)
     if mode & stat.S_IROTH:
         return f"every user of this machine can read it (mode {mode:o})"
+    # This process may read a file of another user, such as root's, as a member of the group.
     if mode & stat.S_IRGRP and status.st_uid == os.geteuid():
         return f"its group can read it (mode {mode:o})"
     return ""

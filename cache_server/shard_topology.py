@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest, ManifestError
-from cache_server.neighbor_lists import NOTHING, NeighborLists
+from cache_server.neighbor_lists import NOTHING, NeighborLists, StoredIds
 from cache_server.sampling_spec import (
     BY_WEIGHT,
     METHODS,
@@ -22,38 +22,25 @@ from cache_server.sampling_spec import (
     SamplingSpec,
 )
 from cache_server.store.npy import map_npy
+from cache_server.store.sharded_array import map_original_ids
 
 Ids = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
 _OPTIONAL: Final = {"cumulative_weights": np.int32, "times": np.int64, "by_time": np.int64}
-"""optional arrays by edge and their dtypes, in the order of :class:`NeighborLists`"""
+"""optional arrays by edge and their dtypes"""
 
 
 class ShardTopology:
-    """The in-edges of a server's nodes in one relation.
+    """The lists of a server's nodes in one relation, which is named as ``src/rel/dst``."""
 
-    Parameters
-    ----------
-    relation: as ``src/rel/dst``.
-    first, stop: the range of the nodes' global ids.
-    server: index of the server, for errors.
-    """
-
-    def __init__(
-        self, relation: str, lists: NeighborLists, first: int, stop: int, server: int
-    ) -> None:
-        self._lists, self._first, self._stop = lists, first, stop
-        self._name = f"in-edges of {relation} of server {server}"
+    def __init__(self, relation: str, lists: NeighborLists, server: int) -> None:
+        self._lists, self._name = lists, f"in-edges of {relation} of server {server}"
 
     def check(self, request: SamplingRequest) -> None:
-        """Refuse a draw that cannot be made here.
-
-        Raises
-        ------
-        BadRequest: names the field, what was expected and what came.
-        """
+        """Refuse a draw that cannot be made here, by a BadRequest that names the field."""
         nodes, spec, until, src, dst = request
-        self._check_range("nodes", nodes)
+        own = self._lists.stored.first, self._lists.stored.stop
+        self._check_ids("nodes", nodes, *own, "the range of")
         if spec.method in BY_WEIGHT and not self._lists.is_weighted:
             raise BadRequest(f"method: {self._name} have no weights to draw by")
         if until is None and spec.in_time:
@@ -71,37 +58,20 @@ class ShardTopology:
             )
         if src.size and spec.method == "labor":
             raise BadRequest("without_sources: method labor leaves no edges out; expected none")
-        self._check_range("without_destinations", dst)
-        count = self._lists.arrays.src_ids.size
-        outside = (src < 0) | (src >= count)
-        if outside.any():
-            raise BadRequest(
-                f"without_sources: id {src[outside][0]} is outside [0, {count}), the sources "
-                f"of {self._name}"
-            )
+        self._check_ids("without_destinations", dst, *own, "the range of")
+        self._check_ids("without_sources", src, 0, self._lists.src_ids.size, "the sources of")
 
-    def _check_range(self, field: str, ids: Ids) -> None:
-        outside = (ids < self._first) | (ids >= self._stop)
+    def _check_ids(self, field: str, ids: Ids, first: int, stop: int, what: str) -> None:
+        outside = (ids < first) | (ids >= stop)
         if outside.any():
             raise BadRequest(
-                f"{field}: id {ids[outside][0]} is outside [{self._first}, {self._stop}), the "
-                f"range of {self._name}"
+                f"{field}: id {ids[outside][0]} is outside [{first}, {stop}), {what} {self._name}"
             )
 
     def draw(self, request: SamplingRequest, edges: int) -> Iterator[tuple[Drawn, Ids]]:
-        """Make a draw that has passed :meth:`check`, some nodes at a time.
-
-        It uses the calling thread alone, since other requests are answered at the same time.
-
-        Parameters
-        ----------
-        edges: about how many edges to read for each piece. A piece has one node at least.
-
-        Yields
-        ------
-        For each piece, in the order of the nodes: the neighbors, and, for draws in time, how many
-        in-edges of each node are there.
-        """
+        """Yield, for pieces of the nodes of a checked request, for which about ``edges`` edges are
+        read: the neighbors, and, for draws in time, how many in-edges of each node are there."""
+        # Other requests are answered at the same time.
         numba.set_num_threads(1)
         lists, spec, excluded = self._lists, request.spec, NOTHING
         if request.src.size:
@@ -114,9 +84,8 @@ class ShardTopology:
             yield drawn, _NONE if until is None else lists.count_until(nodes, until)
 
     def _pieces(self, nodes: Ids, spec: SamplingSpec, edges: int) -> Iterator[slice]:
-        """Cut nodes into pieces, for each of which about ``edges`` edges are read."""
-        indptr = self._lists.arrays.indptr
-        counts = indptr[nodes + 1] - indptr[nodes]
+        """Cut nodes into pieces of about ``edges`` edges, and one node at least."""
+        counts = self._lists.count(nodes)
         if not spec.takes_all and spec.method in WITH_REPLACEMENT:
             counts = np.full(nodes.size, spec.fanout)
         elif not spec.takes_all and spec.method != "labor":
@@ -132,44 +101,47 @@ class ShardTopology:
 def open_topology(
     partitioned: Path, server: int, offsets: dict[str, list[int]]
 ) -> dict[str, ShardTopology]:
-    """Map the in-edges in a server's folder, by relation.
+    """Map the in-edges of a server's nodes, by relation; ManifestError if files do not fit.
 
-    Parameters
-    ----------
-    offsets: by node type, the first global id of every server, then the number of nodes.
-
-    Raises
-    ------
-    ManifestError: a file is missing, or does not fit the others.
+    ``offsets`` are, by node type, the first global id of every server, then the number of nodes.
+    Other servers' original ids are mapped when LABOR-0, or edges that are left out, read them.
     """
     opened = {}
     root = partitioned / f"server-{server}" / "topology"
-    originals: dict[str, Ids] = {}
+    originals = {
+        name: map_original_ids(partitioned, name, bounds) for name, bounds in offsets.items()
+    }
     for folder in sorted(path.parent for path in root.glob("*/*/*/indptr.npy")):
         src, _, dst = folder.relative_to(root).parts
         for node_type in (src, dst):
             if node_type not in offsets:
                 raise ManifestError(f"{folder}: partition.json has no offsets of {node_type!r}")
-            if node_type not in originals:
-                file = partitioned / "maps" / node_type / "original_ids.npy"
-                originals[node_type] = map_npy(file, np.int64, (int(offsets[node_type][-1]),))
-        indptr = map_npy(folder / "indptr.npy", np.int64, (int(offsets[dst][-1]) + 1,))
+        first, stop = offsets[dst][server : server + 2]
+        # A server with a halo has lists of other nodes before and after those of its own.
+        row, file = 0, root / f"{dst}.npy"
+        if file.exists():
+            listed = map_npy(file, np.int64, None)
+            row, lists = int(np.searchsorted(listed, first)), listed.size
+        else:
+            lists = stop - first
+        indptr = map_npy(folder / "indptr.npy", np.int64, (lists + 1,))
         edges = int(indptr[-1])
-        optional = [(folder / f"{name}.npy", dtype) for name, dtype in _OPTIONAL.items()]
-        lists = NeighborLists(
-            indptr,
+        optional: dict[str, Any] = {
+            name: map_npy(file, dtype, (edges,))
+            for name, dtype in _OPTIONAL.items()
+            if (file := folder / f"{name}.npy").exists()
+        }
+        neighbor_lists = NeighborLists(
+            indptr[row : row + stop - first + 1],
             map_npy(folder / "indices.npy", (np.int32, np.int64), (edges,)),
             originals[src],
             originals[dst],
-            *(
-                map_npy(file, dtype, (edges,)) if file.exists() else None
-                for file, dtype in optional
-            ),
+            **optional,
+            stored=StoredIds(first, stop),
         )
         relation = "/".join(folder.relative_to(root).parts)
-        first, stop = offsets[dst][server : server + 2]
-        opened[relation] = ShardTopology(relation, lists, first, stop, server)
-        _compile(lists)
+        opened[relation] = ShardTopology(relation, neighbor_lists, server)
+        _compile(neighbor_lists)
     return opened
 
 

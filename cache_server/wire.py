@@ -8,6 +8,8 @@ read them. Specified in docs/inside/feature-service.md.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -37,10 +39,6 @@ DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uin
 PART_HEADER: Final = "hopper-part"
 """header of requests for rows and neighbours that names the server they are meant for. It costs
 almost nothing, since HTTP/2 sends a repeated header as a number."""
-
-RETRY_AFTER: Final = "retry-after-ms"
-"""trailing metadata of a refusal: after how many milliseconds to try again"""
-LONGEST_HINT_MS: Final = 2000
 
 _LARGEST: Final = 0xFFFF_FFFF
 EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8
@@ -73,9 +71,9 @@ def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
     """Decode 8 n little-endian bytes to [n] int64."""
     if len(raw) % ID_BYTES:
         raise BadRequest(f"{field}: {len(raw)} bytes are not a multiple of {ID_BYTES} (int64)")
-    count = len(raw) // ID_BYTES
-    if count > limit:
-        raise BadRequest(f"{field}: {count} ids exceed the limit of {limit} ids in one request")
+    ids = len(raw) // ID_BYTES
+    if ids > limit:
+        raise BadRequest(f"{field}: {ids} ids exceed the limit of {limit} ids in one request")
     return np.frombuffer(raw, dtype="<i8").astype(np.int64, copy=False)
 
 
@@ -93,17 +91,10 @@ class AlteredChunk(ValueError):
     """A chunk is not what the server sent."""
 
 
-class ChunkSeeds:
-    """The seeds of the checksums of one reply's chunks: of the request and the chunk's place."""
-
-    def __init__(self, request: bytes) -> None:
-        self._next = xxhash.xxh3_64_intdigest(request)
-
-    def take(self) -> int:
-        """Return the seed of the next chunk."""
-        seed = self._next
-        self._next = (seed + 1) & 0xFFFF_FFFF_FFFF_FFFF
-        return seed
+def chunk_seeds(request: bytes) -> Iterator[int]:
+    """Yield the seeds of a reply's checksums: of the request and the place of each chunk."""
+    first = xxhash.xxh3_64_intdigest(request)
+    return ((first + place) & 0xFFFF_FFFF_FFFF_FFFF for place in count())
 
 
 def write_chunk(data: NDArray[Any], seed: int) -> bytes:
@@ -126,13 +117,8 @@ def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> 
 def read_neighbours(
     message: bytes, seed: int, *, in_time: bool = False
 ) -> tuple[NDArray[np.uint32], ...]:
-    """Read a ``NeighborChunk``; raise AlteredChunk, or ValueError if its size is wrong.
-
-    Returns
-    -------
-    [n] counts, [n] or (without times) [0] in-degrees, [edges] source ids and [edges] positions, all
-    uint32, without copying.
-    """
+    """Read the [n] counts, [n] or (without times) [0] in-degrees, [edges] source ids and [edges]
+    positions of a ``NeighborChunk``; raise AlteredChunk, or ValueError if its size is wrong."""
     data = read_chunk(message, seed)
     words = np.frombuffer(data.data, "<u4", count=data.size // 4)
     nodes = int(words[0]) if words.size else 0

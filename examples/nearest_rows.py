@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from cache_server.draw_kernels import list_neighbors
 from hopper.engines.sampled_groups import OneGroup
 from hopper.micrograph.route import GlobalBatch
+from hopper.partition.by_node import Replicated
 
 
 class NearestRows(OneGroup):
     """Trains each root on the rank that owns most of its in-neighbours; on a tie, on the first."""
 
     name = "nearest_rows"
+    layouts = (Replicated,)
+    """it reads the neighbour lists of all roots"""
 
     def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """The roots of a batch that this rank trains. All ranks compute the same assignment."""

@@ -92,4 +92,4 @@ grep -q '^error: bench paper: run `python -m benchmarks.paper NAME` in a checkou
 say "tests without DGL"
 # All else is the same code with and without it.
 python -m pytest tests/ops/test_selection.py tests/graph/test_import_dgl.py \
-  tests/partition/test_{assign,cli,memory}.py
+  tests/partition/test_{partitioners,cli,memory}.py

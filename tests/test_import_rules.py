@@ -108,7 +108,7 @@ EXECUTABLE_DATA = {
     "marshal",
 }
 # Reads pickles of arrays, and calls nothing that a file names; tests/graph/test_import_ogb.py.
-CLOSED_READER = "hopper/graph/importers/array_pickle.py"
+CLOSED_READER = "hopper/graph/importers/ogb.py"
 PICKLING_CALLS = {
     "all_gather_object",
     "broadcast_object_list",

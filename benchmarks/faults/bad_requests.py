@@ -18,13 +18,13 @@ import psutil
 
 from benchmarks.faults.hostile_clients import LOCAL, HostileClients
 from benchmarks.faults.load import GoodClient, read_chunks
-from benchmarks.faults.malformed_requests import STREAMS, UNKNOWN, Requests
+from benchmarks.faults.malformed_requests import UNKNOWN, Requests
 from benchmarks.faults.outcomes import WRONG, Outcome
 from benchmarks.faults.watched import serving
 from benchmarks.rounds import Results
 from cache_server.generated import features_pb2
 from cache_server.store.shard import Shard
-from cache_server.wire import CHECK, DESCRIBE
+from cache_server.wire import METHODS, STREAMS
 
 CLIENTS: Final = 4
 _LIMIT: Final = 30.0
@@ -32,6 +32,8 @@ _SETTLE_SECONDS: Final = 2.0
 _GOOD_IDS: Final = 20
 _MOST_GROWTH_MIB: Final = 8.0
 """between the last two fifths of the requests, at the lowest of each"""
+_SETTLED: Final = 5000
+"""requests after which a server's memory has settled"""
 _LARGE_IDS: Final = 20_000
 _ANSWERS: Final = {
     grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
@@ -64,6 +66,8 @@ def send_bad_requests(
         facts += _tell_latencies("beside the others", good)
         time.sleep(_SETTLE_SECONDS)
         wrong = [("requests", line) for client in clients for line in client.wrong]
+        if (answered := sum(client.answered for client in clients)) < count // CLIENTS * CLIENTS:
+            wrong.append(("requests", f"only {answered} of {count} were sent"))
         wrong += [(_GOOD, line) for line in good.wrong]
         if process.poll() is None:
             facts += (after := _state("after", server))
@@ -138,7 +142,7 @@ def _find_growth(memory: list[tuple[int, float]], count: int) -> str:
     """Say if memory grows. It goes up and down by what is in flight, and settles with time."""
     fifths = [[rss for done, rss in memory if n <= 5 * done / count <= n + 1] for n in (3, 4)]
     growth = min(fifths[1], default=0.0) - min(fifths[0], default=0.0)
-    if not all(fifths) or growth <= _MOST_GROWTH_MIB:
+    if count < _SETTLED or not all(fifths) or growth <= _MOST_GROWTH_MIB:
         return ""
     return f"grew by {growth:.1f} MiB from the fourth fifth to the last"
 
@@ -164,7 +168,7 @@ class _Client:
         with grpc.insecure_channel(self._address, LOCAL) as channel:
             calls = {
                 name: (channel.unary_stream if name in STREAMS else channel.unary_unary)(name)
-                for name in (*STREAMS, DESCRIBE, CHECK, UNKNOWN)
+                for name in (*METHODS, UNKNOWN)
             }
             for _ in range(count):
                 self._send(calls)

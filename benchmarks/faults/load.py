@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +29,8 @@ IDS: Final = 256
 _DEADLINE: Final = 30.0
 _PAUSE_SECONDS: Final = 0.01
 _START_SECONDS: Final = 10.0
+_MOST_GROWTH_MIB: Final = 256.0
+"""of a loaded server's memory; it may hold four times as much in flight"""
 _LEAST_FAIR: Final = 0.1
 """of the requests of the client that got most, the least that any client must get"""
 
@@ -101,30 +103,35 @@ def read_chunks(answer: Any) -> bytes:
 
 
 def load_server(
-    folder: Path, partitioned: Path, seconds: float, seed: int, results: Results
-) -> Iterator[Outcome]:
+    folder: Path, partitioned: Path, seconds: float, seed: int, results: Results,
+    all_clients: Sequence[int] = CLIENTS,
+) -> Iterator[Outcome]:  # fmt: skip
     """Load server 0 of a partitioned directory with 32 clients, then 128.
 
     ``results`` gets answers a second, latencies, fairness (requests of the client with the fewest,
     over those of the one with the most) and the server's memory.
     """
-    for clients in CLIENTS:
+    for clients in all_clients:
         with (
             serving(partitioned, 0, folder / "loaded.json") as (process, address),
             ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool,
         ):
+            server = psutil.Process(process.pid)
+            before = server.memory_info().rss / 2**20
             # All processes begin together.
             start, count = time.time() + _START_SECONDS, clients // PROCESSES
             words = (address, partitioned / "server-0", count, start, seconds)
             futures = [pool.submit(_ask_together, *words, seed + n) for n in range(PROCESSES)]
             reports = [future.result() for future in futures]
-            memory = psutil.Process(process.pid).memory_info().rss / 2**20
+            memory = server.memory_info().rss / 2**20
         latencies = [one for report, _ in reports for one in report]
         wrong = [line for _, lines in reports for line in lines]
         counts = [len(one) for one in latencies]
         fairness = min(counts) / max(*counts, 1)
         if fairness < _LEAST_FAIR:
             wrong.append(f"fairness {fairness:.2f}, expected {_LEAST_FAIR}")
+        if memory > before + _MOST_GROWTH_MIB:
+            wrong.append(f"memory grew from {before:.0f} to {memory:.0f} MiB")
         facts = {"answers a second": sum(counts) / seconds, "fairness": fairness}
         for percent in (50, 99, 99.9):
             value = float(np.percentile(np.concatenate(latencies), percent))

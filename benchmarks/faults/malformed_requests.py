@@ -12,11 +12,13 @@ from google.protobuf.message import Message
 
 from benchmarks.faults.load import features_of, rows_of, rows_request
 from cache_server.generated import features_pb2
+from cache_server.sampling_spec import VERSION
 from cache_server.store.shard import Shard
-from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.wire import CHECK, DESCRIBE, DESCRIBE_GRAPH, FETCH_ROWS, READ_IDS, STREAMS
 
 UNKNOWN: Final = "/hopper.features.v1.FeatureService/Unknown"
-STREAMS: Final = (FETCH_ROWS, SAMPLE_NEIGHBORS)
+_SINGLE: Final = {DESCRIBE: features_pb2.DescribeRequest, CHECK: features_pb2.HealthCheckRequest,
+                  DESCRIBE_GRAPH: features_pb2.DescribeGraphRequest}  # fmt: skip
 _KINDS: Final = {
     "good": 10, "bits flipped": 20, "cut short": 12, "random bytes": 20, "wrong field": 33,
     "large": 0.1, "other": 5,
@@ -25,8 +27,12 @@ _KINDS: Final = {
 _LARGE: Final = (1 << 20, 9 << 20)
 _TEXTS: Final = ("", "x", "k" * 257, "t" * 100_000, "float16", "|O", "a/b/c", "\0", "ä" * 200)
 _INTEGERS: Final = (0, 1, -1, 2**31, 2**62, 2**63 - 1, -(2**63))
-_UNSIGNED: Final = (0, 1, 2**31, 2**63, 2**64 - 1)
-_UNSIGNED_TYPES: Final = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64}
+_NUMBERS: Final = {
+    FieldDescriptor.TYPE_UINT32: (0, 1, 2**31, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 1, 2**31, 2**63, 2**64 - 1),
+    FieldDescriptor.TYPE_FIXED64: (0, 1, 2**31, 2**63, 2**64 - 1),
+}
+"""by type of field, for those that are not as ``_INTEGERS``"""
 
 
 class Requests:
@@ -36,6 +42,7 @@ class Requests:
         self._draw = random.Random(seed)
         self._table = features_of(shard)
         self._relations: Sequence[str] = list(shard.in_edges)
+        self._arrays = [table.spec for table in shard.graph.tables()]
 
     def draw(self) -> tuple[str, str, bytes, bytes | None]:
         """Draw a request: its kind, method and bytes, and the rows that must come if it is
@@ -74,18 +81,22 @@ class Requests:
         return np.array([spec.first_id + self._draw.randrange(spec.count) for _ in range(count)])
 
     def _any_message(self) -> tuple[str, Message]:
-        method = self._draw.choice((FETCH_ROWS, FETCH_ROWS, *STREAMS, DESCRIBE, CHECK))
+        method = self._draw.choice((FETCH_ROWS, FETCH_ROWS, *STREAMS, *_SINGLE))
         if method == FETCH_ROWS:
             return method, rows_request(self._table, self._ids())
-        if method == DESCRIBE:
-            return method, features_pb2.DescribeRequest()
-        if method == CHECK:
-            return method, features_pb2.HealthCheckRequest(service="")
+        if method in _SINGLE:
+            return method, _SINGLE[method]()
+        if method == READ_IDS:
+            array = self._draw.choice(self._arrays)
+            first, count = (self._draw.randrange(array.count + 2) for _ in range(2))
+            names = {"kind": array.kind, "type": array.type}
+            return method, features_pb2.ReadIdsRequest(first=first, count=count, **names)
         draws = [
             features_pb2.NeighborDraw(
                 relation=self._draw.choice(self._relations), nodes=self._ids().tobytes(),
                 method=self._draw.choice(("uniform", "labor", "replacement")),
                 fanout=self._draw.choice((-1, 1, 5)), key=self._draw.getrandbits(64),
+                version=VERSION,
             )
             for _ in range(self._draw.randrange(1, 4))
         ]  # fmt: skip
@@ -109,4 +120,4 @@ class Requests:
         if field.type == FieldDescriptor.TYPE_BYTES:
             ids = np.array([self._draw.choice(_INTEGERS) for _ in range(3)], "<i8").tobytes()
             return self._draw.choice((ids, b"", self._draw.randbytes(self._draw.randrange(1, 64))))
-        return self._draw.choice(_UNSIGNED if field.type in _UNSIGNED_TYPES else _INTEGERS)
+        return self._draw.choice(_NUMBERS.get(field.type, _INTEGERS))

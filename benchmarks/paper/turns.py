@@ -25,7 +25,7 @@ from hopper.errors import RequestError
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.partition.balance import Balance
-from hopper.partition.partitioner import assign
+from hopper.partition.partitioner import Assigner
 from hopper.phases import Phases
 from hopper.train.cache_sources import list_cacheable_tables
 from hopper.train.rank_processes import set_environment
@@ -212,8 +212,8 @@ def _divide(job: Job, cell: Cell, clusters: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         job.say(f"dividing {graph.path.name} into {clusters} clusters")
         no_roots = Balance({"train": np.empty(0, np.int64)})
-        assignment = assign(graph, clusters, "metis", SEED, no_roots, Phases(), folder)
-        homes = assignment.homes[graph.schema.target_type()]
+        assigner = Assigner("metis", no_roots, Phases(), folder)
+        homes = assigner.assign(graph, clusters, SEED)[graph.schema.target_type()]
         np.save(path, homes.astype(np.int64), allow_pickle=False)
     return path
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 from grpc.experimental import ChannelOptions
 
+from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
 from cache_server.security import Security
 from cache_server.wire import CHECK, DESCRIBE, DESCRIBE_GRAPH, PART_HEADER, STREAMS
@@ -26,23 +27,21 @@ _OPTIONS: Final = (
     # The thread that reads a stream also drives it, which saves a thread per call.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
-_SINGLE: Final = {
-    DESCRIBE: (features_pb2.DescribeRequest, features_pb2.ServerDescription),
-    DESCRIBE_GRAPH: (features_pb2.DescribeGraphRequest, features_pb2.GraphDescription),
-    CHECK: (features_pb2.HealthCheckRequest, features_pb2.HealthCheckResponse),
+_SINGLE_REPLIES: Final = {
+    DESCRIBE: features_pb2.ServerDescription,
+    DESCRIBE_GRAPH: features_pb2.GraphDescription,
+    CHECK: features_pb2.HealthCheckResponse,
 }
-"""requests and replies of the methods with a single reply"""
 
 
 class Connection:
     """The methods of one server. Safe to use from several threads."""
 
     def __init__(self, address: str, security: Security, part: str = "") -> None:
-        token = security.token()
+        token, credentials = security.token(), security.channel_credentials()
         self._metadata: tuple[tuple[str, str], ...] = ((PART_HEADER, part),) if part else ()
         if token is not None:
             self._metadata += token.metadata()
-        credentials = security.channel_credentials()
         if credentials is None:
             self._channel = grpc.insecure_channel(address, _OPTIONS)
         else:
@@ -51,16 +50,18 @@ class Connection:
         self._methods: dict[str, Callable[..., Any]] = {
             method: self._channel.unary_stream(method) for method in STREAMS
         }
-        for method, (request, reply) in _SINGLE.items():
+        for method, reply in _SINGLE_REPLIES.items():
             self._methods[method] = self._channel.unary_unary(
-                method,
-                request_serializer=request.SerializeToString,
-                response_deserializer=reply.FromString,
+                method, response_deserializer=reply.FromString
             )
 
-    def call(self, method: str, request: Any, timeout: float) -> Any:
-        """Start a call of a method; raise ValueError if the connection is closed."""
-        return self._methods[method](request, timeout=timeout, metadata=self._metadata)
+    def call(self, method: str, request: bytes, timeout: float) -> Any:
+        """Call a method with a serialised request: a reply, or a call to iterate over."""
+        try:
+            return self._methods[method](request, timeout=timeout, metadata=self._metadata)
+        except ValueError as error:
+            # grpc raises this for a channel that is closed.
+            raise BadRequest("the client is closed") from error
 
     def close(self) -> None:
         """Close the channel and cancel its running calls."""
@@ -75,22 +76,17 @@ class Replicas:
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:
-        self._connections = tuple(connections)
+        self.connections = tuple(connections)
         # The choice of the first server need not be unpredictable.
-        self.current = random.choice(self._connections)  # noqa: S311
+        self.current = random.choice(self.connections)  # noqa: S311
 
     @property
     def are_several(self) -> bool:
         """Return whether there is another server to ask."""
-        return len(self._connections) > 1
+        return len(self.connections) > 1
 
     def fail_over(self, failed: Connection) -> None:
         """Move on to the next server, unless another call that failed has done so already."""
         if self.current is failed:
-            after = self._connections.index(failed) + 1
-            self.current = self._connections[after % len(self._connections)]
-
-    def close(self) -> None:
-        """Close all connections."""
-        for connection in self._connections:
-            connection.close()
+            after = self.connections.index(failed) + 1
+            self.current = self.connections[after % len(self.connections)]

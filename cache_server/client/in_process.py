@@ -13,15 +13,12 @@ from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import NO_SOURCES, SourceRequest
 from cache_server.store.shard import Shard
 
-_UNLIMITED = 1 << 62
-
 
 def open_servicers(
     folders: Sequence[Path], sources: Mapping[str, SourceRequest] = NO_SOURCES
 ) -> list[FeatureServicer]:
-    """Open a servicer for the folder of every server, in order; parameters as of Shard.open."""
-    flow = FlowControl(_UNLIMITED, _UNLIMITED, _UNLIMITED, 0)
-    return [FeatureServicer(Shard.open(folder, sources), flow) for folder in folders]
+    """Open a servicer for the folder of every server, in order."""
+    return [FeatureServicer(Shard.open(folder, sources), FlowControl()) for folder in folders]
 
 
 class InProcessClient(FeatureClient):
@@ -44,9 +41,8 @@ class _Connection(Connection):
     def __init__(self, servicer: FeatureServicer) -> None:
         self._servicer = servicer
 
-    def call(self, method: str, request: Any, timeout: float) -> Any:
-        reply = Reply("this process", lambda: None)
-        return _Messages(self._servicer.answers[method](request, reply))
+    def call(self, method: str, request: bytes, timeout: float) -> Any:
+        return _Messages(self._servicer.answers[method](request, Reply("this process")))
 
     def close(self) -> None:
         """Do nothing: there is no channel."""

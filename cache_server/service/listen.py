@@ -39,10 +39,9 @@ def parse_address(listen: str, name: str = "listen") -> tuple[str, int]:
 
 
 def check_free(host: str, port: int, listen: str, name: str = "listen") -> None:
-    """Check that the port is free on all addresses of a host.
+    """Check that the port is free on all addresses of a host, of which grpc would bind any one.
 
-    grpc binds any one of the addresses that a name stands for. On ``localhost`` it would bind ::1
-    even if another process had the port on 127.0.0.1, and clients would reach that process.
+    On ``localhost`` that could be ::1, while clients reach another process on 127.0.0.1.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -18,9 +18,6 @@ from prometheus_client import (
 from cache_server.service.flow import FlowControl, Reply
 from cache_server.wire import METHODS
 
-_NAMES: Final = {path: path.rpartition("/")[2] for path in METHODS}
-_OTHER: Final = "other"
-"""the label of all unknown methods, so that clients cannot create labels"""
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
@@ -51,30 +48,34 @@ class ServerMetrics:
             "refused_tokens", "requests that did not carry the token", **common
         )
         for name, text, read_value in (
-            ("requests_in_flight", "requests for rows or neighbours that are answered now",
-             lambda: flow.running),
-            ("requests_waiting", "requests that wait for a thread", lambda: flow.pool.waiting),
+            ("requests_in_flight", "requests that are answered now", lambda: flow.running),
+            ("requests_waiting", "requests that wait for a thread", lambda: flow.waiting),
             ("memory_in_flight_bytes", "held by replies", lambda: flow.nbytes),
             ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.limit),
-        ):  # fmt: skip
+        ):
             Gauge(name, text, **common).set_function(read_value)
         slow = Counter("slow_readers", "replies given up since clients let them wait", **common)
         flow.on_given_up = lambda _reply: slow.inc()
 
-    def count_request(self, method: str, status: grpc.StatusCode) -> None:
-        """Count a request of a method, such as ``FetchRows``, that has ended."""
-        self._requests.labels(method, status.name).inc()
+    def count_request(self, path: str, status: grpc.StatusCode) -> None:
+        """Count a request, by its method's full name, that has ended."""
+        self._requests.labels(_label(path), status.name).inc()
 
-    def count_reply(self, method: str, status: grpc.StatusCode, reply: Reply) -> None:
+    def count_reply(self, path: str, status: grpc.StatusCode, reply: Reply) -> None:
         """Count a request for a stream that has ended, and what its reply sent."""
-        self.count_request(method, status)
-        self._seconds.labels(method).observe(time.monotonic() - reply.began)
+        self.count_request(path, status)
+        self._seconds.labels(_label(path)).observe(time.monotonic() - reply.began)
         if reply.nbytes:
-            self._bytes.labels(method).inc(reply.nbytes)
+            self._bytes.labels(_label(path)).inc(reply.nbytes)
             self._rows.inc(reply.rows)
             self._neighbours.inc(reply.neighbours)
 
     def count_refused_token(self, path: str) -> None:
-        """Count a request, by its method's full name, that lacked the token."""
+        """Count a request that lacked the token."""
         self._refused_tokens.inc()
-        self.count_request(_NAMES.get(path, _OTHER), grpc.StatusCode.UNAUTHENTICATED)
+        self.count_request(path, grpc.StatusCode.UNAUTHENTICATED)
+
+
+def _label(path: str) -> str:
+    """Return a method's name; one for all unknown ones, so that clients cannot create labels."""
+    return path.rpartition("/")[2] if path in METHODS else "other"

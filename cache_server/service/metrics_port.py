@@ -70,16 +70,12 @@ class MetricsPort:
 
 
 def _guard(application: Application, token: Token) -> Application:
-    """Wrap an application so that requests without the token get status 401."""
-
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer a request with the metrics, or with status 401."""
-        shown = environ.get("HTTP_AUTHORIZATION")
-        if token.is_shown_by([] if shown is None else [(HEADER, shown)]):
+        """Answer a request with the metrics, or with status 401 if it lacks the token."""
+        if token.is_shown_by([(HEADER, environ.get("HTTP_AUTHORIZATION", ""))]):
             return application(environ, start_response)
-        start_response(
-            "401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")]
-        )
+        headers = [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")]
+        start_response("401 Unauthorized", headers)
         return [b""]
 
     return answer

@@ -7,9 +7,8 @@ of its deserialisers refuses.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,6 +23,7 @@ from cache_server.events import events
 from cache_server.generated import features_pb2
 from cache_server.limits import IDS_PER_REQUEST
 from cache_server.sampling_spec import DrawKey, SamplingRequest, SamplingSpec
+from cache_server.security import Token
 from cache_server.service.flow import (
     COPIES_OF_CHUNK,
     COPIES_OF_DRAW,
@@ -40,6 +40,9 @@ from cache_server.store.table import RoundedTable, Table
 if TYPE_CHECKING:
     from cache_server.shard_topology import ShardTopology
 
+_QUICK_THREADS: Final = 2
+_MOST_DRAWS: Final = 1 << 12
+"""since draws of no node would take memory that nobody counts"""
 _LONGEST_TEXT: Final = 1000
 """characters of an error: it travels in a header, and clients refuse headers of more than 8 KiB"""
 
@@ -51,7 +54,7 @@ class _NotFound(BadRequest):
     """A health check names a service that is not here."""
 
 
-class FeatureServicer:
+class FeatureServicer(grpc.GenericRpcHandler):
     """Answers requests from one shard.
 
     A request that cannot be answered ends with INVALID_ARGUMENT and a text that names the reason,
@@ -59,50 +62,52 @@ class FeatureServicer:
     """
 
     def __init__(
-        self, shard: Shard, flow: FlowControl, ids_per_request: int = IDS_PER_REQUEST
+        self,
+        shard: Shard,
+        flow: FlowControl,
+        ids_per_request: int = IDS_PER_REQUEST,
+        token: Token | None = None,
     ) -> None:
         self.shard = shard
         self.ids_per_request = ids_per_request
         self.is_serving = False
-        self._flow = flow
+        self._flow, self._token = flow, token
         self.metrics = ServerMetrics(shard.server, shard.servers, flow)
         self._own_name = wire.name_part(shard.server, shard.division)
         self.answers: dict[str, _Answer] = {
             wire.FETCH_ROWS: self._fetch_rows,
             wire.SAMPLE_NEIGHBORS: self._sample_neighbors,
             wire.READ_IDS: self._read_ids,
+            wire.DESCRIBE_GRAPH: self._describe_graph,
         }
         """by a method's full name, what yields the serialised messages of a reply"""
-
-    def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
-        """Return the handlers of all methods, which take and return serialised messages."""
         # A request is a stream of one message to gRPC. So the handler counts the call before it
         # reads the message, and gives it up if no message comes.
-        handlers = {
+        self._handlers = {
             method: grpc.stream_stream_rpc_method_handler(partial(self._stream, method))
             for method in self.answers
         }
-        for method, describe in (
-            (wire.DESCRIBE, self._describe),
-            (wire.DESCRIBE_GRAPH, self._describe_graph),
-            (wire.CHECK, self._check),
-        ):
-            handler: Any = partial(self._answer, method.rpartition("/")[2], describe)
+        quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
+        for method, describe in ((wire.DESCRIBE, self._describe), (wire.CHECK, self._check)):
+            handler: Any = partial(self._answer, method, describe)
             handler.experimental_thread_pool = quick
-            handlers[method] = grpc.unary_unary_rpc_method_handler(handler)
-        by_service: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
-        for path, method_handler in handlers.items():
-            _, service, method = path.split("/")
-            by_service.setdefault(service, {})[method] = method_handler
-        return [grpc.method_handlers_generic_handler(*item) for item in by_service.items()]
+            self._handlers[method] = grpc.unary_unary_rpc_method_handler(handler)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method, which takes and returns serialised messages."""
+        method, shown = handler_call_details.method, handler_call_details.invocation_metadata
+        if self._token is None or self._token.is_shown_by(shown or ()):
+            return self._handlers.get(method)
+        self.metrics.count_refused_token(method)
+        # As a stream method the handler gets the call before any message is read.
+        return grpc.stream_stream_rpc_method_handler(_refuse_stranger)
 
     def _describe(self, raw: bytes) -> Message:
         _decode(features_pb2.DescribeRequest, raw)
-        tables = (table.spec for table in self.shard.tables.values())
         return features_pb2.ServerDescription(
             server=self.shard.server,
             servers=self.shard.servers,
-            tables=[_describe_table(spec) for spec in tables],
+            tables=_describe_tables(self.shard.tables.values()),
             versions={
                 "python": platform.python_version(),
                 "numpy": np.__version__,
@@ -110,15 +115,6 @@ class FeatureServicer:
             },
             ids_per_request=self.ids_per_request,
             division=self.shard.division,
-        )
-
-    def _describe_graph(self, raw: bytes) -> Message:
-        _decode(features_pb2.DescribeGraphRequest, raw)
-        graph = self.shard.graph
-        return features_pb2.GraphDescription(
-            graph=graph.read_text(GRAPH_FILE),
-            partition=graph.read_text(PARTITION_FILE),
-            ids=[_describe_table(spec) for spec in graph.arrays()],
         )
 
     def _check(self, raw: bytes) -> Message:
@@ -131,7 +127,7 @@ class FeatureServicer:
 
     def _answer(
         self,
-        method: str,
+        path: str,
         answer: Callable[[bytes], Message],
         raw: bytes,
         context: grpc.ServicerContext,
@@ -141,18 +137,16 @@ class FeatureServicer:
         try:
             reply = answer(raw).SerializeToString()
         except BadRequest as error:
-            status = grpc.StatusCode.INVALID_ARGUMENT
-            if isinstance(error, _NotFound):
-                status = grpc.StatusCode.NOT_FOUND
+            is_unknown = isinstance(error, _NotFound)
+            status = grpc.StatusCode.NOT_FOUND if is_unknown else grpc.StatusCode.INVALID_ARGUMENT
             _refuse(context, str(error), status)
-        self.metrics.count_request(method, status)
+        self.metrics.count_request(path, status)
         return reply
 
     def _stream(
         self, path: str, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         """Yield and count a reply's messages; a refusal ends the call with a status and text."""
-        method = path.rpartition("/")[2]
         status, reply = grpc.StatusCode.UNKNOWN, Reply(context.peer(), context.cancel)
         try:
             self._check_addressee(context)
@@ -167,22 +161,19 @@ class FeatureServicer:
                     with reply.wait_for_client():
                         yield message
             status = grpc.StatusCode.OK
-        except BadRequest as error:
-            status = grpc.StatusCode.INVALID_ARGUMENT
-            events.note("refused", str(error), method=method, peer=reply.names[0])
-            _refuse(context, str(error), status)
-        except NoRoom as error:
-            status = grpc.StatusCode.RESOURCE_EXHAUSTED
-            self._flow.make_room(error.client)
-            events.note("no room", str(error), method=method, peer=reply.names[0])
-            context.set_trailing_metadata(self._flow.retry_hint())
+        except (BadRequest, NoRoom) as error:
+            event, status = "refused", grpc.StatusCode.INVALID_ARGUMENT
+            if isinstance(error, NoRoom):
+                event, status = "no room", grpc.StatusCode.RESOURCE_EXHAUSTED
+                self._flow.make_room(error.address)
+            events.note(event, str(error), method=path.rpartition("/")[2], peer=reply.peer)
             _refuse(context, str(error), status)
         except (GeneratorExit, grpc.RpcError):
             # The client has gone or does not read.
             status = grpc.StatusCode.CANCELLED
             raise
         finally:
-            self.metrics.count_reply(method, status, reply)
+            self.metrics.count_reply(path, status, reply)
 
     def _check_addressee(self, context: grpc.ServicerContext) -> None:
         """Refuse a client that expects another server or division at this address."""
@@ -191,6 +182,19 @@ class FeatureServicer:
                 raise BadRequest(
                     f"expected {expected!s:.200}, found {self._own_name} at its address"
                 )
+
+    def _describe_graph(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
+        """Yield the serialised ``GraphDescription``, which may be large."""
+        _decode(features_pb2.DescribeGraphRequest, raw)
+        graph = self.shard.graph
+        self._flow.hold(reply, reply.held + COPIES_OF_CHUNK * graph.description_bytes())
+        message = features_pb2.GraphDescription(
+            graph=graph.read_text(GRAPH_FILE),
+            partition=graph.read_text(PARTITION_FILE),
+            ids=_describe_tables(graph.tables()),
+        ).SerializeToString()
+        reply.count_message(message)
+        yield message
 
     def _fetch_rows(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
         """Yield serialised ``RowChunk`` messages with the rows of the request's ids, in order."""
@@ -222,14 +226,14 @@ class FeatureServicer:
     def _send_rows(
         self, raw: bytes, reply: Reply, table: Table, rows: NDArray[np.int64]
     ) -> Iterator[bytes]:
-        seeds, step = wire.ChunkSeeds(raw), min(rows.size, wire.rows_per_chunk(table.row_bytes))
+        seeds, step = wire.chunk_seeds(raw), min(rows.size, wire.rows_per_chunk(table.row_bytes))
         chunk = COPIES_OF_CHUNK * step * table.row_bytes
         self._flow.hold(reply, reply.held + chunk + step * table.scratch_bytes)
         body = np.empty((step, table.row_bytes), np.uint8)
         for first in range(0, rows.size, step or 1):
             part = rows[first : first + step]
             table.gather(part, body[: part.size])
-            message = wire.write_chunk(body[: part.size], seeds.take())
+            message = wire.write_chunk(body[: part.size], next(seeds))
             reply.count_message(message, rows=part.size)
             yield message
 
@@ -238,12 +242,12 @@ class FeatureServicer:
 
         All draws are checked before the first is answered.
         """
-        seeds = wire.ChunkSeeds(raw)
+        seeds = wire.chunk_seeds(raw)
         request_bytes = reply.held
         self._flow.hold(reply, request_bytes + COPIES_OF_DRAW * wire.CHUNK_BYTES)
         for in_edges, draw in self._look_up_draws(raw):
             for drawn, in_degrees in in_edges.draw(draw, wire.EDGES_PER_CHUNK):
-                message = wire.write_neighbours(drawn, in_degrees, seeds.take())
+                message = wire.write_neighbours(drawn, in_degrees, next(seeds))
                 # The chunk of a node with very many neighbours exceeds the usual size.
                 drawn_bytes = COPIES_OF_DRAW * max(wire.CHUNK_BYTES, len(message))
                 self._flow.hold(reply, request_bytes + drawn_bytes, asks=False)
@@ -253,6 +257,9 @@ class FeatureServicer:
     def _look_up_draws(self, raw: bytes) -> list[tuple[ShardTopology, SamplingRequest]]:
         """Decode and check a ``SampleNeighborsRequest``; raise BadRequest naming what is wrong."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
+        if len(request.draws) > _MOST_DRAWS:
+            found = len(request.draws)
+            raise BadRequest(f"draws: expected at most {_MOST_DRAWS} in a request, found {found}")
         nodes_left = pairs_left = self.ids_per_request
         draws = []
         for message in request.draws:
@@ -277,10 +284,12 @@ class FeatureServicer:
         return draws
 
 
-def _describe_table(spec: Any) -> Message:
-    fields = asdict(spec)
-    fields.pop("file", None)
-    return features_pb2.TableDescription(**fields)
+def _describe_tables(tables: Iterable[Table]) -> list[Message]:
+    fields = features_pb2.TableDescription.DESCRIPTOR.fields_by_name
+    return [
+        features_pb2.TableDescription(**{name: getattr(table.spec, name) for name in fields})
+        for table in tables
+    ]
 
 
 def _decode(message_type: type[_Request], raw: bytes) -> _Request:
@@ -290,6 +299,11 @@ def _decode(message_type: type[_Request], raw: bytes) -> _Request:
     except DecodeError:
         raise BadRequest(f"{len(raw)} bytes are not a {message_type.DESCRIPTOR.name}") from None
     return request
+
+
+def _refuse_stranger(_requests: Any, context: grpc.ServicerContext) -> Any:
+    events.note("refused token", "a request without the token", peer=context.peer())
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected this cluster's token")
 
 
 def _refuse(context: Any, text: str, code: grpc.StatusCode) -> None:

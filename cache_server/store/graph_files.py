@@ -6,15 +6,17 @@ docs/reference/partition-directory.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.store.npy import map_npy
-from cache_server.store.table import IdTable, Table, TableDescription
+from cache_server.store.sharded_array import map_original_ids
+from cache_server.store.table import IdTable, Table
 
 GRAPH_FILE: Final = "graph.json"
 PARTITION_FILE: Final = "partition.json"
@@ -23,9 +25,16 @@ ID_KINDS: Final = ("splits", "original_ids", "global_ids", "edge_ids")
 of a relation's CSC, whose edges the server stores"""
 
 
-def ids_file(root: Path, kind: str, name: str) -> Path:
-    """Return the file of a split or of a node type's map in a partitioned directory."""
-    return root / kind / f"{name}.npy" if kind == "splits" else root / "maps" / name / f"{kind}.npy"
+def read_partition(partitioned: Path) -> dict[str, Any]:
+    """Read ``partition.json``; {} if there is none."""
+    file = partitioned / PARTITION_FILE
+    try:
+        content = json.loads(file.read_bytes())
+        return {"topology": content["topology"], "offsets": content.get("offsets", {})}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{file}: cannot be read: {error!r}") from error
 
 
 class GraphFiles:
@@ -42,42 +51,52 @@ class GraphFiles:
         except (OSError, ValueError) as error:
             raise BadRequest(f"server {self._server} has no readable {name}") from error
 
-    def arrays(self) -> Iterator[TableDescription]:
-        """Describe every array of ids that this server has."""
-        for kind in ID_KINDS:
-            for name in sorted(self._files(kind)):
-                yield self.table(kind, name).spec
+    def description_bytes(self) -> int:
+        """Return the size of both descriptions; 0 where they cannot be read."""
+        files = [self._partitioned / name for name in (GRAPH_FILE, PARTITION_FILE)]
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def tables(self) -> list[Table]:
+        """Map every array of ids that this server has."""
+        return [self.table(kind, name) for kind, name in self._files]
 
     def table(self, kind: str, name: str) -> Table:
         """Map an array of ids as a table of one column."""
-        opened = self._tables.get((kind, name))
-        if opened is not None:
-            return opened
+        table = self._tables.get((kind, name))
+        if table is not None:
+            return table
         if kind not in ID_KINDS:
             raise BadRequest(f"kind: expected one of {', '.join(ID_KINDS)}, found {kind!r:.100}")
-        files = self._files(kind)
-        if name not in files:
+        file = self._files.get((kind, name))
+        if file is None:
+            names = ", ".join(name for other, name in self._files if other == kind) or "none"
             raise BadRequest(
-                f"type: server {self._server} has no {kind} of {name!r}; it has "
-                f"{', '.join(sorted(files)) or 'none'}"
+                f"type: server {self._server} has no {kind} of {name!r}; it has {names:.500}"
             )
         try:
-            ids = map_npy(files[name], (np.int32, np.int64), None)
-        except ManifestError as error:
-            raise BadRequest(str(error)) from error
+            if kind == "original_ids" and file.stem != kind:
+                offsets = read_partition(self._partitioned)["offsets"]
+                ids = map_original_ids(self._partitioned, name, offsets[name])
+            else:
+                ids = map_npy(file, (np.int32, np.int64), None)
+        except (ManifestError, KeyError) as error:
+            raise BadRequest(f"{kind} of {name!r}: {error}") from error
         table = self._tables[kind, name] = IdTable(kind, name, ids, self._server)
         return table
 
-    def _files(self, kind: str) -> dict[str, Path]:
-        """Return the files of a kind of arrays, by the array's name."""
-        if kind != "edge_ids":
-            files = self._partitioned.glob(str(ids_file(Path(), kind, "*")))
-            return {file.stem if kind == "splits" else file.parent.name: file for file in files}
-        return {
-            "/".join(file.parent.relative_to(folder).parts): file
-            for folder in (
-                self._partitioned / "topology",
-                self._partitioned / f"server-{self._server}" / "topology",
-            )
-            for file in folder.glob("*/*/*/edge_ids.npy")
-        }
+    @cached_property
+    def _files(self) -> dict[tuple[str, str], Path]:
+        """The files of all arrays by kind and name."""
+        root = self._partitioned
+        files = {("splits", file.stem): file for file in root.glob("splits/*.npy")}
+        # Where topology is divided, there is a file of original ids for each server.
+        for file_name in ("original_ids-0", "original_ids", "global_ids"):
+            kind = file_name.partition("-")[0]
+            maps = root.glob(f"maps/*/{file_name}.npy")
+            files |= {(kind, file.parent.name): file for file in maps}
+        for folder in (root / "topology", root / f"server-{self._server}" / "topology"):
+            files |= {
+                ("edge_ids", "/".join(file.parent.relative_to(folder).parts)): file
+                for file in folder.glob("*/*/*/edge_ids.npy")
+            }
+        return dict(sorted(files.items()))

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,9 @@ MANIFEST: Final = "shard.json"
 SCHEMA_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+/[A-Za-z0-9_.+-]+)?")
 _DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
+
+_Rule = tuple[Callable[[Any], object], str]
+"""tells whether a field's value is right, and what was expected"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,64 +93,56 @@ def map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
     return map_npy(directory / spec.file, spec.dtype, *shapes).reshape(spec.count, spec.dim)
 
 
-class _Fields:
-    """The fields of one JSON object of a manifest, checked as they are taken."""
+def _parse_manifest(path: Path, content: Any) -> Manifest:
+    _check(f"{path}", ": ", content, _MANIFEST_RULES)
+    server, servers = content["server"], content["servers"]
+    if server >= servers:
+        raise ManifestError(f"{path}: server: expected less than {servers}, found {server}")
+    specs = []
+    for index, entry in enumerate(content["tables"]):
+        _check(f"{path}: tables[{index}]", ".", entry, _TABLE_RULES)
+        specs.append(TableSpec(**{key: entry[key] for key in _TABLE_RULES}))
+        if [(spec.kind, spec.type) for spec in specs].count((entry["kind"], entry["type"])) > 1:
+            name = f"{entry['kind']}/{entry['type']}"
+            raise ManifestError(f"{path}: tables: {name} is given twice")
+    return Manifest(server, servers, content.get("division", ""), specs)
 
-    def __init__(self, where: str, value: object) -> None:
-        self._where = where
-        if not isinstance(value, dict):
-            found = type(value).__name__
-            raise ManifestError(f"{where.rstrip('.: ')}: expected an object, found {found}")
-        self._fields = value
 
-    def take(self, key: str, is_right: Callable[[Any], object], expected: str) -> Any:
-        """Return a field's value; raise ManifestError if it is not right."""
-        value = self._fields.get(key, "" if key == "division" else None)
+def _check(where: str, dot: str, fields: Any, rules: Mapping[str, _Rule]) -> None:
+    if not isinstance(fields, dict):
+        raise ManifestError(f"{where}: expected an object, found {type(fields).__name__}")
+    for key, (is_right, expected) in rules.items():
+        value = fields.get(key, "" if key == "division" else None)
         if not is_right(value):
-            raise ManifestError(f"{self._where}{key}: expected {expected}, found {value!r:.100}")
-        return value
-
-    def integer(self, key: str, least: int) -> int:
-        """Return a field that must be an integer of at least ``least``."""
-
-        def is_right(value: Any) -> bool:
-            return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-        return int(self.take(key, is_right, f"an integer >= {least}"))
-
-    def text(self, key: str, is_right: Callable[[str], object], expected: str) -> str:
-        """Return a field that must be a text, and right."""
-        return str(self.take(key, lambda v: isinstance(v, str) and is_right(v), expected))
+            raise ManifestError(f"{where}{dot}{key}: expected {expected}, found {value!r:.100}")
 
 
-def _parse_manifest(path: Path, content: object) -> Manifest:
-    fields = _Fields(f"{path}: ", content)
-    fields.take("schema", lambda version: version == SCHEMA_VERSION, str(SCHEMA_VERSION))
-    servers, server = fields.integer("servers", 1), fields.integer("server", 0)
-    fields.take("server", lambda server: server < servers, f"less than {servers}")
-    division = fields.text("division", _DIVISION.fullmatch, "up to 64 hexadecimal digits")
-    entries = fields.take("tables", lambda entries: isinstance(entries, list), "a list")
-    specs = [_parse_table(f"{path}: tables[{i}]", entry) for i, entry in enumerate(entries)]
-    names = [(spec.kind, spec.type) for spec in specs]
-    for kind, type in names:
-        if names.count((kind, type)) > 1:
-            raise ManifestError(f"{path}: tables: {kind}/{type} is given twice")
-    return Manifest(server, servers, division, specs)
+def _integer(least: int) -> _Rule:
+    return lambda value: type(value) is int and value >= least, f"an integer >= {least}"
 
 
-def _parse_table(where: str, entry: object) -> TableSpec:
-    fields = _Fields(f"{where}.", entry)
-    name = "a name of [A-Za-z0-9_.+-], or src/rel/dst of these"
-    return TableSpec(
-        kind=fields.text("kind", _NAME.fullmatch, name),
-        type=fields.text("type", _NAME.fullmatch, name),
-        first_id=fields.integer("first_id", 0),
-        count=fields.integer("count", 0),
-        dim=fields.integer("dim", 1),
-        dtype=fields.text("dtype", DTYPES.__contains__, f"one of {', '.join(DTYPES)}"),
-        file=fields.text("file", _is_inside, "a path inside"),
-    )
+def _text(is_right: Callable[[str], object], expected: str) -> _Rule:
+    return lambda value: isinstance(value, str) and is_right(value), expected
 
 
 def _is_inside(file: str) -> bool:
     return bool(file) and not Path(file).is_absolute() and ".." not in Path(file).parts
+
+
+_MANIFEST_RULES: Final[Mapping[str, _Rule]] = {
+    "schema": (lambda version: version == SCHEMA_VERSION, str(SCHEMA_VERSION)),
+    "servers": _integer(1),
+    "server": _integer(0),
+    "division": _text(_DIVISION.fullmatch, "up to 64 hexadecimal digits"),
+    "tables": (lambda entries: isinstance(entries, list), "a list"),
+}
+_NAME_RULE: Final = _text(_NAME.fullmatch, "a name of [A-Za-z0-9_.+-], or src/rel/dst of these")
+_TABLE_RULES: Final[Mapping[str, _Rule]] = {
+    "kind": _NAME_RULE,
+    "type": _NAME_RULE,
+    "first_id": _integer(0),
+    "count": _integer(0),
+    "dim": _integer(1),
+    "dtype": _text(DTYPES.__contains__, f"one of {', '.join(DTYPES)}"),
+    "file": _text(_is_inside, "a path inside"),
+}

@@ -6,19 +6,17 @@ for rows by original id, the number that the graph's owner knows a node by.
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.errors import ManifestError, SourceError
-from cache_server.store.npy import map_npy
+from cache_server.errors import SourceError
 
 RowDtype = Literal["float32", "float16"]
 _ROWS_CHECKED: Final = 3
@@ -58,6 +56,19 @@ class SourceRequest:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, node_type: str, server: int, count: int) -> CheckedSource:
+        """Import the class, and make a source for one server."""
+        try:
+            kind: Any = pkgutil.resolve_name(self.name)
+            source = kind(node_type=node_type, count=count, server=server, **self.options)
+        # A user's module may raise anything; the error must name the class.
+        except Exception as error:
+            raise SourceError(
+                f"features of {node_type}: {self.name} cannot be made "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        return CheckedSource(self.name, node_type, source)
 
 
 NO_SOURCES: Final[Mapping[str, SourceRequest]] = {}
@@ -114,46 +125,26 @@ class CheckedSource:
             )
 
 
-def open_source(
-    request: SourceRequest, node_type: str, server: int, ids: NDArray[np.int64]
-) -> CheckedSource:
-    """Import a source's class and make a source for one server."""
-    module, _, name = request.name.partition(":")
-    try:
-        # Ends as the class, after the attributes on the way to it.
-        attribute: Any = importlib.import_module(module)
-        for word in name.split("."):
-            attribute = getattr(attribute, word)
-        source = attribute(node_type=node_type, count=ids.size, server=server, **request.options)
-    # A user's module may raise anything; the error must name the class.
-    except Exception as error:
-        raise SourceError(
-            f"features of {node_type}: {request.name} cannot be made "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    return CheckedSource(request.name, node_type, source)
-
-
 def parse_requests(features: Sequence[str], options: Sequence[str]) -> dict[str, SourceRequest]:
     """Parse the values of ``--features`` and ``--features-options``, by node type."""
-    names = dict(_split("--features", value) for value in features)
-    for node_type, name in names.items():
+    requests = {}
+    for node_type, name in (_split("--features", text) for text in features):
         if not all(name.partition(":")):
             raise SourceError(
                 f"--features: expected TYPE=package.module:Class; got {node_type}={name:.100}"
             )
-    requests = {node_type: SourceRequest(name) for node_type, name in names.items()}
-    for node_type, text in (_split("--features-options", value) for value in options):
+        requests[node_type] = SourceRequest(name)
+    for node_type, text in (_split("--features-options", text) for text in options):
         try:
             keywords = json.loads(text)
         except ValueError:
             keywords = None
-        if not isinstance(keywords, dict) or node_type not in names:
+        if not isinstance(keywords, dict) or node_type not in requests:
             raise SourceError(
                 f"--features-options: expected TYPE={{JSON}} of a type of --features; got "
                 f"{node_type}={text:.100}"
             )
-        requests[node_type] = SourceRequest(names[node_type], keywords)
+        requests[node_type] = SourceRequest(requests[node_type].name, keywords)
     return requests
 
 
@@ -162,19 +153,3 @@ def _split(option: str, text: str) -> tuple[str, str]:
     if not equals:
         raise SourceError(f"{option}: expected TYPE=...; got {text!r:.100}")
     return node_type, value
-
-
-def read_nodes(
-    partitioned: Path, node_type: str, server: int
-) -> tuple[int, int, NDArray[np.int64]]:
-    """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md)."""
-    try:
-        offsets = json.loads((partitioned / "partition.json").read_bytes())["offsets"][node_type]
-        file = partitioned / "maps" / node_type / "original_ids.npy"
-        ids = map_npy(file, np.int64, (offsets[-1],))
-        return int(offsets[server]), int(offsets[server + 1]), ids
-    except (OSError, ValueError, KeyError, IndexError, TypeError, ManifestError) as error:
-        raise SourceError(
-            f"features of {node_type}: {partitioned} does not tell of such nodes "
-            f"({type(error).__name__}: {error})"
-        ) from error

@@ -8,17 +8,19 @@ decides which parts stay in memory.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.errors import BadRequest, SourceError
-from cache_server.row_form import find_form
+from cache_server.errors import BadRequest, ManifestError, SourceError
+from cache_server.feature_codec import find_codec
 from cache_server.store.mapped_rows import read_rows_alone
-from cache_server.store.row_source import CheckedSource
+from cache_server.store.row_source import CheckedSource, SourceRequest
+from cache_server.store.sharded_array import map_original_ids
 from cache_server.wire import little_endian
 
 FEATURES: Final = "features"
@@ -29,13 +31,9 @@ FEATURES: Final = "features"
 class TableDescription:
     """The name, range and format of a table's rows.
 
-    Attributes
-    ----------
-    kind, type: "features" or "labels" (any path-safe word), and the node type, or the relation as
-        ``src/rel/dst``.
-    first_id: global id of row 0.
-    count, dim: rows, and elements in a row (1 for one-dimensional arrays).
-    dtype: element type as numpy names it; one of :data:`cache_server.wire.DTYPES`.
+    ``kind`` is "features" or "labels" (any path-safe word), ``type`` a node type or a relation as
+    ``src/rel/dst``, ``first_id`` the global id of row 0, and ``dtype`` one of
+    :data:`cache_server.wire.DTYPES`. One-dimensional arrays have ``dim`` 1.
     """
 
     kind: str
@@ -115,8 +113,7 @@ class IdTable(Table):
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """Write ids to ``out`` as int64."""
-        ids = self._ids[rows].astype(little_endian("int64"))
-        out[:] = ids.view(np.uint8).reshape(out.shape)
+        out.view(little_endian("int64"))[:, 0] = self._ids[rows]
 
 
 class SourceTable(Table):
@@ -133,14 +130,43 @@ class SourceTable(Table):
         self._source = source
         self._original_ids = original_ids
 
+    @classmethod
+    def open(
+        cls,
+        partitioned: Path,
+        node_type: str,
+        server: int,
+        offsets: Mapping[str, Sequence[int]],
+        request: SourceRequest,
+    ) -> SourceTable:
+        """Make a source for a server's nodes of a partitioned directory, and try it."""
+        try:
+            first, stop = offsets[node_type][server : server + 2]
+            ids = map_original_ids(partitioned, node_type, offsets[node_type])
+        except (ValueError, KeyError, IndexError, TypeError, ManifestError) as error:
+            raise SourceError(
+                f"features of {node_type}: {partitioned} does not tell of such nodes "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        source = request.make(node_type, server, ids.size)
+        source.check(ids[first:stop])
+        spec = TableDescription(
+            kind=FEATURES,
+            type=node_type,
+            first_id=first,
+            count=stop - first,
+            dim=source.dim,
+            dtype=source.dtype.name,
+        )
+        return cls(spec, source, ids[first:stop], server)
+
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """Read rows from the source into ``out``; raise BadRequest if the source fails."""
         try:
             features = self._source.read(self._original_ids[rows])
         except SourceError as error:
             raise BadRequest(str(error)) from error
-        dtype = little_endian(self.spec.dtype)
-        out[:] = features.astype(dtype, copy=False).view(np.uint8).reshape(out.shape)
+        out.view(little_endian(self.spec.dtype))[:] = features
 
 
 class RoundedTable(Table):
@@ -148,13 +174,13 @@ class RoundedTable(Table):
 
     def __init__(self, table: Table, form: str, server: int) -> None:
         super().__init__(table.spec, server)
-        self._form, self._table = find_form(form), table
+        self._codec, self._table = find_codec(form), table
         if table.spec.dtype != "float32":
             raise BadRequest(
                 f"form: rows of {table.name} are {table.spec.dtype}; only float32 is rounded, to "
                 f"{form} as to any form"
             )
-        self.row_bytes = self._form.row_bytes(table.spec.dim)
+        self.row_bytes = self._codec.row_bytes(table.spec.dim)
         # The stored row, and intermediate results.
         self.scratch_bytes = 3 * table.row_bytes
 
@@ -163,11 +189,12 @@ class RoundedTable(Table):
         stored = np.empty((rows.size, self._table.row_bytes), np.uint8)
         self._table.gather(rows, stored)
         floats = stored.view(little_endian("float32"))
-        rounded = self._form.encode(floats)
-        lost = np.isinf(rounded) & np.isfinite(floats) if self._form.name == "float16" else None
-        if lost is not None and lost.any():
-            raise BadRequest(
-                f"form: rows of {self._table.name} have numbers beyond what float16 can hold, "
-                f"such as {floats[lost][0]:g}; expected bfloat16 or int8"
-            )
+        rounded = self._codec.encode(floats)
+        if self._codec.name == "float16":
+            lost = np.isinf(rounded) & np.isfinite(floats)
+            if lost.any():
+                raise BadRequest(
+                    f"form: rows of {self._table.name} have numbers beyond what float16 can hold, "
+                    f"such as {floats[lost][0]:g}; expected bfloat16 or int8"
+                )
         out[:] = rounded.view(np.uint8).reshape(out.shape)

@@ -183,7 +183,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     """
     from hopper.cli.phases import show_progress
     from hopper.config.bounds import parse_size
-    from hopper.graph.importers import ImportOptions, RandomSplit, Watcher, import_graph
+    from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 
     size = arguments.memory_limit
     limit = parse_size(size, "--memory-limit") if size else None
@@ -210,7 +210,8 @@ def run_import(arguments: argparse.Namespace) -> int:
         options,
         name=arguments.name,
         root=arguments.root,
-        watcher=Watcher(progress, console.print),
+        progress=progress,
+        tell=console.print,
     )
     for note in notes:
         print(note)

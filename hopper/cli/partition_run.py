@@ -44,7 +44,7 @@ def divide(arguments: argparse.Namespace) -> int:
     options = _options(arguments.method_options)
     check_method(arguments.servers, arguments.method, options)
     check_ranks(arguments.ranks_per_server, arguments.method)
-    for name in OF_RELATIONS:
+    for name in (*OF_RELATIONS, "metapath"):
         if getattr(arguments, name) not in (None, []):
             option = name.replace("_", "-")
             raise RequestError(f"--{option}: only --method meta reads it, not {arguments.method}")
@@ -86,8 +86,8 @@ def divide(arguments: argparse.Namespace) -> int:
 
 def _run_by_relation(arguments: argparse.Namespace) -> int:
     """Run ``hopper partition --method meta`` and return the exit code."""
-    for name, default in OF_NODES.items():
-        if getattr(arguments, name) != default:
+    for name, option in OF_NODES.items():
+        if getattr(arguments, name) != option.default:
             raise RequestError(f"--{name.replace('_', '-')}: --method meta does not read it")
     weights_fanouts = _weights_fanouts(arguments)
     limit = _size("memory-limit", arguments.memory_limit)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +64,19 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 
 def _time(text: str) -> int:
+    """Parse an integer in any unit, or an ISO 8601 date (UTC unless it has a zone) as seconds since
+    1970."""
     with quick_imports():
         from hopper.errors import RequestError
-        from hopper.graph.times import parse_time
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise RequestError(f"--at: expected {error}, given {text!r}") from None
+    with suppress(ValueError):
+        if -(2**63) <= int(text) < 2**63:
+            return int(text)
+    with suppress(ValueError):
+        date = datetime.fromisoformat(text)
+        return math.floor((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
+    raise RequestError(
+        f"--at: expected an integer of 64 bits, or a date such as 2026-05-31, given {text!r}"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

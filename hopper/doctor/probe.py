@@ -17,7 +17,7 @@ import numpy as np
 
 from cache_server.certificates import SOON_DAYS, client_context, validity_of
 from cache_server.client import FeatureClient, find_misfit
-from cache_server.client.retry import Deadline
+from cache_server.client.operation import Deadline
 from cache_server.errors import CallError, SecurityError
 from cache_server.limits import IDS_PER_REQUEST
 from cache_server.security import Security

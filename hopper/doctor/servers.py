@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cache_server.client.retry import Deadline
+from cache_server.client.operation import Deadline
 from cache_server.errors import CacheServerError
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong

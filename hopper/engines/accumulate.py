@@ -26,9 +26,8 @@ from hopper.features import (
 from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, distinct
-from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.subgraph import Subgraph
+from hopper.micrograph.subgraph import Pairs, Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, run_model
 from hopper.models.run import run_root_rows

@@ -111,7 +111,7 @@ def _check_edge_features(request: Request) -> None:
             f"model.edge_features: the model reads no relation of {where} with features of edges; "
             "expected a graph that was imported with some (docs/howto/edge-features.md), or false"
         )
-    if any(partition.part.parts > 1 for partition in graph.partitions):
+    if not all(partition.is_whole for partition in graph.partitions):
         raise RequestError(
             f"model.edge_features: {where} splits the edges of a root relation over servers, which "
             "do not read their features; expected a division without such parts, or false"
@@ -263,7 +263,7 @@ def _check_layout(request: Request) -> None:
     if not request.graph.partitions:
         return
     check_relations(request)
-    if any(partition.part.parts > 1 for partition in request.graph.partitions):
+    if not all(partition.is_whole for partition in request.graph.partitions):
         model = make_model(request)
         assert isinstance(model, HGNN)
         check_parts(request, model)

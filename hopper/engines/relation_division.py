@@ -64,7 +64,7 @@ def check_parts(request: Request, model: HGNN) -> None:
     RequestError: the message names the key, the expected value and the given value.
     """
     config = request.config
-    parts = [partition for partition in request.reads.partitions if partition.part.parts > 1]
+    parts = [partition for partition in request.reads.partitions if not partition.is_whole]
     roots = sorted({relation for partition in parts for relation in partition.roots})
     stored = sorted({str(request.reads.relations[relation]) for relation in roots})
     where = f"{request.where}, where several servers have a part of {', '.join(stored)} each"

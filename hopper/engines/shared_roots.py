@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.device_copies import to_device
-from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.subgraph import Pairs
 from hopper.partials import RowExchange
 from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches

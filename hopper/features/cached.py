@@ -1,16 +1,20 @@
-"""A cache in front of a source of remote rows, and the counts of its hits and misses."""
+"""Caches in front of a source of rows, in host memory or on a device, and their hits and misses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import RLock, local
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from hopper.array_module import Array
-from hopper.features.source import RemoteSource, RowKind
+from hopper.array_module import Array, array_module, on_host
+from hopper.device_copies import to_device
+from hopper.features.source import FeatureSource, RemoteSource, RowKind
 
 
 class RowCacheLike(Protocol):
@@ -58,12 +62,8 @@ def look_up(
     places: NDArray[np.int64],
     fetch: Callable[[NDArray[np.int64], NDArray[Any], NDArray[np.int64]], None],
 ) -> Lookups:
-    """Write the rows of [n] int64 ids to ``out[places]``: cached rows are copied, others fetched.
-
-    Parameters
-    ----------
-    fetch: called as (ids, out, places) with the ids that are not cached.
-    """
+    """Write the rows of [n] int64 ids to ``out[places]``: cached ones, and those that ``fetch``
+    writes there."""
     slots = cache.find(ids)
     is_hit = slots >= 0
     cache.copy(slots[is_hit], out, places[is_hit])
@@ -74,40 +74,43 @@ def look_up(
     return Lookups(ids.size - missing_ids.size, missing_ids.size)
 
 
-class Counts:
+class _Counts:
     """Hits and misses by node type."""
 
     def __init__(self) -> None:
         self.lookups: dict[str, Lookups] = {}
 
 
-class CountedLookups:
-    """Caches by node type, whose hits and misses are counted in ``counts``."""
+class _CountsOfThread(_Counts, local):
+    """Counts of which every thread has its own."""
 
-    def __init__(self, caches: Mapping[str, RowCacheLike], counts: Counts | None = None) -> None:
+
+class _CountedCaches:
+    """Caches by node type, whose hits and misses are counted."""
+
+    def __init__(self, caches: Mapping[str, RowCacheLike], counts: _Counts) -> None:
         self._caches = dict(caches)
-        self._counts = counts or Counts()
+        self._counts = counts
 
     @property
     def node_types(self) -> list[str]:
         """The node types that have a cache, in order of name."""
         return sorted(self._caches)
 
-    def look_up(
-        self, node_type: str, ids: Array, out: Array, places: Array, fetch: Callable[..., None]
-    ) -> None:
-        """Call :func:`look_up` with the cache of a node type, and count hits and misses."""
-        counted = look_up(self._caches[node_type], ids, out, places, fetch)
-        lookups = self._counts.lookups
-        lookups[node_type] = lookups.get(node_type, Lookups()).plus(counted)
-
     def take_lookups(self) -> dict[str, Lookups]:
         """Return the counts by node type since the last call, and set them to zero."""
         counted, self._counts.lookups = self._counts.lookups, {}
         return dict.fromkeys(self.node_types, Lookups()) | counted
 
+    def _look_up(
+        self, node_type: str, ids: Array, out: Array, places: Array, fetch: Callable[..., None]
+    ) -> None:
+        counted = look_up(self._caches[node_type], ids, out, places, fetch)
+        lookups = self._counts.lookups
+        lookups[node_type] = lookups.get(node_type, Lookups()).plus(counted)
 
-class CachedRows(CountedLookups):
+
+class CachedRows(_CountedCaches):
     """A source of remote rows that serves cached rows itself and fetches the others.
 
     A cached row equals the stored one, so a cache changes the traffic and nothing else. Features of
@@ -115,7 +118,7 @@ class CachedRows(CountedLookups):
     """
 
     def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCacheLike]) -> None:
-        super().__init__(caches)
+        super().__init__(caches, _Counts())
         self._remote = remote
 
     def add_level(self, caches: Mapping[str, RowCacheLike]) -> CachedRows:
@@ -150,4 +153,45 @@ class CachedRows(CountedLookups):
         if kind != "features" or node_type not in self._caches:
             fetch(ids, out, places)
         else:
-            self.look_up(node_type, ids, out, places, fetch)
+            self._look_up(node_type, ids, out, places, fetch)
+
+
+class DeviceRows(_CountedCaches):
+    """Feature rows, in the dtype in which they are stored, of which some are cached on a device.
+
+    A hit costs no copy to the device. A miss reads the row from its source and copies it there.
+    Each thread counts its own hits and misses.
+    """
+
+    def __init__(
+        self, device: torch.device, caches: Mapping[str, RowCacheLike], one_reader: RLock
+    ) -> None:
+        super().__init__(caches, _CountsOfThread())
+        self._one_reader = one_reader
+        self.evicts = any(cache.evicts for cache in caches.values())
+        self._device = device
+        self._np = array_module(device.type)
+
+    def read(self, source: FeatureSource, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+        """Return the features of [n] int64 ids on the device, missing ones from ``source``."""
+        cache = self._caches.get(node_type)
+        if cache is None:
+            return to_device(source.gather("features", node_type, ids), self._device)
+        out = self._np.empty((ids.size, cache.dim), cache.dtype)
+
+        def fetch(ids: Array, out: Array, places: Array) -> None:
+            rows = to_device(source.gather("features", node_type, on_host(ids)), self._device)
+            out[places] = self._np.asarray(rows)
+
+        with self._one_reader:
+            places = self._np.arange(ids.size)
+            self._look_up(node_type, self._np.asarray(ids), out, places, fetch)
+        return torch.as_tensor(out, device=self._device)
+
+    def absent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of [n] int64 ids whose rows are not cached on the device."""
+        cache = self._caches.get(node_type)
+        if cache is None:
+            return ids
+        with self._one_reader:
+            return ids[on_host(cache.find(self._np.asarray(ids))) < 0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from cache_server.client import FeatureClient
 from cache_server.security import PLAIN, Security
-from cache_server.store.graph_files import GRAPH_FILE, ID_KINDS, PARTITION_FILE, ids_file
-from hopper.errors import ClusterError
+from cache_server.store.graph_files import GRAPH_FILE, PARTITION_FILE
 from hopper.features.remote import map_errors
+from hopper.graph.array_file import create_array
+from hopper.graph.layout import split_file
 from hopper.partition import PartitionedGraph
+from hopper.partition.file_names import map_file
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")
 _IDS_AT_ONCE: Final = 1 << 20
 
 
@@ -36,26 +37,32 @@ def download_graph(
 
     Raises
     ------
-    ServerLost, DeadlineExceeded, ClusterError: the server cannot be asked, or has no such files.
-    GraphError: what it tells is malformed.
+    ServerLost, DeadlineExceeded, ClusterError: a server cannot be asked, is of another division
+        than the first one, or has no such files.
+    GraphError: what the server tells is malformed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with map_errors(), FeatureClient(addresses, deadline=deadline, security=security) as client:
-        description = client.describe_graph()
-        (folder / GRAPH_FILE).write_text(description.graph, encoding="utf-8")
-        (folder / PARTITION_FILE).write_text(description.partition, encoding="utf-8")
-        for array in description.ids:
-            kind, name, count = array.kind, array.type, array.count
-            if kind == "edge_ids":
-                continue
-            # The server chooses the names, and may not choose where files are written.
-            if kind not in ID_KINDS or not _NAME.fullmatch(name):
-                raise ClusterError(f"feature server 0 at {addresses[0]}: {kind} of {name!r:.100}")
-            file = ids_file(folder, kind, name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            ids = np.lib.format.open_memmap(file, "w+", np.int64, (count,))
-            for first in range(0, count, _IDS_AT_ONCE):
-                part = ids[first : first + _IDS_AT_ONCE]
-                part[:] = client.read_ids(kind, name, first, part.size)
-            ids.flush()
-    return PartitionedGraph.open(folder)
+    make_client = partial(FeatureClient, addresses, deadline=deadline, security=security)
+    with map_errors():
+        with make_client() as client:
+            division = client.describe(0).division
+        with make_client(division=division) as client:
+            client.wait_until_serving(deadline)
+            description = client.describe_graph()
+            (folder / GRAPH_FILE).write_text(description.graph, encoding="utf-8")
+            (folder / PARTITION_FILE).write_text(description.partition, encoding="utf-8")
+            # Names and sizes are those of a checked schema, not what a server chooses.
+            graph = PartitionedGraph.open(folder)
+            for name, count in graph.schema.splits.items():
+                _download(client, "splits", name, split_file(folder, name), count)
+            for name, node_type in graph.schema.node_types.items():
+                for kind in ("original_ids", "global_ids"):
+                    _download(client, kind, name, map_file(folder, name, kind), node_type.count)
+    return graph
+
+
+def _download(client: FeatureClient, kind: str, name: str, file: Path, count: int) -> None:
+    ids = create_array(file, np.int64, (count,))
+    for first in range(0, count, _IDS_AT_ONCE):
+        part = ids[first : first + _IDS_AT_ONCE]
+        part[:] = client.read_ids(kind, name, first, part.size)

@@ -15,7 +15,7 @@ from cache_server.errors import SourceError
 from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
 from cache_server.store.read_ahead import read_ahead
 from hopper.errors import GraphError
-from hopper.features.copy_rows import copy_rows, read_pages
+from hopper.features.copy_rows import copy_rows
 from hopper.features.source import RowKind
 from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
@@ -74,7 +74,7 @@ class LocalRows:
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         if faults != self._faults and ("features", node_type) not in self._alone:
             self._faults = faults
-            read_pages(stored, rows)
+            read_ahead(stored, rows)
         return RowPart(table, torch.from_numpy(rows), whole_rows)
 
     def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from threading import RLock
 from typing import Any
 
@@ -17,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.features.cached import CachedRows, Lookups, RowCacheLike
+from hopper.features.cached import CachedRows, DeviceRows, Lookups, RowCacheLike
 from hopper.features.local import LocalRows
-from hopper.features.on_device import DeviceRows
 from hopper.features.remote import RemoteRows
 from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.ops import RowPart, StoredRows
@@ -31,13 +31,8 @@ from hopper.traffic import Traffic
 class RowCounts:
     """Numbers of input rows that were read, by source. Rows cached on the device are not counted.
 
-    Attributes
-    ----------
-    local: read from the rank's own server.
-    remote: needed from other servers, counted for every group that needs them.
-    remote_unique: fetched from other servers.
-    cached: remote rows found in a cache in host memory.
-    lookups: hits and misses of all caches, those on the device included, by node type.
+    Remote rows are counted for every group that needs them, ``remote_unique`` ones as they are
+    fetched. ``lookups`` are those of all caches, by node type, on the device too.
     """
 
     local: int = 0
@@ -59,18 +54,10 @@ class RowCounts:
 class PartitionedRows:
     """Reads local rows from this server's files and remote ones from a source of remote rows.
 
-    Several threads may read at once, but only one of them reads from other servers at a time.
-
-    Parameters
-    ----------
-    remote: the source of other servers' rows; None where there is only one server.
-    traffic: where bytes between servers are counted.
-
-    Attributes
-    ----------
-    remote: that source, behind the caches that are attached.
-    on_device: the rows cached on the device that trains, if any, which readers ask first.
-    one_reader: the lock of the thread that reads from other servers.
+    Several threads may read at once, but only the one that holds ``one_reader`` reads from other
+    servers. ``remote`` reads their rows, through the caches that are attached; it is None where
+    there is only one server. ``on_device`` are the rows cached on the device that trains, if any,
+    which readers ask first. Bytes between servers are counted in ``traffic``.
     """
 
     def __init__(
@@ -91,7 +78,8 @@ class PartitionedRows:
         self._cache: CachedRows | None = None
         self._ahead: CachedRows | None = None
         self.one_reader = RLock()
-        self._fetchers = _Fetchers()
+        # Each process has its own, also a forked one.
+        self._fetchers = cache(_start_fetchers)
 
     def with_own_counts(self) -> PartitionedRows:
         """Return a view of the same rows that counts for itself, until :meth:`take_over`."""
@@ -140,9 +128,7 @@ class PartitionedRows:
                 if self._cache is not None:
                     self.rows.add(RowCounts(lookups=self._cache.take_lookups()))
                 if self._ahead is not None:
-                    counted = self._ahead.take_lookups().values()
-                    hits = sum(lookups.hits for lookups in counted)
-                    self.rows.add(RowCounts(cached=hits, remote_unique=-hits))
+                    self.rows.add(_count_hits(self._ahead.take_lookups()))
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Read rows of any servers; see :meth:`FeatureSource.gather`."""
@@ -244,7 +230,7 @@ class PartitionedRows:
         local_places = np.flatnonzero(local)
         dim, dtype = self.local.row_format(kind, node_type)
         out = np.empty((ids.size, dim), dtype)
-        fetching = self._fetchers.submit(
+        fetching = self._fetchers(os.getpid()).submit(
             remote.fill, kind, node_type, ids[remote_places], out, remote_places
         )
         try:
@@ -262,10 +248,8 @@ class PartitionedRows:
         self.remote = self._cache = CachedRows(self.remote, caches)
 
     def attach_prefetch(self, caches: Mapping[str, RowCacheLike]) -> None:
-        """Keep fetched rows that coming iterations read too, by node type, from now on.
-
-        Rows are looked up there after those of :meth:`attach_cache`, before they are fetched.
-        """
+        """Look rows that :meth:`attach_cache`'s lack up in further caches, which keep those that
+        coming iterations read too."""
         assert self.remote is not None
         if self._cache is None:
             self.remote = self._ahead = CachedRows(self.remote, caches)
@@ -279,8 +263,7 @@ class PartitionedRows:
         if self._cache is not None:
             # Node types without any lookup are listed as well.
             counts.add(RowCounts(lookups=dict.fromkeys(self._cache.node_types, Lookups())))
-            hits = sum(lookups.hits for lookups in counts.lookups.values())
-            counts.add(RowCounts(cached=hits, remote_unique=-hits))
+            counts.add(_count_hits(counts.lookups))
         return counts
 
     def take_device_lookups(self) -> None:
@@ -289,28 +272,22 @@ class PartitionedRows:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
 
 
-class _Fetchers:
-    """The threads that read remote rows: two of each process, also of a forked one.
+def _start_fetchers(_process: int) -> ThreadPoolExecutor:
+    """Return threads that read remote rows, for the reader of other servers and the reader of
+    pre-gathered rows, which may run at once."""
+    return ThreadPoolExecutor(
+        2,
+        thread_name_prefix="remote-rows",
+        # numba keeps its number of threads per thread, so each must be told.
+        initializer=numba.set_num_threads,
+        initargs=(numba.get_num_threads(),),
+    )
 
-    The reader of other servers, and the reader of pre-gathered rows, may run at once.
-    """
 
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = 0
-
-    def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Run a task in one of the threads."""
-        if self._pool is None or self._process != os.getpid():
-            self._process = os.getpid()
-            # numba keeps its number of threads per thread, so each must be told.
-            self._pool = ThreadPoolExecutor(
-                2,
-                thread_name_prefix="remote-rows",
-                initializer=numba.set_num_threads,
-                initargs=(numba.get_num_threads(),),
-            )
-        return self._pool.submit(task, *arguments)
+def _count_hits(lookups: Mapping[str, Lookups]) -> RowCounts:
+    """Return the change of counts for rows that were cached and had counted as fetched."""
+    hits = sum(one.hits for one in lookups.values())
+    return RowCounts(cached=hits, remote_unique=-hits)
 
 
 def _not_stored(kind: RowKind, node_type: str, node: int) -> GraphError:

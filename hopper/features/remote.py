@@ -18,7 +18,7 @@ from cache_server.sampling import RemoteDraw
 from cache_server.security import PLAIN, Security
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
-from hopper.graph.row_form import stored_features
+from hopper.graph.layout import stored_features
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.traffic import Traffic
@@ -33,8 +33,7 @@ class RemoteRows:
     ----------
     addresses: "host:port" of every server, in order of server index.
     deadline: seconds that one call may take, or all calls in a block of :meth:`one_operation`.
-    make_client: makes the client; takes the keywords of :class:`cache_server.client.FeatureClient`.
-    security: certificates and token of the connections.
+    make_client: takes the keywords of :class:`cache_server.client.FeatureClient`.
     wire: the form that float32 features are rounded to on the network; "stored" = not rounded.
 
     Raises
@@ -56,7 +55,7 @@ class RemoteRows:
                 f"cluster.servers: expected {graph.book.servers} addresses, one per partition, "
                 f"got {len(addresses)}"
             )
-        if any(partition.part.parts > 1 for partition in graph.partitions):
+        if not all(partition.is_whole for partition in graph.partitions):
             raise ConfigError(
                 f"cluster.servers: servers of {graph.path} store some nodes of a type each, which "
                 "feature servers do not serve; expected to read rows by file (LocalRows)"
@@ -94,8 +93,8 @@ class RemoteRows:
         if (homes[1:] >= homes[:-1]).all():
             # Ids are in order of their homes already, so each reply fills one slice.
             slices = self._slice_by_server(homes)
-            ids_by_server = {server: ids[part] for server, part in slices}
-            self._fetch(kind, node_type, ids_by_server, out, dict(slices))
+            ids_by_server = {server: ids[part] for server, part in slices.items()}
+            self._fetch(kind, node_type, ids_by_server, out, slices)
         else:
             self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
@@ -138,19 +137,16 @@ class RemoteRows:
         """Fetch rows into a table; see :meth:`RowFiller.fill`."""
         homes = self._graph.book.home(node_type, ids)
         order = np.argsort(homes, kind="stable")
-        slices = self._slice_by_server(homes[order])
-        ids_by_server = {server: ids[order[part]] for server, part in slices}
-        places_by_server = {server: places[order[part]] for server, part in slices}
+        orders = {s: order[part] for s, part in self._slice_by_server(homes[order]).items()}
+        ids_by_server = {server: ids[order] for server, order in orders.items()}
+        places_by_server = {server: places[order] for server, order in orders.items()}
         self._fetch(kind, node_type, ids_by_server, out, places_by_server)
 
-    def _slice_by_server(self, homes: NDArray[np.int64]) -> list[tuple[int, slice]]:
+    def _slice_by_server(self, homes: NDArray[np.int64]) -> dict[int, slice]:
         """Return the servers that occur in ascending ``homes``, each with its slice of them."""
         bounds = np.searchsorted(homes, np.arange(self._graph.book.servers + 1)).tolist()
-        return [
-            (server, slice(first, stop))
-            for server, (first, stop) in enumerate(pairwise(bounds))
-            if stop > first
-        ]
+        ranges = enumerate(pairwise(bounds))
+        return {server: slice(first, stop) for server, (first, stop) in ranges if stop > first}
 
     def _fetch(
         self,

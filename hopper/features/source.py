@@ -23,14 +23,10 @@ class RowFiller(Protocol):
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Read rows directly into a table; errors as of :meth:`FeatureSource.gather`.
+        """Read the rows of [n] ids into ``out[places]``; errors as of :meth:`FeatureSource.gather`.
 
-        Parameters
-        ----------
-        ids: [n] int64 global ids, repeats allowed, n may be 0.
-        out: [rows, dim], C-contiguous, of the stored dtype. Its content is undefined after an
-            error.
-        places: [n] int64, distinct rows of ``out``.
+        ``out`` [rows, dim] is C-contiguous and of the stored dtype, and undefined after an error.
+        Places are distinct.
         """
         ...
 

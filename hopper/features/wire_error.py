@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cache_server.row_form import RowForm, find_form
+from cache_server.feature_codec import FeatureCodec, find_codec
 from hopper.cluster import Cluster
 from hopper.errors import RequestError
 from hopper.features.partitioned import PartitionedRows
-from hopper.graph.row_form import RoundingError, find_error
+from hopper.graph.columns import RoundingError, find_error
 
 SAMPLED_ROWS: Final = 1 << 16
 """most rows of each of a server's tables that are read"""
@@ -27,12 +27,11 @@ def measure_wire_error(
     """
     if wire == "stored":
         return {}
-    form = find_form(wire)
     kinds = rows.graph.schema.feature_tables
     tables = [name for name, kind in kinds.items() if kind.feature_dtype == "float32"]
     if not tables:
         return {}
-    errors_here = [_round_rows(rows, table, form) for table in tables]
+    errors_here = [_round_rows(rows, table, find_codec(wire)) for table in tables]
     errors = cluster.all_gather(
         torch.tensor(errors_here, dtype=torch.float64), "control", "comparing rounded rows"
     ).amax(0)
@@ -42,8 +41,7 @@ def measure_wire_error(
                 f"cluster.feature_wire: features of {table} have numbers beyond what {wire} can "
                 "hold; expected bfloat16, int8 or stored"
             )
-    by_table = zip(tables, errors.tolist(), strict=True)
-    return {table: RoundingError(*error) for table, error in by_table}
+    return {t: RoundingError(*error) for t, error in zip(tables, errors.tolist(), strict=True)}
 
 
 def tell_wire_error(errors: dict[str, RoundingError], wire: str) -> list[str]:
@@ -54,12 +52,12 @@ def tell_wire_error(errors: dict[str, RoundingError], wire: str) -> list[str]:
     ]
 
 
-def _round_rows(rows: PartitionedRows, table: str, form: RowForm) -> RoundingError:
-    """Return how much the form rounds rows of this rank's server."""
+def _round_rows(rows: PartitionedRows, table: str, codec: FeatureCodec) -> RoundingError:
+    """Return how much a codec rounds rows of this rank's server."""
     stored = rows.graph.stored(table, rows.server)
     places = np.unique(np.linspace(0, stored.count - 1, SAMPLED_ROWS).astype(np.int64))
     if not stored.count:
         return RoundingError(0.0, 0.0)
     ids = places + stored.first if stored.ids is None else stored.ids[places]
     floats: NDArray[np.float32] = rows.local.gather("features", table, np.asarray(ids))
-    return find_error(floats, form.decode(form.encode(floats)))
+    return find_error(floats, codec.decode(codec.encode(floats)))

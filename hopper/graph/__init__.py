@@ -1,9 +1,8 @@
 """Graphs on disk: open, check, describe and write a graph directory, or import one."""
 
-from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Topology, build_topology
 from hopper.graph.write import GraphWriter, required_bytes
 
 __all__ = [

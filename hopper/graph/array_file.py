@@ -19,20 +19,17 @@ from hopper.graph.memory_budget import memory_budget
 
 HEADER_BYTES: Final = 128
 """Length of the header that numpy writes before the data of the arrays used here."""
-
 BLOCK_BYTES: Final = 16 << 20
 """Largest piece, in bytes, in which an array is passed through."""
 
 
 def open_array(
-    file: Path, field: str, dtypes: DTypeLike | tuple[DTypeLike, ...], *shapes: tuple[int, ...]
+    file: Path,
+    field: str,
+    dtypes: DTypeLike | tuple[DTypeLike, ...],
+    *shapes: tuple[int, ...] | None,
 ) -> NDArray[Any]:
-    """Map a .npy file read-only, as :func:`cache_server.store.npy.map_array` does.
-
-    Raises
-    ------
-    GraphError: it is not as expected. The text names file, field, expected and given.
-    """
+    """Map a .npy file read-only, as :func:`cache_server.store.npy.map_array` does."""
     try:
         return map_array(file, field, dtypes, shapes)
     except ArrayFileError as error:
@@ -40,10 +37,7 @@ def open_array(
 
 
 def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Create a .npy file of zeros, reserve its disk space, and map it for writing.
-
-    Where there is nothing to map, the array is a new one.
-    """
+    """Create a .npy file of zeros and its folder, reserve disk space, and map it for writing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if 0 in shape:
         empty: NDArray[Any] = np.empty(shape, dtype)
@@ -76,23 +70,16 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
 
 
 def save_array(file: Path, array: NDArray[Any]) -> None:
-    """Write an array in C order, a piece at a time; create the folder if it is missing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with name_in_errors(file), file.open("wb") as stream:
-        header = npy_format.header_data_from_array_1_0(np.empty((0,), array.dtype))
-        npy_format.write_array_header_1_0(stream, header | {"shape": array.shape})
-        for _, rows in iter_pieces(array):
-            # Not tofile: it reports a full disk without the system's error number.
-            stream.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+    """Write an array in C order, a piece at a time."""
+    out = create_array(file, array.dtype, array.shape)
+    for first, rows in iter_pieces(array):
+        out[first : first + len(rows)] = rows
+        release_pages(out)
 
 
 def iter_pieces(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield pieces of an array with their first rows, and give back the pages of each.
-
-    Parameters
-    ----------
-    rows: rows of a piece; None = as many as :mod:`hopper.graph.memory_budget` allows.
-    """
+    """Yield pieces of an array with their first rows, and give back the pages of each; a piece has
+    ``rows``, or else as many as :mod:`hopper.graph.memory_budget` allows."""
     size = min(BLOCK_BYTES, memory_budget().chunk)
     step = rows or max(1, size // max(1, array[:1].nbytes))
     for start in range(0, len(array), step):

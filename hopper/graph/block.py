@@ -38,13 +38,7 @@ class Edges:
     def from_arrays(
         cls, indptr: NDArray[np.int64], indices: NDArray[np.int64], num_src: int
     ) -> Edges:
-        """Make edges of two arrays in host memory, which are not copied.
-
-        Parameters
-        ----------
-        indptr: [num_dst + 1] int64.
-        indices: [edges] int64, rows of the sources.
-        """
+        """Make edges of two arrays in host memory, which are not copied."""
         edges = torch.from_numpy(indptr), torch.from_numpy(indices)
         return Edges(num_src, indptr.size - 1, *edges)
 
@@ -70,11 +64,10 @@ class Edges:
 
     def destinations(self) -> Tensor:
         """Return [edges] int64: the destination row of each edge."""
-        return self.to_edges(torch.arange(self.num_dst, device=self.indptr.device))
+        return self.to_edges(torch.arange(self.num_dst, device=self.device))
 
     def sampled_degree(self) -> Tensor:
-        """Return [num_dst] int64: number of each destination's sampled in-edges, on all ranks
-        together."""
+        """Return [num_dst] int64: number of each destination's edges on all ranks together."""
         return self.edges_per_destination()
 
     def to_edges(self, by_destination: Tensor) -> Tensor:
@@ -252,10 +245,8 @@ class Block(Edges):
     def with_dropout_key(self, iteration_key: int) -> Self:
         """Return the same block with another key of dropout masks; both share what was prepared."""
         block = copy.copy(self)
-        block.src, block.dst = (
-            self.src.with_dropout_key(iteration_key),
-            self.dst.with_dropout_key(iteration_key),
-        )
+        block.src = self.src.with_dropout_key(iteration_key)
+        block.dst = self.dst.with_dropout_key(iteration_key)
         return block
 
     def to(self, device: torch.device) -> Block:
@@ -264,26 +255,18 @@ class Block(Edges):
             return self
         inverse = None
         if not self.draws_a_fixed_number:
-            inverse = to_device(self.inverse_probability(torch.float64), device)
-        return Block(
-            self.num_src,
-            self.num_dst,
-            to_device(self.indptr, device),
-            to_device(self.indices, device),
-            self.relation,
-            to_device(self.positions, device),
-            self.src.to(device),
-            self.dst.to(device),
-            drawn_inverse=inverse,
+            inverse = self.inverse_probability(torch.float64)
+        edges, positions = super().to(device), to_device(self.positions, device)
+        block = Block(
+            *(edges.num_src, edges.num_dst, edges.indptr, edges.indices),
+            *(self.relation, positions, self.src.to(device), self.dst.to(device)),
             equally_likely=self.equally_likely,
-            drawn=_copy_to(self.drawn, device),
-            edge_features=_copy_to(self.edge_features, device),
-            edge_sums=_copy_to(self.edge_sums, device),
         )
-
-
-def _copy_to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if tensor is None else to_device(tensor, device)
+        optional = self.drawn, self.edge_features, self.edge_sums
+        block.drawn_inverse, block.drawn, block.edge_features, block.edge_sums = (
+            None if tensor is None else to_device(tensor, device) for tensor in (inverse, *optional)
+        )
+        return block
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -314,12 +297,8 @@ class TypedBlocks:
     def with_dropout_key(self, iteration_key: int) -> TypedBlocks:
         """Return the same hop with another key of dropout masks; both share what was prepared."""
         return TypedBlocks(
-            {
-                relation: block.with_dropout_key(iteration_key)
-                for relation, block in self.blocks.items()
-            },
-            self.sources,
-            self.destinations,
+            {name: block.with_dropout_key(iteration_key) for name, block in self.blocks.items()},
+            *(self.sources, self.destinations),
             {name: nodes.with_dropout_key(iteration_key) for name, nodes in self.nodes.items()},
             self.prepared,
         )

@@ -1,4 +1,4 @@
-"""Draw the edges of a degree-corrected nested block model, row by row.
+"""Draw a degree-corrected nested block model: edges row by row, classes and features.
 
 Each node has a *position* on a line. A binary hierarchy of communities halves that line level by
 level, so a community is a range of positions. Every edge draws a level from the preset's shares.
@@ -15,21 +15,24 @@ one node, so no list of all edges is ever sorted.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import below, mix, variate
+from cache_server.draw import below, key_of, mix, variate
 from cache_server.kernel import kernel
 
 Ids = NDArray[np.int64]
 
-TURNS = 24
-TRIES = 8
-# A node that draws k edges chooses among at least this many times k candidates.
-ROOM = 4
+TURNS: Final = 24
+TRIES: Final = 8
+ROOM: Final = 4
+"""A node that draws k edges chooses among at least this many times k candidates."""
+_UNIT: Final = 1.0 / 9007199254740992.0
+_SPREAD: Final = 37837.22
+"""Standard deviation of the sum of four integers uniform on [0, 65536)."""
 
 
 class Hierarchy(NamedTuple):
@@ -44,28 +47,37 @@ class Hierarchy(NamedTuple):
     """[2 ** local_level]: local communities that take no part in level 0"""
 
 
-def find_depth(count: int, leaf: int, shares: tuple[float, ...]) -> int:
-    """Return the last level whose communities have ``leaf`` nodes."""
-    return max(len(shares), (count // leaf).bit_length() - 1)
+class FarEnds(NamedTuple):
+    """What a relation's edges may end in."""
+
+    id_of: Ids
+    """[far] int64: the node of the far type at each position"""
+    sums: NDArray[np.uint64]
+    """[far + 1] uint64: running sum of the far type's weights by position"""
+    within: bool
+    """whether the far type is the near one; then no node draws itself"""
+    undirected: bool
+    """whether each pair is drawn by one of its nodes only"""
 
 
-def level_thresholds(depth: int, shares: tuple[float, ...], local_level: int) -> NDArray[np.uint64]:
-    """Return [depth + 1] uint64: cumulative share of edges by level, times 2**64.
-
-    ``shares[l]`` of the edges are drawn at level l. The remaining edges are spread evenly over the
-    levels from ``local_level`` to the depth.
-    """
+def draw_hierarchy(
+    key: int, count: int, depth: int, local_level: int, shares: tuple[float, ...], secluded: float
+) -> Hierarchy:
+    """Draw ``shares[l]`` of the edges at level l, and spread the rest evenly from ``local_level``
+    to the depth."""
     share = np.zeros(depth + 1)
     share[: len(shares)] = shares
     share[local_level:] += (1.0 - math.fsum(shares)) / (depth + 1 - local_level)
     cumulative = np.minimum(np.cumsum(share), 1.0)
     # 2**53 steps are exact in float64; the last level takes the remaining edges.
     thresholds = (cumulative[:-1] * float((1 << 53) - 1)).astype(np.uint64) << np.uint64(11)
-    return np.append(thresholds, np.uint64(0xFFFFFFFFFFFFFFFF))
+    order, _ = shuffle(key, 1 << local_level)
+    is_secluded = order < round(secluded * order.size)
+    return Hierarchy(count, local_level, np.append(thresholds, ~np.uint64(0)), is_secluded)
 
 
 @kernel
-def community(position: int, level: int, count: int) -> int:
+def _community(position: int, level: int, count: int) -> int:
     """Return the community of a position at a level; community k starts at count * k >> level."""
     return (((position + 1) << level) - 1) // count
 
@@ -76,7 +88,80 @@ def communities(positions: Ids, level: int) -> Ids:
 
 
 @kernel(parallel=True)
-def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
+def _variates(key: np.uint64, count: int) -> NDArray[np.uint64]:
+    out = np.empty(count, np.uint64)
+    for i in numba.prange(count):
+        out[i] = variate(key, np.uint64(i))
+    return out
+
+
+def shuffle(key: int, count: int) -> tuple[Ids, Ids]:
+    """Draw a permutation; return it and its inverse, each [count] int64."""
+    order = np.argsort(_variates(np.uint64(key), count), kind="stable")
+    return order, invert(order)
+
+
+def invert(order: Ids) -> Ids:
+    """Return the inverse of a permutation."""
+    inverse = np.empty(order.size, np.int64)
+    inverse[order] = np.arange(order.size)
+    return inverse
+
+
+def draw_classes(key: int, count: int, classes: int) -> Ids:
+    """Draw each community's class: [count] int64; low classes have more than high ones.
+
+    Every class has a community if there are enough of them.
+    """
+    order, _ = shuffle(key_of(key, 0), count)
+    share = (_variates(np.uint64(key_of(key, 1)), count) >> np.uint64(11)) * _UNIT
+    values = (classes * share * (1.0 + 2.0 * share) / 3.0).astype(np.int64)
+    first = order[:classes]
+    values[first] = np.arange(first.size)
+    return values
+
+
+@kernel(parallel=True)
+def add_noise(key: np.uint64, clean: Ids, classes: int, noise: float) -> Ids:
+    """Return [count] int64: each node's class, or with probability ``noise`` any class."""
+    out = np.empty(clean.size, np.int64)
+    for i in numba.prange(clean.size):
+        out[i] = clean[i]
+        if np.float64(variate(key, np.uint64(2 * i)) >> np.uint64(11)) * _UNIT < noise:
+            out[i] = np.int64(below(variate(key, np.uint64(2 * i + 1)), np.uint64(classes)))
+    return out
+
+
+def draw_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[np.float32]:
+    """Draw vectors of length ``signal`` in random directions: [classes, dim] float32."""
+    signs = (_variates(np.uint64(key), classes * dim) >> np.uint64(63)).astype(np.float32) * 2 - 1
+    return (signs * np.float32(signal / math.sqrt(dim))).reshape(classes, dim)
+
+
+@kernel
+def _bell(x: np.uint64) -> np.float32:
+    """Return a number of mean 0 and variance 1, nearly normal: the sum of a variate's 16-bit
+    words."""
+    low = np.uint64(0xFFFF)
+    words = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low)
+    return np.float32((np.float64(words + (x >> np.uint64(48))) - 131070.0) / _SPREAD)
+
+
+@kernel(parallel=True)
+def draw_features(
+    key: np.uint64, first: int, classes: Ids, centroids: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Draw the features, [n, dim], of nodes ``first ..``: a class's centroid plus noise."""
+    out = np.empty((classes.size, centroids.shape[1]), np.float32)
+    for i in numba.prange(classes.size):
+        row = mix(key ^ mix(np.uint64(first + i)))
+        for j in range(out.shape[1]):
+            out[i, j] = centroids[classes[i], j] + _bell(variate(row, np.uint64(j)))
+    return out
+
+
+@kernel(parallel=True)
+def _power_law(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
     """Return [count] float64 >= 1: weights whose tail falls as w ** -exponent.
 
     This is Pareto's quantile function, with logarithm and power interpolated linearly between
@@ -96,45 +181,27 @@ def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np
     return out
 
 
-def cap_weights(weights: NDArray[np.float64], largest: float) -> NDArray[np.float64]:
-    """Cap the weights in place at about ``largest`` times their mean, and return them."""
+def draw_weights(key: int, count: int, exponent: float, largest: float) -> NDArray[np.uint64]:
+    """Draw power-law weights, capped at about ``largest`` times their mean.
+
+    Returns their running sum in steps of 2**-16, from 0: [count + 1] uint64.
+    """
+    weights = _power_law(np.uint64(key), count, exponent)
     for _ in range(8):
         # The sum is taken in integers: a sum of floats depends on how a processor groups them.
-        mean = int((weights * 65536.0).astype(np.uint64).sum()) / 65536.0 / weights.size
+        mean = int((weights * 65536.0).astype(np.uint64).sum()) / 65536.0 / count
         np.minimum(weights, largest * mean, out=weights)
-    return weights
-
-
-def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return [count + 1] uint64: running sum of the weights in steps of 2**-16, from 0."""
-    sums = np.empty(weights.size + 1, np.uint64)
-    sums[0] = 0
+    sums = np.zeros(count + 1, np.uint64)
     np.cumsum((weights * 65536.0).astype(np.uint64), out=sums[1:])
     return sums
 
 
-def apportion(sums: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
-    """Divide ``total`` in proportion to weights, each within one of its exact share: [count] int64.
-
-    Parameters
-    ----------
-    sums: [count + 1] uint64, running sum of the weights.
-    """
+def apportion(sums: NDArray[np.uint64], total: int) -> Ids:
+    """Divide ``total`` in proportion to weights, of which ``sums`` is the running sum, each within
+    one of its exact share: [count] int64."""
     marks = np.floor(sums.astype(np.float64) * (total / float(sums[-1]))).astype(np.int64)
     marks[-1] = total
     return np.diff(marks)
-
-
-@kernel
-def search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
-    """Return the p in [low, high) with ``sums[p] <= x < sums[p + 1]``."""
-    while high - low > 1:
-        centre = (low + high) >> 1
-        if sums[centre] <= x:
-            low = centre
-        else:
-            high = centre
-    return low
 
 
 @kernel
@@ -151,88 +218,66 @@ def _may_draw(p: int, q: int, undirected: bool) -> bool:
 
 @kernel
 def _is_secluded(p: int, near: Hierarchy) -> bool:
-    return near.secluded[community(p, near.local_level, near.nodes)]
+    return near.secluded[_community(p, near.local_level, near.nodes)]
 
 
 @kernel
 def _draw_level(stream: np.uint64, p: int, near: Hierarchy) -> int:
     """Draw the level of an edge of position p; secluded communities draw no level 0."""
+    depth = near.thresholds.size - 1
     x = variate(stream, np.uint64(0))
-    level = 0
-    while level < near.thresholds.size - 1 and x >= near.thresholds[level]:
-        level += 1
+    level = min(int(np.searchsorted(near.thresholds, x, side="right")), depth)
     if level == 0 and _is_secluded(p, near):
-        spread = np.uint64(near.thresholds.size - near.local_level)
+        spread = np.uint64(depth + 1 - near.local_level)
         return near.local_level + int(below(variate(stream, np.uint64(1)), spread))
     return level
 
 
 @kernel
-def _draw_one(
-    stream: np.uint64,
-    p: int,
-    deepest: int,
-    climb: int,
-    near: Hierarchy,
-    sums: NDArray[np.uint64],
-    within: bool,
-    undirected: bool,
-) -> int:
+def _draw_one(stream: np.uint64, p: int, level: int, near: Hierarchy, far: FarEnds) -> int:
     """Draw the far end of an edge of position p; return -1 if no try gives one that p may draw."""
-    level = max(0, min(_draw_level(stream, p, near), deepest) - climb)
-    k, far = community(p, level, near.nodes), sums.size - 1
-    first, last = (far * k) >> level, (far * (k + 1)) >> level
+    k, count, sums = _community(p, level, near.nodes), far.id_of.size, far.sums
+    first, last = (count * k) >> level, (count * (k + 1)) >> level
     low, width = sums[first], sums[last] - sums[first]
     for attempt in range(2, 2 + TRIES):
-        q = search(sums, first, last, low + below(variate(stream, np.uint64(attempt)), width))
-        if not within:
+        x = low + below(variate(stream, np.uint64(attempt)), width)
+        q = first + np.searchsorted(sums[first:last], x, side="right") - 1
+        if not far.within:
             return q
-        if _may_draw(p, q, undirected) and (level > 0 or not _is_secluded(q, near)):
+        if _may_draw(p, q, far.undirected) and (level > 0 or not _is_secluded(q, near)):
             return q
     return -1
 
 
 @kernel
-def _keep_distinct(row: NDArray[np.int32]) -> int:
-    """Sort a row, move its distinct non-negative values to the front, and return their number."""
-    row.sort()
-    distinct = 0
-    for i in range(row.size):
-        if row[i] >= 0 and (distinct == 0 or row[i] != row[distinct - 1]):
-            row[distinct] = row[i]
-            distinct += 1
-    return distinct
-
-
-@kernel
 def _draw_row(
-    key: np.uint64,
-    p: int,
-    near: Hierarchy,
-    sums: NDArray[np.uint64],
-    within: bool,
-    undirected: bool,
-    row: NDArray[np.int32],
+    key: np.uint64, p: int, near: Hierarchy, far: FarEnds, row: NDArray[np.int32]
 ) -> None:
     """Fill ``row`` with distinct positions of the far type."""
-    far, deepest = sums.size - 1, near.thresholds.size - 1
-    while deepest > 0 and (far >> deepest) < ROOM * row.size:
+    count, deepest = far.id_of.size, near.thresholds.size - 1
+    while deepest > 0 and (count >> deepest) < ROOM * row.size:
         deepest -= 1
     distinct, step = 0, np.uint64(0)
     for turn in range(TURNS):
-        # Edges that a small community could not give are drawn in the larger ones around it.
-        climb = turn // 2
         for i in range(distinct, row.size):
-            row[i] = _draw_one(mix(key ^ step), p, deepest, climb, near, sums, within, undirected)
+            stream = mix(key ^ step)
+            # Edges that a small community could not give are drawn in the larger ones around it.
+            level = max(0, min(_draw_level(stream, p, near), deepest) - turn // 2)
+            row[i] = _draw_one(stream, p, level, near, far)
             step += np.uint64(1)
-        distinct = _keep_distinct(row)
+        row.sort()
+        distinct = 0
+        for i in range(row.size):
+            if row[i] >= 0 and (distinct == 0 or row[i] != row[distinct - 1]):
+                row[distinct] = row[i]
+                distinct += 1
         if distinct == row.size:
             return
-    q = p if within else (far * community(p, deepest, near.nodes)) >> deepest
+    q = p if far.within else (count * _community(p, deepest, near.nodes)) >> deepest
     while distinct < row.size:
-        q = (q + 1) % far
+        q = (q + 1) % count
         place = np.searchsorted(row[:distinct], q)
-        is_allowed = not within or _may_draw(p, q, undirected)
+        is_allowed = not far.within or _may_draw(p, q, far.undirected)
         if is_allowed and (place == distinct or row[place] != q):
             row[distinct] = q
             distinct += 1
@@ -241,35 +286,18 @@ def _draw_row(
 
 @kernel(parallel=True)
 def draw_rows(
-    key: np.uint64,
-    indptr: Ids,
-    positions: Ids,
-    far_id_of: Ids,
-    near: Hierarchy,
-    sums: NDArray[np.uint64],
-    within: bool,
-    undirected: bool,
-    out: NDArray[np.int32],
+    key: np.uint64, indptr: Ids, positions: Ids, near: Hierarchy, far: FarEnds, out: NDArray[Any]
 ) -> None:
-    """Draw the edges of some nodes, distinct in each row and ascending.
+    """Draw the edges of some nodes, at ``positions``, distinct in each row and ascending.
 
-    Parameters
-    ----------
-    indptr: [rows + 1] int64, bounds of each node's edges in ``out``, counted from indptr[0]. A node
-        has at most a quarter as many edges as the far type has nodes.
-    positions: [rows] int64, the positions of these nodes.
-    far_id_of: [far] int64, the node of the far type at each position.
-    sums: [far + 1] uint64, running sum of the far type's weights by position.
-    within: whether the far type is the near one; then no node draws itself.
-    undirected: whether each pair is drawn by one of its nodes only.
-    out: [indptr[-1] - indptr[0]] int32, receives node ids.
+    ``indptr`` has the bounds of each node's edges in ``out``, [edges] int32, counted from
+    indptr[0]. A node has at most a quarter as many edges as the far type has nodes.
     """
     for i in numba.prange(indptr.size - 1):
         p = positions[i]
         row = out[indptr[i] - indptr[0] : indptr[i + 1] - indptr[0]]
         if row.size > 0:
-            node_key = mix(key ^ mix(np.uint64(p)))
-            _draw_row(node_key, p, near, sums, within, undirected, row)
+            _draw_row(mix(key ^ mix(np.uint64(p))), p, near, far, row)
             for j in range(row.size):
-                row[j] = far_id_of[row[j]]
+                row[j] = far.id_of[row[j]]
             row.sort()

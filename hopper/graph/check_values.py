@@ -1,4 +1,7 @@
-"""Check the values of labels, weights and splits when a directory is opened or written."""
+"""Check the values of labels, weights and splits when a directory is opened or written.
+
+Errors are GraphErrors that name the array, the node, edge or index, expected and given.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,9 @@ from hopper.graph.array_file import find_first
 from hopper.graph.schema import Labels
 
 
-def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
-    """Return the dtype and the admissible shapes of the labels of ``count`` nodes."""
-    table, dtype = (count, labels.columns), np.dtype(labels.dtype)
-    if labels.kind == "class":
-        return dtype, [(count,)]
-    flat = labels.kind == "float" and labels.classes == 1
-    return dtype, [(count,), table] if flat else [table]
-
-
 def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return [n] bool: whether each node has a label.
-
-    A multi-hot row always counts, a float row if it has no NaN. Where there are several tasks, a
-    label of any task counts.
-    """
+    """Return [n] bool: whether each node has a label: a class, no NaN, one of its tasks, or any
+    multi-hot row."""
     if labels.kind == "tasks":
         by_task = [
             is_labelled(task, task_values(task, values[:, columns]))
@@ -47,16 +38,8 @@ def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 0) -> None:
-    """Check that classes are in [-1, classes), multi-hot labels 0 or 1, and floats not infinite.
-
-    Parameters
-    ----------
-    first: id of the first labelled node in ``values``.
-
-    Raises
-    ------
-    GraphError: a label is out of range. The text names ``where``, the node, expected and given.
-    """
+    """Check that classes are in [-1, classes), multi-hot labels 0 or 1, and floats not infinite;
+    ``first`` is the id of the first node in ``values``."""
     if labels.kind == "tasks":
         for name, (task, _, columns) in labels.task_slices().items():
             stored = values[:, columns]
@@ -66,25 +49,20 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 
         return
     flat = values.reshape(-1)
     if labels.kind == "float":
-        index, expected = find_first(flat, lambda _, v: np.isinf(v)), "a finite number, or NaN"
-        expected += " for unlabelled"
+        expected = "a finite number, or NaN for unlabelled"
+        index = find_first(flat, lambda _, v: np.isinf(v))
     elif labels.kind == "class":
-        index = find_outside(flat, -1, labels.classes)
         expected = f"-1 or a class in [0, {labels.classes})"
+        index = find_outside(flat, -1, labels.classes)
     else:
-        index, expected = find_outside(flat, 0, 2), "0 or 1"
+        expected, index = "0 or 1", find_outside(flat, 0, 2)
     if index >= 0:
         node = first + index // labels.columns
         raise GraphError(f"{where}: of node {node}: expected {expected}, given {flat[index]}")
 
 
 def check_weights(weights: NDArray[Any], where: str) -> None:
-    """Check that weights of edges are positive and finite.
-
-    Raises
-    ------
-    GraphError: a weight is not. The text names ``where``, the edge, expected and given.
-    """
+    """Check that weights of edges are positive and finite."""
     index = find_first(weights, lambda _, w: ~((w > 0) & (w < np.inf)))
     if index >= 0:
         raise GraphError(
@@ -94,12 +72,7 @@ def check_weights(weights: NDArray[Any], where: str) -> None:
 
 
 def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
-    """Check that ids lie in [0, count), ascend and are distinct.
-
-    Raises
-    ------
-    GraphError: they do not. The text names ``where``, the index, expected and given.
-    """
+    """Check that ids lie in [0, count), ascend and are distinct."""
     index = find_outside(ids, 0, count)
     if index >= 0:
         raise GraphError(

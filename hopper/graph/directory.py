@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array
@@ -25,8 +26,7 @@ from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 
 if TYPE_CHECKING:
-    from hopper.graph.importers.convert import ImportOptions
-    from hopper.graph.importers.tables import GraphTables
+    from hopper.graph.importers import GraphTables, ImportOptions
 
 Check = Literal["full", "shapes"]
 
@@ -174,19 +174,17 @@ class GraphDirectory:
     def _from_tables(
         cls, tables: GraphTables, out: str | Path, options: ImportOptions | None
     ) -> GraphDirectory:
-        from hopper.graph.importers.check_tables import check_tables
-        from hopper.graph.importers.convert import ImportOptions, write_tables
+        from hopper.graph.importers import ImportOptions, write_tables
 
-        check_tables(tables)
         for note in write_tables(tables, out, options or ImportOptions()):
             warnings.warn(note, stacklevel=3)
         return cls.open(out, check="shapes")
 
     def topology(self, relation: Relation) -> Topology:
         """Map the CSC of a relation, with original ids."""
-        if relation not in self.schema.relations:
-            raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
         owner = Relation(*relation)
+        if owner not in self.schema.relations:
+            raise GraphError(f"{self.path}: no relation {owner}")
         arrays: dict[str, Any] = {name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS}
         return Topology(**arrays)
 
@@ -254,12 +252,8 @@ class GraphDirectory:
     def _map(
         self, part: str, owner: Labelled, find_file: Callable[[Any], Path] | None = None
     ) -> NDArray[Any]:
-        """Map an array of the schema.
-
-        Parameters
-        ----------
-        find_file: returns the owner's file, where another directory may hold it.
-        """
+        """Map an array of the schema; ``find_file`` returns its file where another directory may
+        hold it."""
         spec = self._arrays.get((part, str(owner)))
         if spec is None:
             what = "relation" if isinstance(owner, Relation) else "node type"
@@ -268,25 +262,20 @@ class GraphDirectory:
         return open_array(file, spec.name, spec.dtypes, *spec.shapes)
 
     def _check(self, full: bool) -> None:
-        for part, owner in self._arrays:
-            self._map(part, owner)
+        arrays = {of: self._map(*of) for of in self._arrays}
         if not full:
             return
-
-        def where(part: str, owner: Labelled) -> str:
-            spec = self._arrays[part, str(owner)]
-            return f"{self.path / spec.file}: {spec.name}"
-
-        for relation, edges in self.schema.relations.items():
+        for relation in self.schema.relations:
             check_topology(self.topology(relation), relation, self.path)
-            if edges.weighted:
-                weights = self.edge_weights(relation)
-                check_values.check_weights(weights, where("weights", relation))
-        for labelled, labels in self.schema.labels.items():
-            check_values.check_labels(self.labels(labelled), labels, where("labels", labelled))
-        for name in self.schema.splits:
-            most = self.schema.target_count
-            check_values.check_split(self.split(name), most, where("split", name))
+        labels = {str(owner): of for owner, of in self.schema.labels.items()}
+        for (part, owner), spec in self._arrays.items():
+            values, where = arrays[part, owner], f"{self.path / spec.file}: {spec.name}"
+            if part == "weights":
+                check_values.check_weights(values, where)
+            elif part == "labels":
+                check_values.check_labels(values, labels[owner], where)
+            elif part == "split":
+                check_values.check_split(values, self.schema.target_count, where)
 
 
 def open_topology(
@@ -295,7 +284,8 @@ def open_topology(
     edges: int | None,
     sources: int,
     destinations: int,
-    degrees: Path | None = None,
+    stored: StoredIds | None = None,
+    degrees: tuple[Any, Any] | None = None,
     *,
     weighted: bool = False,
     timed: bool = False,
@@ -305,42 +295,37 @@ def open_topology(
     Parameters
     ----------
     edges: number of edges that there must be; None = as many as ``indptr`` says.
-    degrees: the directory of the nodes' degrees; None = ``root``.
+    stored: the destinations whose lists are here; None = all.
+    degrees: in- and out-degrees of all nodes; None = those in ``root``.
     weighted: whether sums of weights are there, too.
     timed: whether times are there, too.
-
-    Raises
-    ------
-    GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[Any]:
-        file = layout.topology_file(folder, relation, name)
-        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else np.int64
-        return open_array(file, f"{name} of {relation}", dtypes, (length,))
-
-    indptr = array("indptr", destinations + 1)
-    count = int(indptr[-1]) if edges is None else edges
-
-    def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[Any] | None:
-        """Open an array with one entry for each edge. None if the schema does not list it."""
-        if not is_there:
-            return None
+    def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
         file = layout.topology_file(root, relation, name)
-        if not file.exists():
+        is_drawn_by = name in ("cumulative_weights", "times", "by_time")
+        if is_drawn_by and not file.exists():
             raise GraphError(
                 f"{file}: {name} of {relation}: missing file; if an older version divided the "
                 "graph, divide it again with `hopper partition`"
             )
-        return open_array(file, f"{name} of {relation}", layout.stored_dtype(name), (count,))
+        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
+        return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
+    indptr = array("indptr", (destinations if stored is None else stored.count) + 1)
+    in_degrees, out_degrees = degrees or (
+        array("in_degrees", destinations),
+        array("out_degrees", sources),
+    )
+    count = int(indptr[-1]) if edges is None else edges
     return Topology(
         indptr=indptr,
         indices=array("indices", count),
         edge_ids=array("edge_ids", count),
-        in_degrees=array("in_degrees", destinations, degrees or root),
-        out_degrees=array("out_degrees", sources, degrees or root),
-        cumulative_weights=by_edge("cumulative_weights", weighted),
-        times=by_edge("times", timed),
-        by_time=by_edge("by_time", timed),
+        in_degrees=in_degrees,
+        out_degrees=out_degrees,
+        cumulative_weights=array("cumulative_weights", count) if weighted else None,
+        times=array("times", count) if timed else None,
+        by_time=array("by_time", count) if timed else None,
+        stored=stored,
     )

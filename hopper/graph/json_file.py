@@ -11,31 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from hopper.errors import GraphError
 
-_EXPECTED: Final = {
-    "missing": "missing field",
-    "unexpected_keyword_argument": "unknown field",
-    "bool_type": "true or false",
-    "dataclass_type": "an object",
-    "dict_type": "an object",
-    "greater_than_equal": "at least {ge}",
-    "int_type": "an integer",
-    "list_type": "a list",
-    "literal_error": "one of {expected}",
-    "string_type": "text",
-}
-"""Words for pydantic's types of errors."""
+_FIELDS: Final = {"missing": "missing field", "unexpected_keyword_argument": "unknown field"}
+"""Words for pydantic's types of errors that are about a field, and not about its value."""
 _Parsed = TypeVar("_Parsed")
 
 
 def read_json(file: Path, absent: str = "no such file") -> dict[str, Any]:
-    """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing.
-
-    Raises
-    ------
-    GraphError: the file is missing, is no regular file (reading a pipe might never end), is not
-        JSON in UTF-8, is nested too deeply, names a field twice, or does not hold an object.
-    """
+    """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing."""
     try:
+        # Reading a pipe might never end.
         if not stat.S_ISREG(file.stat().st_mode):
             raise GraphError(f"{file}: expected a file, found something else")
         data = json.loads(file.read_bytes(), object_pairs_hook=_refuse_repeated)
@@ -53,11 +37,11 @@ def read_json(file: Path, absent: str = "no such file") -> dict[str, Any]:
 
 
 def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {repeated!r} is given twice")
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"field {name!r} is given twice")
+        fields[name] = value
     return fields
 
 
@@ -69,8 +53,8 @@ def parse_json(adapter: TypeAdapter[_Parsed], value: object, where: str) -> _Par
         first = error.errors()[0]
     keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
     place = ": ".join(filter(None, (where, "".join(keys).removeprefix("."))))
-    expected = _EXPECTED.get(first["type"], first["msg"].removeprefix("Input should be "))
-    expected = expected.format(**first.get("ctx", {}))
-    if not expected.endswith(" field"):
-        expected = f"expected {expected}, given {first['input']!r:.100}"
-    raise GraphError(f"{place}: {expected}")
+    fault = _FIELDS.get(first["type"])
+    if fault is None:
+        expected = first["msg"].removeprefix("Input should be ")
+        fault = f"expected {expected}, given {first['input']!r:.100}"
+    raise GraphError(f"{place}: {fault}")

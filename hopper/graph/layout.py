@@ -6,15 +6,15 @@ The layout is specified in docs/reference/graph-directory.md.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from cache_server.feature_codec import CODECS, FeatureCodec
 from hopper.errors import GraphError
-from hopper.graph.check_values import label_format
-from hopper.graph.row_form import stored_features
-from hopper.graph.schema import GraphSchema, Labelled, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, NodeType, Relation
 
 SCHEMA_FILE: Final = "graph.json"
 
@@ -26,18 +26,12 @@ TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = get_args(TopologyArray)
 ID_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
 """What ``indices`` and ``edge_ids`` may be stored as; readers take either."""
 
-_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
 def check_name(name: object, what: str, where: str) -> str:
-    """Return ``name`` if it is safe as one component of a path.
-
-    Raises
-    ------
-    GraphError: it is not a string of letters, digits and ``_.+-``, or it is ``.`` or ``..``. The
-        text says what is named, and where.
-    """
-    if isinstance(name, str) and _SAFE_NAME.fullmatch(name) and name not in (".", ".."):
+    """Return ``name`` if it is safe as one component of a path, or refuse it."""
+    if isinstance(name, str) and name not in ("", ".", "..") and not _UNSAFE.search(name):
         return name
     raise GraphError(
         f"{where}: {what}: expected a name of letters, digits and _ . + - only, given {name!r}"
@@ -50,13 +44,50 @@ def safe_name(text: str) -> str:
     >>> safe_name("ontology#worksAt")
     'ontology_worksAt'
     """
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", text)
+    name = _UNSAFE.sub("_", text)
     return name if name not in ("", ".", "..") else "_"
 
 
 def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     """Return the file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
+
+
+def _part_file(part: str, root: Path, owner: Labelled) -> Path:
+    """Return the file of a part of a node type's nodes or a relation's edges, or of a split."""
+    if isinstance(owner, Relation):
+        return root / f"edge_{part}" / owner.src / owner.rel / f"{owner.dst}.npy"
+    return root / part / f"{owner}.npy"
+
+
+features_file = partial(_part_file, "features")
+edge_features_file = features_file
+times_file = partial(_part_file, "times")
+labels_file = partial(_part_file, "labels")
+split_file = partial(_part_file, "splits")
+links_file = partial(_part_file, "links")
+"""Links of a split, in a partitioned directory; their times and labels are beside them."""
+
+
+def link_times_file(root: Path, split: str) -> Path:
+    """Return the file of the times of a split's links, in a partitioned directory."""
+    return links_file(root, f"{split}_times")
+
+
+def link_labels_file(root: Path, split: str) -> Path:
+    """Return the file of the labels of a split's links, in a partitioned directory."""
+    return links_file(root, f"{split}_labels")
+
+
+def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
+    """Return the optional file of the source's names of classes, of a task if there are several."""
+    file = labels_file(root / "names", owner)
+    return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
+
+
+def names_file(root: Path, node_type: str) -> Path:
+    """Return the optional file of the source's names of a type's nodes, one line a node."""
+    return root / "names" / f"{node_type}.txt"
 
 
 def topology_arrays(
@@ -96,81 +127,47 @@ def draw_bytes(schema: GraphSchema, relation: Relation) -> int:
     return sum(dtype.itemsize for dtype in draw_arrays(schema, relation).values())
 
 
-def features_file(root: Path, node_type: str) -> Path:
-    """Return the file of a node type's features."""
-    return root / "features" / f"{node_type}.npy"
+class StoredFeatures(NamedTuple):
+    """Columns, dtype and form of a stored table of features."""
+
+    columns: int
+    dtype: np.dtype[Any]
+    form: FeatureCodec
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.columns * self.dtype.itemsize
 
 
-def edge_features_file(root: Path, relation: Relation) -> Path:
-    """Return the file of a relation's edge features."""
-    return root / "edge_features" / relation.src / relation.rel / f"{relation.dst}.npy"
+def stored_features(kind: NodeType | EdgeType, dim: int | None = None) -> StoredFeatures | None:
+    """Return how features are stored, of which a server may store ``dim`` numbers a row only."""
+    if kind.feature_dim is None or kind.feature_dtype is None:
+        return None
+    form = CODECS[kind.feature_dtype]
+    return StoredFeatures(form.columns(kind.feature_dim if dim is None else dim), form.dtype, form)
 
 
-def edge_weights_file(root: Path, relation: Relation) -> Path:
-    """Return the file of the weights of a relation's edges."""
-    return root / "edge_weights" / relation.src / relation.rel / f"{relation.dst}.npy"
-
-
-def times_file(root: Path, owner: Labelled) -> Path:
-    """Return the file of the times of a node type's nodes, or of a relation's edges."""
-    if isinstance(owner, Relation):
-        return root / "edge_times" / owner.src / owner.rel / f"{owner.dst}.npy"
-    return root / "times" / f"{owner}.npy"
-
-
-def labels_file(root: Path, owner: Labelled) -> Path:
-    """Return the file of the labels of a node type, or of a relation's edges."""
-    if isinstance(owner, Relation):
-        return root / "edge_labels" / owner.src / owner.rel / f"{owner.dst}.npy"
-    return root / "labels" / f"{owner}.npy"
-
-
-def split_file(root: Path, name: str) -> Path:
-    """Return the file of a split's ids."""
-    return root / "splits" / f"{name}.npy"
-
-
-def links_file(root: Path, name: str) -> Path:
-    """Return the file of a split's links, in a partitioned directory."""
-    return root / "links" / f"{name}.npy"
-
-
-def link_times_file(root: Path, name: str) -> Path:
-    """Return the file of the times of a split's links, in a partitioned directory."""
-    return root / "links" / f"{name}_times.npy"
-
-
-def link_labels_file(root: Path, name: str) -> Path:
-    """Return the file of the labels of a split's links, in a partitioned directory."""
-    return root / "links" / f"{name}_labels.npy"
-
-
-def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
-    """Return the optional file of the source's names of classes, of a task if there are several."""
-    file = labels_file(root / "names", owner)
-    return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
-
-
-def names_file(root: Path, node_type: str) -> Path:
-    """Return the optional file of the source's names of a type's nodes, one line a node."""
-    return root / "names" / f"{node_type}.txt"
+def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
+    """Return the dtype and the admissible shapes of the labels of ``count`` nodes."""
+    table, dtype = (count, labels.columns), np.dtype(labels.dtype)
+    if labels.kind == "class":
+        return dtype, [(count,)]
+    flat = labels.kind == "float" and labels.classes == 1
+    return dtype, [(count,), table] if flat else [table]
 
 
 class ArraySpec(NamedTuple):
-    """An array that a graph directory must have.
-
-    Attributes
-    ----------
-    name: what it is, for errors.
-    file: its file inside the directory.
-    dtypes: those that readers take; writers write the first.
-    shapes: those that it may have.
-    """
+    """An array that a graph directory must have."""
 
     name: str
+    """what it is, for errors"""
     file: Path
+    """its file inside the directory"""
     dtypes: tuple[np.dtype[Any], ...]
+    """those that readers take; writers write the first"""
     shapes: tuple[tuple[int, ...], ...]
+    """those that it may have"""
 
 
 def graph_arrays(schema: GraphSchema) -> dict[tuple[str, str], ArraySpec]:
@@ -193,17 +190,14 @@ def graph_arrays(schema: GraphSchema) -> dict[tuple[str, str], ArraySpec]:
         for array, (dtype, length) in topology_arrays(edges.count, *counts).items():
             add(array, relation, topology_file(root, relation, array), dtype, (length,))
         if edges.weighted:
-            file = edge_weights_file(root, relation)
+            file = _part_file("weights", root, relation)
             add("weights", relation, file, np.float32, (edges.count,))
     for owner, kind in schema.kinds.items():
         features = stored_features(kind)
         if features is not None:
+            part = "edge features" if isinstance(owner, Relation) else "features"
             shape = kind.count, features.columns
-            if isinstance(owner, Relation):
-                file = edge_features_file(root, owner)
-                add("edge features", owner, file, features.dtype, shape)
-            else:
-                add("features", owner, features_file(root, owner), features.dtype, shape)
+            add(part, owner, features_file(root, owner), features.dtype, shape)
         if kind.timed:
             add("times", owner, times_file(root, owner), wide, (kind.count,))
     for owner, labels in schema.labels.items():

@@ -9,11 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.schema import GraphSchema, Labelled, Relation
-from hopper.graph.topology import Topology
-
-Ids = NDArray[np.int64]
+from hopper.graph.topology import Ids, Topology
 
 
 @dataclass(frozen=True)
@@ -43,32 +41,22 @@ class Links:
         return int(self.ids.size)
 
 
-class Ends(Protocol):
-    """Links named by their ends, in original or global ids."""
+class _Ends(Protocol):
+    """Links named by their ends, as :class:`Links`, in original or global ids."""
 
     @property
-    def relations(self) -> Ids:
-        """[n] int64, index of each link's relation among the target relations."""
-
+    def relations(self) -> Ids: ...
     @property
-    def src(self) -> Ids:
-        """[n] int64, ids of the sources."""
-
+    def src(self) -> Ids: ...
     @property
-    def dst(self) -> Ids:
-        """[n] int64, ids of the destinations."""
+    def dst(self) -> Ids: ...
 
 
 def select_ends(
-    links: Ends, targets: Sequence[Relation], node_type: str, places: Ids | None = None
+    links: _Ends, targets: Sequence[Relation], node_type: str, places: Ids | None = None
 ) -> Ids:
     """Return [m] int64: ids of the links' ends of one node type, relation by relation, sources
-    first.
-
-    Parameters
-    ----------
-    places: [k] int64, indices of the links to read, in that order; None = all.
-    """
+    first; only of the links at ``places``, [k] int64, if that is given."""
     places = np.arange(links.relations.size) if places is None else places
     ends = [np.empty(0, np.int64)]
     for number, relation in enumerate(targets):
@@ -93,10 +81,8 @@ def find_links(
     times: Callable[[Labelled], Ids],
     ids: Ids,
 ) -> Links:
-    """Find the ends, labels and times of target edges, with ids as in splits, ascending.
-
-    Functions give a relation's CSC in original ids, and its edges' labels and times by edge id.
-    """
+    """Find the ends of target edges, with ids as in splits, ascending, and their labels and times,
+    which functions give by edge id."""
     offsets = link_offsets(schema)
     relations = np.searchsorted(offsets, ids, side="right") - 1
     src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
@@ -114,17 +100,10 @@ def find_links(
         edges = topology(relation)
         link_of = np.full(schema.relations[relation].count, -1, np.int64)
         link_of[relation_ids] = np.arange(first, stop)
-        _find_ends(edges.indptr, edges.indices, edges.edge_ids, link_of, src, dst)
+        for start, edge_ids in iter_pieces(edges.edge_ids):
+            found = np.flatnonzero(link_of[edge_ids] >= 0)
+            links = link_of[edge_ids[found]]
+            src[links] = edges.indices[start + found]
+            dst[links] = np.searchsorted(edges.indptr, start + found, side="right") - 1
     joined_labels = np.concatenate(link_labels) if link_labels else None
     return Links(ids, relations, src, dst, joined_labels, link_times)
-
-
-@kernel
-def _find_ends(
-    indptr: Ids, indices: NDArray[Any], edge_ids: NDArray[Any], link_of: Ids, src: Ids, dst: Ids
-) -> None:
-    for node in range(indptr.size - 1):
-        for edge in range(indptr[node], indptr[node + 1]):
-            link = link_of[edge_ids[edge]]
-            if link >= 0:
-                src[link], dst[link] = indices[edge], node

@@ -17,17 +17,13 @@ _BYTES_AN_EDGE: Final = 32
 
 
 class MemoryBudget(NamedTuple):
-    """Bounds on the bytes that may be in memory at a time.
-
-    Attributes
-    ----------
-    chunk: of one piece of an array. A few pieces are in memory at a time.
-    resident: of all arrays with a number for every node or edge together. Larger arrays are worked
-        on in ranges, or lie in a file.
-    """
+    """Bounds on the bytes that may be in memory at a time."""
 
     chunk: int = MOST_CHUNK
+    """of one piece of an array; a few pieces are in memory at a time"""
     resident: int = 1 << 62
+    """of all arrays with a number for every node or edge together; larger arrays are worked on in
+    ranges, or lie in a file"""
 
 
 _UNLIMITED: Final = MemoryBudget()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Mapping
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
+from hopper.graph.schema import NodeType, Relation
 
 
 class PresetEdges(NamedTuple):
@@ -31,22 +30,14 @@ class PresetEdges(NamedTuple):
         return Relation(self.src, self.rel, self.dst)
 
 
-@dataclass(frozen=True)
-class PresetNodes:
-    """A node type; without a ``feature_dim``, its rows have to be learned."""
-
-    count: int
-    feature_dim: int | None = None
-    feature_dtype: Literal["float32", "float16"] = "float32"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Preset:
     """A graph: its published figures, and how the graph that stands for it is drawn."""
 
     source: str
     """where the published figures come from, and what is ours"""
-    types: dict[str, PresetNodes]
+    types: dict[str, NodeType]
+    """those without features have rows that are learned"""
     relations: list[PresetEdges]
     reverse: Literal["none", "cross-type", "all"]
     """which relations have a reverse; under "cross-type", those within a type are symmetrised"""
@@ -72,8 +63,6 @@ class Preset:
     """the same for out-degrees; not used where undirected"""
     label_noise: float = 0.05
     """share of the nodes whose class is drawn at random"""
-    signal: float = 2.0
-    """distance of a community's centroid from the origin, in standard deviations of a feature"""
 
     @property
     def one_type(self) -> bool:
@@ -88,9 +77,13 @@ class Preset:
     @property
     def edges(self) -> int:
         """Stored edges of all relations, reverses included."""
-        return sum(edges.published for edges in self.relations) * (
-            1 if self.reverse == "none" else 2
-        )
+        published = sum(edges.published for edges in self.relations)
+        return published if self.reverse == "none" else 2 * published
+
+    @property
+    def parts(self) -> int:
+        """Parts of classes that the communities of a structure have; of one type whole classes."""
+        return self.classes if self.one_type else max(2, math.isqrt(self.classes - 1) + 1)
 
     def is_symmetrised(self, edges: PresetEdges) -> bool:
         """Return whether a relation stores each of its edges in both directions."""
@@ -108,21 +101,13 @@ class Preset:
         return max(self.leaf << len(self.shares), 16 * mean_degree, 8 * self.classes)
 
 
-def _read_presets() -> dict[str, Preset]:
-    text = files("hopper.graph").joinpath("presets.toml").read_text("utf-8")
-    return TypeAdapter(dict[str, Preset]).validate_python(tomllib.loads(text))
-
-
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(_read_presets())
+PRESETS: Final = TypeAdapter(dict[str, Preset]).validate_python(
+    tomllib.loads(files("hopper.graph").joinpath("presets.toml").read_text("utf-8"))
+)
 
 
 def find_preset(name: str) -> Preset:
-    """Look up a preset.
-
-    Raises
-    ------
-    RequestError: there is none of this name. The text lists all presets.
-    """
+    """Look up a preset; a RequestError lists the names of all."""
     if name not in PRESETS:
         raise RequestError(f"preset: expected one of {', '.join(PRESETS)}, given {name!r}")
     return PRESETS[name]

@@ -12,7 +12,7 @@ from typing import Final
 
 from hopper.errors import RequestError
 from hopper.local_path import refuse_address
-from hopper.scratch import remove_abandoned, scratch_folder
+from hopper.scratch import scratch_folder
 
 _FLUSHED_AT_ONCE: Final = 16
 
@@ -23,10 +23,6 @@ def atomic_output_dir(out: Path, needed_bytes: int) -> Iterator[Path]:
 
     All files are on the disk before it is renamed, so a power loss leaves all of it or nothing. An
     exception removes the folder.
-
-    Raises
-    ------
-    RequestError: ``out`` has content, or its disk has too little space.
     """
     refuse_occupied(out)
     with folder_beside(out) as scratch:
@@ -36,7 +32,9 @@ def atomic_output_dir(out: Path, needed_bytes: int) -> Iterator[Path]:
         work.mkdir()
         yield work
         refuse_occupied(out)
-        flush_folder(work)
+        # Many files at once take less time.
+        with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
+            list(pool.map(_flush, [work, *work.rglob("*")]))
         try:
             work.rename(out)
         except OSError as error:
@@ -52,21 +50,8 @@ def folder_beside(out: Path) -> Iterator[Path]:
     """
     parent = out.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(_unfinished_prefix(out), parent) as folder:
+    with scratch_folder(f".{out.name}.unfinished-", parent) as folder:
         yield folder
-
-
-def remove_unfinished(out: Path) -> None:
-    """Remove the temporary folders that ended processes have left beside ``out``."""
-    parent = out.absolute().parent
-    if parent.is_dir():
-        remove_abandoned(_unfinished_prefix(out), parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Wait until everything in a folder is on the disk; many files at once take less time."""
-    with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
-        list(pool.map(_flush, [folder, *folder.rglob("*")]))
 
 
 def _flush(path: Path) -> None:
@@ -95,7 +80,3 @@ def refuse_occupied(out: Path) -> None:
             raise RequestError(f"{out}: already exists and is not empty; choose another --out")
     elif out.exists() or out.is_symlink():
         raise RequestError(f"{out}: already exists and is not a directory")
-
-
-def _unfinished_prefix(out: Path) -> str:
-    return f".{out.name}.unfinished-"

@@ -13,9 +13,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StrictBool
 
-from cache_server.row_form import RowFormName
-from hopper.graph.columns import FeatureColumn
-from hopper.graph.row_form import RoundingError
+from cache_server.feature_codec import FeatureForm
+from hopper.graph.columns import FeatureColumn, RoundingError
 
 LabelKind = Literal["class", "multi_hot", "float", "tasks"]
 Predicted = Literal["node", "edge", "link"]
@@ -67,7 +66,7 @@ class NodeType:
 
     count: Count
     feature_dim: Width | None = None
-    feature_dtype: RowFormName | None = None
+    feature_dtype: FeatureForm | None = None
     timed: StrictBool = False
     feature_error: RoundingError | None = None
     columns: tuple[FeatureColumn, ...] = ()
@@ -81,7 +80,7 @@ class EdgeType:
 
     count: Count
     feature_dim: Width | None = None
-    feature_dtype: RowFormName | None = None
+    feature_dtype: FeatureForm | None = None
     weighted: StrictBool = False
     timed: StrictBool = False
     feature_error: RoundingError | None = None
@@ -165,8 +164,8 @@ class GraphSchema:
     @property
     def feature_tables(self) -> dict[str, NodeType | EdgeType]:
         """The node types and relations with features, by the names of their tables."""
-        featured = {o: kind for o, kind in self.kinds.items() if kind.feature_dim is not None}
-        return {str(owner): kind for owner, kind in featured.items()}
+        kinds = self.kinds.items()
+        return {str(owner): kind for owner, kind in kinds if kind.feature_dim is not None}
 
     @property
     def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:

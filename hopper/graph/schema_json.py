@@ -83,87 +83,20 @@ _FILE: Final = TypeAdapter(_StoredSchema)
 def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
     """Convert a schema to the content of ``graph.json``; inverts :func:`schema_from_json`."""
     labels = {owner: _labels_to_json(labels) for owner, labels in schema.labels.items()}
+    relations = []
+    for relation, kind in schema.relations.items():
+        own_labels = {"labels": labels[relation]} if relation in labels else {}
+        relations.append(relation._asdict() | _kind_to_json(kind) | own_labels)
     return {
         "schema": SCHEMA_VERSION,
         "name": schema.name,
         "source": schema.source,
         "node_types": {name: _kind_to_json(kind) for name, kind in schema.node_types.items()},
-        "relations": [
-            {
-                **relation._asdict(),
-                **_kind_to_json(kind),
-                **({"labels": labels[relation]} if relation in labels else {}),
-            }
-            for relation, kind in schema.relations.items()
-        ],
+        "relations": relations,
         "target": target_to_json(schema),
         "labels": {owner: of for owner, of in labels.items() if isinstance(owner, str)},
         "splits": dict(schema.splits),
     }
-
-
-def schema_fingerprint(schema: GraphSchema) -> str:
-    """Return a checksum of the content of ``graph.json``, whatever its version."""
-    content = schema_to_json(schema) | {"schema": 1}
-    return xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())
-
-
-def schema_from_json(data: object, where: str) -> GraphSchema:
-    """Parse the content of ``graph.json``; ``where`` is the file, for errors.
-
-    Raises
-    ------
-    GraphError: the schema version is unknown, or a field is missing, unknown or out of range.
-    """
-    if not isinstance(data, Mapping):
-        raise GraphError(f"{where}: top level: expected an object, given {data!r:.100}")
-    version = data.get("schema")
-    if version not in _READ_VERSIONS:
-        raise GraphError(
-            f"{where}: schema: this version of Hopper reads schemas 1 and 2, given {version!r}"
-        )
-    stored = parse_json(_FILE, data, where)
-    relations: dict[Relation, EdgeType] = {}
-    labels: dict[Labelled, Labels] = {name: of.labels() for name, of in stored.labels.items()}
-    for number, entry in enumerate(stored.relations):
-        relation = Relation(entry.src, entry.rel, entry.dst)
-        if relation in relations:
-            raise GraphError(f"{where}: relations[{number}]: {relation} stands there twice")
-        relations[relation] = EdgeType(**{f.name: getattr(entry, f.name) for f in fields(EdgeType)})
-        if entry.labels is not None:
-            labels[relation] = entry.labels.labels()
-    target, *also = _parse_targets(stored.target, where)
-    schema = GraphSchema(
-        stored.name,
-        stored.node_types,
-        relations,
-        target,
-        labels,
-        stored.splits,
-        stored.source,
-        tuple(relation for relation in also if isinstance(relation, Relation)),
-    )
-    _check_references(schema, where)
-    return schema
-
-
-def check_schema(schema: GraphSchema, where: str) -> None:
-    """Check a schema that was made in Python as :func:`schema_from_json` checks one of a file."""
-    _check_references(schema, where)
-    schema_from_json(schema_to_json(schema), where)
-
-
-def read_schema(directory: Path) -> GraphSchema:
-    """Read ``graph.json`` of a graph directory or of a partitioned directory."""
-    file = directory / SCHEMA_FILE
-    data = read_json(file, f"missing file; {directory} is not a graph directory")
-    return schema_from_json(data, str(file))
-
-
-def write_schema(directory: Path, schema: GraphSchema) -> None:
-    """Write ``graph.json`` into a directory that is being built."""
-    text = json.dumps(schema_to_json(schema), indent=2, ensure_ascii=False)
-    (directory / SCHEMA_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:
@@ -184,19 +117,73 @@ def _labels_to_json(labels: Labels) -> dict[str, Any]:
     return {"kind": labels.kind, "classes": labels.classes} | ({"tasks": tasks} if tasks else {})
 
 
-def _parse_targets(value: Any, where: str) -> list[str | Relation]:
-    """Parse the target: one node type, or one relation or more."""
+def schema_fingerprint(schema: GraphSchema) -> str:
+    """Return a checksum of the content of ``graph.json``, whatever its version."""
+    content = schema_to_json(schema) | {"schema": 1}
+    return xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())
+
+
+def schema_from_json(data: object, where: str) -> GraphSchema:
+    """Parse the content of ``graph.json``; ``where`` is the file, for errors."""
+    if not isinstance(data, Mapping):
+        raise GraphError(f"{where}: top level: expected an object, given {data!r:.100}")
+    version = data.get("schema")
+    if version not in _READ_VERSIONS:
+        raise GraphError(
+            f"{where}: schema: this version of Hopper reads schemas 1 and 2, given {version!r}"
+        )
+    stored = parse_json(_FILE, data, where)
+    relations: dict[Relation, EdgeType] = {}
+    labels: dict[Labelled, Labels] = {name: of.labels() for name, of in stored.labels.items()}
+    for number, entry in enumerate(stored.relations):
+        relation = Relation(entry.src, entry.rel, entry.dst)
+        if relation in relations:
+            raise GraphError(f"{where}: relations[{number}]: {relation} stands there twice")
+        relations[relation] = EdgeType(**{f.name: getattr(entry, f.name) for f in fields(EdgeType)})
+        if entry.labels is not None:
+            labels[relation] = entry.labels.labels()
+    target, also = _parse_target(stored.target, where)
+    schema = GraphSchema(
+        *(stored.name, stored.node_types, relations, target, labels),
+        *(stored.splits, stored.source, also),
+    )
+    _check_references(schema, where)
+    return schema
+
+
+def _parse_target(value: Any, where: str) -> tuple[Labelled, tuple[Relation, ...]]:
+    """Parse the target: one node type, or one relation and more."""
     if isinstance(value, str):
-        return [value]
+        return value, ()
     is_list = isinstance(value, list) and value and isinstance(value[0], list)
-    items: list[Any] = value if is_list else [value]
-    for item in items:
-        if not (isinstance(item, list) and [*map(type, item)] == [str] * 3):
+    triples: list[Any] = value if is_list else [value]
+    for triple in triples:
+        if not (isinstance(triple, list) and [*map(type, triple)] == [str] * 3):
             raise GraphError(
                 f"{where}: target: expected a node type, [src, rel, dst] or a list of these, given "
                 f"{value!r}"
             )
-    return [Relation(*item) for item in items]
+    target, *also = (Relation(*triple) for triple in triples)
+    return target, tuple(also)
+
+
+def check_schema(schema: GraphSchema, where: str) -> None:
+    """Check a schema that was made in Python as :func:`schema_from_json` checks one of a file."""
+    _check_references(schema, where)
+    schema_from_json(schema_to_json(schema), where)
+
+
+def read_schema(directory: Path) -> GraphSchema:
+    """Read ``graph.json`` of a graph directory or of a partitioned directory."""
+    file = directory / SCHEMA_FILE
+    data = read_json(file, f"missing file; {directory} is not a graph directory")
+    return schema_from_json(data, str(file))
+
+
+def write_schema(directory: Path, schema: GraphSchema) -> None:
+    """Write ``graph.json`` into a directory that is being built."""
+    text = json.dumps(schema_to_json(schema), indent=2, ensure_ascii=False)
+    (directory / SCHEMA_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def _check_references(schema: GraphSchema, where: str) -> None:
@@ -219,26 +206,21 @@ def _find_faults(schema: GraphSchema) -> Iterator[str]:
     if not schema.node_types:
         yield "node_types: expected at least one node type, given none"
     for relation in schema.relations:
-        for end, name in (("src", relation.src), ("dst", relation.dst)):
+        for end in ("src", "dst"):
+            name = getattr(relation, end)
             if name not in schema.node_types:
                 yield f"relations: {end} of {relation}: {types}, given {name!r}"
     for owner, kind in schema.kinds.items():
-        where, form = (
-            "relations" if isinstance(owner, Relation) else "node_types",
-            kind.feature_dtype,
-        )
-        if (kind.feature_dim is None) != (form is None):
+        where = f"{'relations' if isinstance(owner, Relation) else 'node_types'}.{owner}"
+        dim, form, width = kind.feature_dim, kind.feature_dtype, width_of(kind.columns)
+        if (dim is None) != (form is None):
             yield (
-                f"{where}.{owner}: expected feature_dim and feature_dtype both or neither, given "
-                f"{kind.feature_dim!r} and {form!r}"
+                f"{where}: expected feature_dim and feature_dtype both or neither, given {dim!r} "
+                f"and {form!r}"
             )
-        width = width_of(kind.columns)
-        if kind.columns and width != kind.feature_dim:
-            yield (
-                f"{where}.{owner}.columns: expected columns of feature_dim {kind.feature_dim}, "
-                f"given {width}"
-            )
-        yield from (f"{where}.{owner}.columns: {fault}" for fault in find_faults(kind.columns))
+        if kind.columns and width != dim:
+            yield f"{where}.columns: expected columns of feature_dim {dim}, given {width}"
+        yield from (f"{where}.columns: {fault}" for fault in find_faults(kind.columns))
     if isinstance(schema.target, str) and schema.target not in schema.node_types:
         yield f"target: {types}, given {schema.target!r}"
     for number, relation in enumerate(schema.target_relations):

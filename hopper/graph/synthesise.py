@@ -1,66 +1,50 @@
 """Write a preset's graph directory, a pure function of preset, scale and seed.
 
-A graph of one type is a graph of several that has one relation. docs/reference/presets.md explains
-the model and the choices behind it.
+A graph of one type is a graph of several that has one relation. Nodes of a graph of several types
+are in two community structures at once, which agree in their coarse levels. A target's class
+depends on its communities in both, so no relation alone reveals it. A graph of one type has one
+structure, and its communities have whole classes. docs/reference/presets.md explains the model and
+the choices behind it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
 from cache_server.available_memory import available_memory
 from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
-from hopper.graph.block_model import (
-    Ids,
-    apportion,
-    cap_weights,
-    cumulative_weights,
-    draw_rows,
-    power_law_weights,
-)
-from hopper.graph.build_topology import build_topology
+from hopper.graph import block_model
+from hopper.graph.array_file import iter_pieces
+from hopper.graph.block_model import Hierarchy, Ids, shuffle
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.presets import Preset, PresetEdges, find_preset
-from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.synthetic_nodes import (
-    CENTROIDS,
-    EDGES,
-    FEATURES,
-    IN,
-    NOISE,
-    OUT,
-    SPLITS,
-    Nodes,
-    add_noise,
-    combine_parts,
-    count_parts,
-    draw_centroids,
-    fill_features,
-    make_nodes,
-    shuffle,
-)
-from hopper.graph.topology import Topology
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, Relation
+from hopper.graph.topology import Topology, build_topology
 from hopper.graph.write import GraphWriter
 
 NODE: Final = "node"
 EDGE: Final = Relation(NODE, "edge", NODE)
 """Node type and relation of presets with one type."""
 
+# The purpose of each key; part of the specification of a preset's graph.
+SHUFFLE, SECLUDED_OR_FINE, IN, OUT, EDGES, CLASSES, NOISE, CENTROIDS, FEATURES, SPLITS = range(10)
+
+_SIGNAL: Final = 2.0
+"""Distance of a community's centroid from the origin, in standard deviations of a feature."""
 _SMALLEST: Final = 16
-"""Fewest nodes of one of several types, if it was published with that many."""
+"""Fewest nodes of a type, if it was published with that many."""
 _MOST_TIMES_MEAN: Final = 200.0
 """Largest weight, in means, where a preset names no largest degree."""
-_CHUNK_EDGES = 1 << 22
-_CHUNK_VALUES = 1 << 24
+_COARSE_LEVEL: Final = 3
+"""Last level down to which both structures agree, so that up to eight servers can keep communities
+of both whole; it is less deep where communities are few."""
 
 
 def make(
@@ -72,77 +56,53 @@ def make(
     feature_dim: int | None = None,
     progress: bool = False,
 ) -> Path:
-    """Write a synthetic graph directory.
+    """Write a synthetic graph directory, and return ``out``.
 
     Parameters
     ----------
     preset: a name in :data:`hopper.graph.presets.PRESETS`.
-    out: the directory to write; it must not exist or be empty.
     scale: share of the published nodes and edges, in (0, 1]; the mean degree stays.
     seed: another seed is another graph of the same kind.
     feature_dim: width of the features, which does not change the topology; None = as published.
         Presets of several node types take none.
-    progress: show a progress bar.
-
-    Returns
-    -------
-    ``out``.
 
     Raises
     ------
     RequestError: there is no such preset, the scale is outside (0, 1] or too small for the preset,
         the width is below 1, memory or disk space is too small, or ``out`` is occupied.
     """
-    if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
+    if not 0.0 < scale <= 1.0:
         raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
-    figures = _set_feature_dim(preset, find_preset(preset), feature_dim)
-    counts = _count_nodes(preset, figures, scale)
-    width = "" if feature_dim is None else f", {feature_dim=}"
+    figures, width = find_preset(preset), ""
+    if feature_dim is not None:
+        if not figures.one_type:
+            raise RequestError(
+                f"feature dim: {preset} has several; expected none, given {feature_dim}"
+            )
+        if feature_dim < 1:
+            raise RequestError(f"feature dim: expected at least 1, given {feature_dim}")
+        types = {name: replace(of, feature_dim=feature_dim) for name, of in figures.types.items()}
+        figures, width = replace(figures, types=types), f", {feature_dim=}"
     source = f"synthetic, {scale=:g}, {seed=}{width}; {figures.source}"
-    schema = _make_schema(preset, figures, counts, scale, source)
+    schema = _make_schema(preset, figures, scale, source)
     _require_memory(figures, schema)
-    with GraphWriter(out, schema) as writer, _progress(progress) as bar:
+    bar = Progress(disable=not progress, transient=True)
+    with GraphWriter(out, schema) as writer, bar:
         _Generator(figures, key_of(SYNTHESIS, *preset.encode(), seed), writer, bar).write()
     return Path(out)
 
 
-@contextmanager
-def _progress(shown: bool) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, disable=not shown, transient=True) as bar:
-        yield bar
-
-
-def _set_feature_dim(name: str, preset: Preset, feature_dim: int | None) -> Preset:
-    """Return the preset with another width of features, unless that is None."""
-    if feature_dim is None:
-        return preset
-    if not preset.one_type:
-        raise RequestError(f"feature dim: {name} has several; expected none, given {feature_dim}")
-    if feature_dim < 1:
-        raise RequestError(f"feature dim: expected at least 1, given {feature_dim}")
-    types = {name: replace(kind, feature_dim=feature_dim) for name, kind in preset.types.items()}
-    return replace(preset, types=types)
-
-
-def _count_nodes(name: str, preset: Preset, scale: float) -> dict[str, int]:
-    """Return the number of nodes of each type at a scale."""
-    counts = {node_type: round(kind.count * scale) for node_type, kind in preset.types.items()}
-    if not preset.one_type:
-        least = {node_type: min(kind.count, _SMALLEST) for node_type, kind in preset.types.items()}
-        return {node_type: max(least[node_type], count) for node_type, count in counts.items()}
+def _make_schema(preset_name: str, preset: Preset, scale: float, source: str) -> GraphSchema:
+    counts = {
+        name: max(min(kind.count, _SMALLEST), round(kind.count * scale))
+        for name, kind in preset.types.items()
+    }
     count, smallest = counts[preset.target], preset.smallest_count()
-    if count < smallest:
+    if preset.one_type and count < smallest:
         raise RequestError(
-            f"scale: {name} needs at least {smallest} nodes, that is a scale of "
+            f"scale: {preset_name} needs at least {smallest} nodes, that is a scale of "
             f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
         )
-    return counts
-
-
-def _make_schema(
-    name: str, preset: Preset, counts: dict[str, int], scale: float, source: str
-) -> GraphSchema:
     relations: dict[Relation, EdgeType] = {}
     for edges in preset.relations:
         if preset.one_type:
@@ -153,20 +113,10 @@ def _make_schema(
             count = min(max(1, round(edges.published * scale)), larger * max(1, smaller // 8))
         stored = EdgeType(count * 2 if preset.is_symmetrised(edges) else count)
         relations |= dict.fromkeys(preset.stored_relations(edges), stored)
-    return GraphSchema(
-        name=name,
-        node_types={
-            node_type: NodeType(counts[node_type], kind.feature_dim, kind.feature_dtype)
-            if kind.feature_dim is not None
-            else NodeType(counts[node_type])
-            for node_type, kind in preset.types.items()
-        },
-        relations=relations,
-        target=preset.target,
-        labels={preset.target: Labels("class", preset.classes)},
-        splits=_count_splits(counts[preset.target], preset),
-        source=source,
-    )
+    node_types = {name: replace(kind, count=counts[name]) for name, kind in preset.types.items()}
+    labels: dict[Labelled, Labels] = {preset.target: Labels("class", preset.classes)}
+    splits = _count_splits(counts[preset.target], preset)
+    return GraphSchema(preset_name, node_types, relations, preset.target, labels, splits, source)
 
 
 def _count_splits(count: int, preset: Preset) -> dict[str, int]:
@@ -203,6 +153,77 @@ def _require_memory(preset: Preset, schema: GraphSchema) -> None:
         )
 
 
+class Structure(NamedTuple):
+    """One of the community structures that the nodes of a type are in."""
+
+    id_of: Ids
+    """[count] int64, the node at each position"""
+    positions: Ids
+    """[count] int64, the position of each node"""
+    parts: Ids
+    """[count] int64, the part of a class that each node's community has; of one type the class"""
+
+
+class Nodes(NamedTuple):
+    """The nodes of a type that is being made."""
+
+    hierarchy: Hierarchy
+    structures: list[Structure]
+
+
+def draw_nodes(preset: Preset, schema: GraphSchema, key: int) -> dict[str, Nodes]:
+    """Draw the positions of all nodes, and the class or parts of classes of their communities."""
+    counts = {name: kind.count for name, kind in schema.node_types.items()}
+    level, types = preset.label_level, {}
+    if not preset.one_type:
+        pairs = (
+            counts[edges.src] * counts[edges.dst] // schema.relations[edges.relation].count
+            for edges in preset.relations
+        )
+        level = max(2, min(level, (min(pairs) // block_model.ROOM).bit_length() - 1))
+    for name, count in counts.items():
+        # The last level has communities of ``leaf`` nodes.
+        depth = max(len(preset.shares), (count // preset.leaf).bit_length() - 1)
+        level = min(level, depth) if preset.one_type else level
+        hierarchy = block_model.draw_hierarchy(
+            *(key_of(key, SECLUDED_OR_FINE), count, depth, min(level, depth)),
+            *(preset.shares, preset.secluded),
+        )
+        type_key = _key_of(preset, key, name)
+        orders = [shuffle(key_of(type_key, SHUFFLE), count)]
+        if not preset.one_type:
+            # The second structure shuffles nodes again within every coarse community.
+            order, _ = shuffle(key_of(type_key, SECLUDED_OR_FINE), count)
+            coarse_level = max(1, min(_COARSE_LEVEL, level - 4))
+            coarse = block_model.communities(orders[0][1][order], coarse_level)
+            id_of = order[np.argsort(coarse, kind="stable")]
+            orders.append((id_of, block_model.invert(id_of)))
+        structures = []
+        for number, (id_of, positions) in enumerate(orders):
+            # The communities of all types have the same parts.
+            class_key = key_of(key, CLASSES) if preset.one_type else key_of(key, CLASSES, number)
+            part_of = block_model.draw_classes(class_key, 1 << level, preset.parts)
+            parts = part_of[block_model.communities(positions, level)]
+            structures.append(Structure(id_of, positions, parts))
+        types[name] = Nodes(hierarchy, structures)
+    return types
+
+
+def combine_parts(preset: Preset, nodes: Nodes) -> Any:
+    """Return [n] int64: the class that the parts make up; of two classes, too, both decide."""
+    first, *second = (structure.parts for structure in nodes.structures)
+    if not second:
+        return first
+    if preset.classes == 2:
+        return (first + second[0]) % 2
+    return (first * preset.parts + second[0]) % preset.classes
+
+
+def _key_of(preset: Preset, key: int, name: str) -> int:
+    """Derive the key of a type or relation, which that of the graph is where there is only one."""
+    return key if preset.one_type else key_of(key, *name.encode())
+
+
 class _Generator:
     """Draws a preset's graph, and writes it."""
 
@@ -212,22 +233,21 @@ class _Generator:
 
     def write(self) -> None:
         """Write everything that the schema lists."""
-        writer, schema = self._writer, self._writer.schema
+        writer, schema, preset, key = self._writer, self._writer.schema, self._preset, self._key
         task = self._bar.add_task("nodes", total=None)
-        types = make_nodes(self._preset, schema, self._key)
-        target, classes = self._preset.target, self._preset.classes
-        clean, noise_key = combine_parts(types[target].parts, classes), key_of(self._key, NOISE)
-        labels = add_noise(np.uint64(noise_key), clean, classes, self._preset.label_noise)
-        writer.labels(target, labels)
-        order, _ = shuffle(key_of(self._key, SPLITS), labels.size)
+        types = draw_nodes(preset, schema, key)
+        clean = combine_parts(preset, types[preset.target])
+        noise_key = np.uint64(key_of(key, NOISE))
+        labels = block_model.add_noise(noise_key, clean, preset.classes, preset.label_noise)
+        writer.labels(preset.target, labels)
+        order, _ = shuffle(key_of(key, SPLITS), labels.size)
         first = 0
         for name, size in schema.splits.items():
             writer.split(name, order[first : first + size])
             first += size
         self._bar.remove_task(task)
-        edges_drawn = sum(map(self._count_drawn, self._preset.relations))
-        task = self._bar.add_task("edges", total=edges_drawn)
-        for edges in self._preset.relations:
+        task = self._bar.add_task("edges", total=len(preset.relations))
+        for edges in preset.relations:
             self._write_relation(edges, types, task)
         for name, nodes in types.items():
             if schema.node_types[name].feature_dim is not None:
@@ -259,90 +279,60 @@ class _Generator:
         self, edges: PresetEdges, near: Nodes, far: Nodes, task: TaskID
     ) -> tuple[Ids, NDArray[np.int32]]:
         """Draw a relation as a CSR whose rows are the nodes of the near type."""
-        preset, structure = self._preset, edges.structure
-        key = self._key if preset.one_type else key_of(self._key, *str(edges.relation).encode())
+        preset, key = self._preset, _key_of(self._preset, self._key, str(edges.relation))
         within, symmetrised = near is far, preset.is_symmetrised(edges)
-        count = self._count_drawn(edges)
+        count = self._writer.schema.relations[edges.relation].count // (1 + symmetrised)
         near_count, far_count = near.hierarchy.nodes, far.hierarchy.nodes
+
+        def draw_weights(end: int, nodes: int, most: int) -> NDArray[np.uint64]:
+            """Draw the weights of one end, none worth more than ``most`` edges."""
+            exponent = preset.in_exponent if end == IN else preset.out_exponent
+            largest = max(1.0, min(_MOST_TIMES_MEAN, most / max(count / nodes, 1e-9)))
+            if preset.max_degree is not None:
+                largest = min(preset.max_degree, most) / (preset.edges / preset.nodes)
+            return block_model.draw_weights(key_of(key, end), nodes, exponent, largest)
+
         # A node has edges to at most a sixteenth of its own type, or a quarter of another.
         most, far_most = (near_count // 16,) * 2 if within else (far_count // 4, near_count // 4)
-        sums = self._draw_weights(key, IN, near_count, count, most)
-        indptr = np.zeros(near_count + 1, np.int64)
-        positions = near.positions[structure]
-        np.cumsum(apportion(sums, count)[positions], out=indptr[1:])
+        sums = draw_weights(IN, near_count, most)
+        positions = near.structures[edges.structure].positions
+        id_of = far.structures[edges.structure].id_of
+        indptr, indices = np.zeros(near_count + 1, np.int64), np.empty(count, np.int32)
+        np.cumsum(block_model.apportion(sums, count)[positions], out=indptr[1:])
         if not symmetrised:
-            sums = self._draw_weights(key, OUT, far_count, count, far_most)
-        indices = np.empty(count, np.int32)
-        for first, last in _divide_rows(indptr):
-            draw_rows(
-                np.uint64(key_of(key, EDGES)),
-                indptr[first : last + 1],
-                positions[first:last],
-                far.id_of[structure],
-                near.hierarchy,
-                sums,
-                within,
-                symmetrised,
-                indices[indptr[first] : indptr[last]],
+            sums = draw_weights(OUT, far_count, far_most)
+        ends = block_model.FarEnds(id_of, sums, within, symmetrised)
+        edges_key = np.uint64(key_of(key, EDGES))
+        for first, last in row_ranges(indptr, 0, near_count):
+            bounds, out = indptr[first : last + 1], indices[indptr[first] : indptr[last]]
+            block_model.draw_rows(
+                edges_key, bounds, positions[first:last], near.hierarchy, ends, out
             )
-            self._bar.advance(task, int(indptr[last] - indptr[first]))
+            self._bar.advance(task, out.size / count)
         return indptr, indices
-
-    def _count_drawn(self, edges: PresetEdges) -> int:
-        """Return how many edges of a relation are drawn; reverses are not."""
-        stored = self._writer.schema.relations[edges.relation].count
-        return stored // 2 if self._preset.is_symmetrised(edges) else stored
-
-    def _draw_weights(
-        self, key: int, end: int, nodes: int, edges: int, most: int
-    ) -> NDArray[np.uint64]:
-        """Return the running sum of power-law weights, none worth more than ``most`` edges."""
-        preset = self._preset
-        exponent = preset.in_exponent if end == IN else preset.out_exponent
-        if preset.max_degree is not None:
-            largest = min(preset.max_degree, most) / (preset.edges / preset.nodes)
-        else:
-            largest = max(1.0, min(_MOST_TIMES_MEAN, most / max(edges / nodes, 1e-9)))
-        weights = power_law_weights(np.uint64(key_of(key, end)), nodes, exponent)
-        return cumulative_weights(cap_weights(weights, largest))
 
     def _write_features(self, name: str, nodes: Nodes, labels: Ids) -> None:
         """Write a centroid for each node's communities, plus noise; the target's for the first."""
         preset, out = self._preset, self._writer.features(name)
-        dim = out.shape[1]
-        key = self._key if preset.one_type else key_of(self._key, *name.encode())
-        if preset.one_type:
-            classes = labels
-            centroids = draw_centroids(key_of(key, CENTROIDS), preset.classes, dim, preset.signal)
-        else:
-            parts = count_parts(preset.classes)
-            first, second = (
-                draw_centroids(key_of(key, CENTROIDS, structure), parts, dim, preset.signal)
-                for structure in (0, 1)
-            )
-            if name == preset.target:
-                second = np.zeros_like(second)
-            centroids = (first[:, None] + second[None]).reshape(parts * parts, dim)
-            classes = nodes.parts[0] * parts + nodes.parts[1]
+        key, parts = _key_of(preset, self._key, name), preset.parts
+        structures = [()] if preset.one_type else [(0,), (1,)]
+        centroids, *others = (
+            block_model.draw_centroids(key_of(key, CENTROIDS, *of), parts, out.shape[1], _SIGNAL)
+            for of in structures
+        )
+        classes = labels
+        for second in others:
+            added = np.zeros_like(second) if name == preset.target else second
+            centroids = (centroids[:, None] + added[None]).reshape(parts * parts, -1)
+            classes = nodes.structures[0].parts * parts + nodes.structures[1].parts
         task = self._bar.add_task(f"features of {name}", total=classes.size)
-        rows = max(1, _CHUNK_VALUES // dim)
-        feature_key = np.uint64(key_of(key, FEATURES))
-        for start in range(0, classes.size, rows):
-            chunk = classes[start : start + rows]
-            values = np.empty((chunk.size, dim), np.float32)
-            fill_features(feature_key, start, chunk, centroids, values)
-            out[start : start + rows] = values
-            self._bar.advance(task, chunk.size)
+        features_key = np.uint64(key_of(key, FEATURES))
+        for first, rows in iter_pieces(out):
+            of_rows = classes[first : first + len(rows)]
+            rows[:] = block_model.draw_features(features_key, first, of_rows, centroids)
+            self._bar.advance(task, len(rows))
 
 
 def _rows_of(degrees: Ids) -> NDArray[np.int32]:
     """Return the row of each edge of a CSR."""
     return np.repeat(np.arange(degrees.size, dtype=np.int32), degrees)
-
-
-def _divide_rows(indptr: Ids) -> Iterator[tuple[int, int]]:
-    """Divide rows into ranges of about as many edges each, to show progress between them."""
-    marks = np.arange(0, indptr[-1], _CHUNK_EDGES)
-    bounds = np.unique(np.append(np.searchsorted(indptr[:-1], marks), indptr.size - 1))
-    bounds[0] = 0
-    yield from zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)

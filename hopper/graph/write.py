@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,11 @@ from hopper.graph.array_file import (
     name_in_errors,
     save_array,
 )
-from hopper.graph.build_topology import SortEdges, fill_topology
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.publish import atomic_output_dir
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import check_schema, write_schema
-from hopper.graph.topology import Topology
+from hopper.graph.topology import EdgeEnds, SortEdges, Topology, fill_topology
 
 
 class GraphWriter:
@@ -53,39 +51,34 @@ class GraphWriter:
         self.schema = schema
         self._work = Path()
         self._publication = ExitStack()
-        self._arrays: dict[tuple[str, str], layout.ArraySpec] = {}
-        self._missing: set[tuple[str, str]] = set()
+        self._arrays = dict[tuple[str, str], layout.ArraySpec]()
+        self._missing = set[tuple[str, str]]()
 
     def __enter__(self) -> GraphWriter:
         check_schema(self.schema, str(self.out / layout.SCHEMA_FILE))
-        self._work = self._publication.enter_context(
-            atomic_output_dir(self.out, required_bytes(self.schema))
-        )
+        folder = atomic_output_dir(self.out, required_bytes(self.schema))
+        self._work = self._publication.enter_context(folder)
         self._arrays = layout.graph_arrays(self.schema)
-        self._missing = {(_part_of(name), owner) for name, owner in self._arrays}
+        self._missing = set(self._arrays)
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error_type is not None:
-            self._publication.__exit__(error_type, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            self._publication.__exit__(*error)
             return
         with self._publication:
             if self._missing:
-                parts = ", ".join(f"{part} of {name}" for part, name in sorted(self._missing))
-                raise GraphError(f"{self.out}: not written, though in the schema: {parts}")
+                missing = {
+                    f"{'topology' if part in layout.TOPOLOGY_ARRAYS else part} of {owner}"
+                    for part, owner in self._missing
+                }
+                raise GraphError(
+                    f"{self.out}: not written, though in the schema: {', '.join(sorted(missing))}"
+                )
             write_schema(self._work, self.schema)
 
     def topology(
-        self,
-        relation: Relation,
-        src: NDArray[np.integer[Any]],
-        dst: NDArray[np.integer[Any]],
-        sort: SortEdges | None = None,
+        self, relation: Relation, src: EdgeEnds, dst: EdgeEnds, sort: SortEdges | None = None
     ) -> None:
         """Build and write a relation's CSC from its edge list, straight into the files.
 
@@ -96,7 +89,6 @@ class GraphWriter:
         """
         files = self._create_topology(relation, src.size)
         fill_topology(src, dst, files, sort, where=f"edges of {'/'.join(relation)}")
-        self._missing.discard(("topology", "/".join(relation)))
 
     def topology_csc(self, relation: Relation, topology: Topology) -> None:
         """Write a relation's CSC that is already built; its values are checked at opening."""
@@ -111,7 +103,6 @@ class GraphWriter:
             if target.dtype == np.int32 and check_values.find_outside(source, 0, 1 << 31) >= 0:
                 raise GraphError(f"{self.out}: {name} of {relation}: expected ids below 2^31")
             target[...] = source
-        self._missing.discard(("topology", "/".join(relation)))
 
     def features(self, node_type: str) -> NDArray[Any]:
         """Create the features of a node type, zeros to be filled: [count, feature_dim]."""
@@ -126,24 +117,23 @@ class GraphWriter:
 
         They are [count] int64, those of edges in order of edge id.
         """
-        self._check("times", owner, times)
         self._save("times", owner, times)
 
     def edge_weights(self, relation: Relation, weights: NDArray[Any]) -> None:
         """Write the weights of a relation's edges: [edges] float32, positive, by edge id."""
-        where = self._check("weights", relation, weights)
-        check_values.check_weights(weights, where)
-        self._save("weights", relation, weights)
+        self._save("weights", relation, weights, check_values.check_weights)
 
     def labels(self, owner: Labelled, values: NDArray[Any]) -> None:
         """Write the labels of a node type's nodes, or of a relation's edges by edge id.
 
         Dtype and shape are those of :meth:`GraphDirectory.labels`.
         """
-        where = self._check("labels", owner, values)
-        for first, rows in iter_pieces(values):
-            check_values.check_labels(rows, self.schema.labels[owner], where, first)
-        self._save("labels", owner, values)
+
+        def check(values: NDArray[Any], where: str) -> None:
+            for first, rows in iter_pieces(values):
+                check_values.check_labels(rows, self.schema.labels[owner], where, first)
+
+        self._save("labels", owner, values, check)
 
     def split(self, name: str, ids: NDArray[np.integer[Any]]) -> None:
         """Write a split: distinct ids of target nodes or edges, in any order; stored ascending."""
@@ -152,9 +142,11 @@ class GraphWriter:
             ids.dtype != np.int64 or check_values.find_not_ascending(ids) >= 0
         ):
             ascending = np.sort(ids.astype(np.int64))
-        where = self._check("split", name, ascending)
-        check_values.check_split(ascending, self.schema.target_count, where)
-        self._save("split", name, ascending)
+
+        def check(ids: NDArray[Any], where: str) -> None:
+            check_values.check_split(ids, self.schema.target_count, where)
+
+        self._save("split", name, ascending, check)
 
     def names(self, node_type: str, names: Sequence[str]) -> None:
         """Write the source's names of a type's nodes, which predictions show, one line a node."""
@@ -214,8 +206,14 @@ class GraphWriter:
         self._missing.discard((part, str(owner)))
         return create_array(self._work / spec.file, spec.dtypes[0], spec.shapes[0])
 
-    def _check(self, part: str, owner: object, array: NDArray[Any]) -> str:
-        """Check an array's dtype and shape; return what it is, for errors."""
+    def _save(
+        self,
+        part: str,
+        owner: object,
+        array: NDArray[Any],
+        check: Callable[[NDArray[Any], str], None] | None = None,
+    ) -> None:
+        """Check an array's dtype and shape, and its values if ``check`` does, and write it."""
         spec = self._spec(part, owner)
         where = f"{self.out}: {spec.name}"
         if array.dtype not in spec.dtypes or array.shape not in spec.shapes:
@@ -224,15 +222,10 @@ class GraphWriter:
                 f"{where}: expected {spec.dtypes[0]} of shape {shapes}, given {array.dtype} of "
                 f"shape {list(array.shape)}"
             )
-        return where
-
-    def _save(self, part: str, owner: object, array: NDArray[Any]) -> None:
-        save_array(self._work / self._spec(part, owner).file, array)
+        if check is not None:
+            check(array, where)
+        save_array(self._work / spec.file, array)
         self._missing.discard((part, str(owner)))
-
-
-def _part_of(array: str) -> str:
-    return "topology" if array in layout.TOPOLOGY_ARRAYS else array
 
 
 def required_bytes(schema: GraphSchema) -> int:

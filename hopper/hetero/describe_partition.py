@@ -84,7 +84,7 @@ def _offsets(schema: GraphSchema, partition: MetaPartition, node_type: str) -> l
     owner = partition.shares[followed.index(max(followed))]
     # If the owner has a part, all parts of the same sub-metatree own equally many nodes.
     owners = [
-        share == owner or (owner.part.parts > 1 and share.roots == owner.roots)
+        share == owner or (owner.part.num_shards > 1 and share.roots == owner.roots)
         for share in partition.shares
     ]
     return [count * before // sum(owners) for before in accumulate(owners, initial=0)]

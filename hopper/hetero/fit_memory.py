@@ -74,7 +74,7 @@ def assign_relations(
     cuts = {root: len(root_parts) for root, root_parts in parts.items()}
     partition = divide(metagraph, tree, servers, weights, cuts)
     part_of = [
-        parts[share.roots[0]][share.part.place] if share.part.parts > 1 else None
+        parts[share.roots[0]][share.part.shard_index] if share.part.num_shards > 1 else None
         for share in partition.shares
     ]
     if parts:

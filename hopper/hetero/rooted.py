@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph.schema import Relation
-from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.stored_names import StoredNames
+from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import ServerPartition

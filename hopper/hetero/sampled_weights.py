@@ -18,8 +18,7 @@ from hopper.graph.links import select_ends
 from hopper.graph.schema import Relation
 from hopper.hetero.metatree import Metatree
 from hopper.hetero.unroll import unroll
-from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.stored_names import StoredNames
+from hopper.micrograph.sample import NeighborSampler, StoredNames
 
 BATCHES: Final = 8
 BATCH_SIZE: Final = 1024

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 from hopper.graph.array_file import release_pages
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.layout import draw_bytes
+from hopper.graph.layout import draw_bytes, stored_features
 from hopper.graph.memory_budget import row_ranges
-from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree

@@ -101,7 +101,8 @@ class SharePlanner:
         for relation in layer.aggregations:
             if relation.src == name:
                 topology = self._sampler.topologies[relation]
-                _mark_sources(topology.indptr, topology.indices, mine[relation.dst], reached)
+                rows = topology.rows(mine[relation.dst])
+                _mark_sources(topology.indptr, topology.indices, rows, reached)
         return self._placement.deal(self._stored[name], np.flatnonzero(reached)).parts()
 
     def _longest(self, wanted: Mapping[str, Sequence[Ids]]) -> int:
@@ -116,9 +117,9 @@ class SharePlanner:
 def _mark_sources(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
-    nodes: NDArray[np.int64],
+    rows: NDArray[np.int64],
     reached: NDArray[np.bool_],
 ) -> None:
-    for node in nodes:
-        for edge in range(indptr[node], indptr[node + 1]):
+    for row in rows:
+        for edge in range(indptr[row], indptr[row + 1]):
             reached[indices[edge]] = True

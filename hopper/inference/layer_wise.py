@@ -24,8 +24,7 @@ from hopper.inference.layer_shares import Ids, Share, SharePlanner
 from hopper.inference.neighbourhoods import Neighbourhoods
 from hopper.inference.node_rows import NodeRows, exchange_rows
 from hopper.inference.row_space import MemoryRows, RowSpace
-from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.stored_names import StoredNames
+from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
 from hopper.models.relational import HGNN
 from hopper.partials import (

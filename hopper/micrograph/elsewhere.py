@@ -25,40 +25,29 @@ Ids = NDArray[np.int64]
 
 
 class AskedDraw(NamedTuple):
-    """A hop's draw in one relation.
-
-    Attributes
-    ----------
-    stored: the relation as it is stored.
-    spec: the method, fanout and key.
-    nodes: [n] int64 global ids of destinations.
-    is_here: [n] bool, whether the rank's server stores each one's in-edges.
-    until: [n] int64 times of their roots, for draws in time.
-    excluded: edges that may not be drawn.
-    """
+    """A hop's draw in one relation."""
 
     stored: Relation
     spec: SamplingSpec
     nodes: Ids
+    """[n] global ids of destinations"""
     is_here: NDArray[np.bool_]
+    """[n] whether the rank's server stores each one's in-edges"""
     until: Ids | None = None
+    """[n] times of their roots, for draws in time"""
     excluded: ExcludedEdges = NOTHING
 
 
 @dataclass(frozen=True)
 class SplitDraw:
-    """A draw's destinations, split by the server that draws for them.
-
-    Attributes
-    ----------
-    here: [k] int64, indices of the destinations that the rank draws for.
-    others: by server, indices of the destinations that it draws for.
-    draws: by server, the draw that it was asked to make.
-    """
+    """A draw's destinations, split by the server that draws for them."""
 
     here: Ids
+    """indices of the destinations that the rank draws for"""
     others: Mapping[int, Ids]
+    """by server, indices of the destinations that it draws for"""
     draws: Mapping[int, RemoteDraw]
+    """by server, the draw that it was asked to make"""
 
     def order(self) -> Ids:
         """Return [n] int64: each destination's index in ``here`` followed by all of ``others``."""
@@ -69,14 +58,8 @@ class SplitDraw:
 
 
 class DrawsElsewhere:
-    """Draws from in-edges that are divided over servers.
-
-    Parameters
-    ----------
-    remote: asks other servers, which draw what the rank itself would (docs/inside/draws.md).
-    book: tells which server stores a node.
-    traffic: where bytes are counted until :meth:`take_sent` takes them.
-    """
+    """Draws from in-edges that are divided over servers, which draw what the rank itself would
+    (docs/inside/draws.md); ``traffic`` counts bytes until :meth:`take_sent` takes them."""
 
     def __init__(self, remote: RemoteRows, book: PartitionBook, traffic: Traffic) -> None:
         self._remote, self._book, self._traffic = remote, book, traffic
@@ -86,10 +69,7 @@ class DrawsElsewhere:
         return self._traffic.take()
 
     def begin(self, asked: Mapping[Relation, AskedDraw]) -> Draws:
-        """Ask other servers for their part of a hop's draws, each with one request.
-
-        The returned object waits for the answers.
-        """
+        """Ask other servers for their part of a hop's draws, each with one request."""
         splits = {relation: self._split(draw) for relation, draw in asked.items()}
         by_server: dict[int, list[RemoteDraw]] = {}
         for split in splits.values():
@@ -121,13 +101,7 @@ class DrawsElsewhere:
 
 
 class Draws:
-    """The running draws of one hop.
-
-    Parameters
-    ----------
-    splits: by relation.
-    wait: waits for the answers of other servers.
-    """
+    """The running draws of one hop, for whose answers ``wait`` waits."""
 
     def __init__(self, splits: Mapping[Relation, SplitDraw], wait: Callable[[], None]) -> None:
         self._splits, self._wait = splits, wait
@@ -138,16 +112,8 @@ class Draws:
         return destinations[split.here] if split.others else destinations
 
     def stitch(self, relation: Relation, here: Drawn) -> Drawn:
-        """Join the rank's and the servers' draws for a relation, in the order of destinations.
-
-        Parameters
-        ----------
-        here: what the rank drew.
-
-        Raises
-        ------
-        ServerLost, DeadlineExceeded, ClusterError: a server did not answer; names it.
-        """
+        """Join what the rank and the servers drew for a relation, in the order of destinations;
+        ServerLost, DeadlineExceeded or ClusterError of a server that did not answer."""
         split = self._splits[relation]
         self._wait()
         if not split.others:
@@ -159,16 +125,8 @@ class Draws:
         return _reorder(counts, sources, positions, order)
 
     def in_degrees(self, relation: Relation, here: Ids) -> Ids:
-        """Return [n] int64: how many in-edges of each destination are there at its time.
-
-        Parameters
-        ----------
-        here: the in-degrees of the destinations that the rank draws for.
-
-        Raises
-        ------
-        As :meth:`stitch`.
-        """
+        """Return [n] int64: how many in-edges of each destination are there at its time, given
+        those of the destinations here; errors as of :meth:`stitch`."""
         split = self._splits[relation]
         self._wait()
         parts = [here, *(split.draws[server].in_degrees() for server in split.others)]
@@ -177,14 +135,7 @@ class Draws:
 
 @kernel
 def _reorder(counts: Ids, sources: Ids, positions: Ids, order: Ids) -> Drawn:
-    """Reorder lists of drawn edges.
-
-    Parameters
-    ----------
-    counts: [n] int64, lengths of the lists.
-    sources, positions: [edges] int64, the lists one after the other.
-    order: [n] int64, the index of the list that comes at each place.
-    """
+    """Reorder lists of drawn edges of [n] lengths; ``order`` has the list at each place."""
     firsts = np.empty(counts.size, np.int64)
     total = np.int64(0)
     for i in range(counts.size):

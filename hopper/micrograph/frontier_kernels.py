@@ -35,14 +35,8 @@ def draw_hop_of_part(
 ) -> Drawn:
     """Draw from all in-edges as ``draw_edges`` does, and return the edges that are stored here.
 
-    Parameters
-    ----------
-    indptr, indices: CSC of the edges that are here, in global ids.
-    stored: [edges] int64, ascending for each destination: each edge's position in the whole list.
-    degrees: [destinations] int64, lengths of the whole lists.
-    original_ids: [destinations] int64.
-    frontier: [n] int64 global ids of destinations.
-    fanout: neighbors a destination; -1 = all.
+    Of ``degrees`` edges in a whole list, those in the CSC are here, at the positions ``stored``,
+    which ascend. Frontier and sources have global ids. Fanout -1 = all.
     """
     now, later, dependence, elapsed = key
     size = frontier.size
@@ -88,17 +82,11 @@ def keep_edges(drawn: Drawn, chosen: NDArray[np.bool_]) -> Drawn:
 def discover(
     sources: NDArray[np.int64], table: NDArray[np.int32], known: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give every source its frontier row; new nodes get rows in order of first appearance.
+    """Give every source its frontier row: new nodes get rows from ``known`` on, in order of first
+    appearance.
 
-    Parameters
-    ----------
-    sources: [edges] int64 node ids.
-    table: [nodes] int32, row of every known node, ``UNSEEN`` otherwise; updated.
-    known: number of rows in use.
-
-    Returns
-    -------
-    [edges] int64 rows, and [new] int64 ids of the new nodes: the i-th has row ``known + i``.
+    ``table`` has the row of every known node, else ``UNSEEN``, and is updated. Returns [edges]
+    rows, and the [new] ids.
     """
     rows = np.empty(sources.size, np.int64)
     new_nodes = np.empty(sources.size + 1, np.int64)

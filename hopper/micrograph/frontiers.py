@@ -1,43 +1,110 @@
-"""The frontiers of a subgraph, which grow from hop to hop."""
+"""The frontiers of a subgraph, which grow from hop to hop, and the tables of their rows."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.micrograph.row_tables import RowTable
-from hopper.micrograph.versions import Versions
+from cache_server.draw import mix
+from cache_server.kernel import kernel
+from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
+
+Ids = NDArray[np.int64]
+_SLOTS_A_ROW: Final = 2
+_FEWEST_SLOTS: Final = 1024
+
+
+class RowTable(Protocol):
+    """The frontier rows of a type's nodes or versions, all unseen at first.
+
+    Versions are those of :meth:`hopper.micrograph.sample.NeighborSampler.versions`.
+    """
+
+    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
+        """Give rows to versions that have none, in order of first appearance, from ``known`` on;
+        return [n] int64 rows of all, and [new] int64 new versions."""
+
+    def rows(self, known: Ids) -> Ids:
+        """Return [n] int64: the rows of versions that have been discovered."""
+
+    def clear(self, known: Ids) -> None:
+        """Forget all rows, given [m] int64, all versions that have one."""
+
+
+class DenseTable:
+    """A :class:`RowTable` of ids below ``count``, with an entry for every id."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = np.full(count, UNSEEN, np.int32)
+
+    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
+        """Give rows to new ids; see :meth:`RowTable.discover`."""
+        rows, new_ids = discover(versions, self._rows, known)
+        return rows, new_ids
+
+    def rows(self, known: Ids) -> Ids:
+        """Return [n] int64: the rows of discovered ids."""
+        return self._rows[known].astype(np.int64)
+
+    def clear(self, known: Ids) -> None:
+        """Clear the entries of all discovered ids."""
+        forget(known, self._rows)
+
+
+class HashTable:
+    """A :class:`RowTable` of any int64, with entries for discovered versions only."""
+
+    def __init__(self) -> None:
+        self._keys = np.empty(_FEWEST_SLOTS, np.int64)
+        self._rows = np.full(_FEWEST_SLOTS, UNSEEN, np.int64)
+        self._size = 0
+
+    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
+        """Give rows to new versions; see :meth:`RowTable.discover`."""
+        needed = _SLOTS_A_ROW * (self._size + versions.size)
+        if needed > self._rows.size:
+            slots = 1 << int(needed - 1).bit_length()
+            keys, rows = np.empty(slots, np.int64), np.full(slots, UNSEEN, np.int64)
+            _move(self._keys, self._rows, keys, rows)
+            self._keys, self._rows = keys, rows
+        version_rows, new_versions = _discover(versions, self._keys, self._rows, known)
+        self._size += new_versions.size
+        return version_rows, new_versions
+
+    def rows(self, known: Ids) -> Ids:
+        """Return [n] int64: the rows of discovered versions."""
+        known_rows: Ids = _look_up(known, self._keys, self._rows)
+        return known_rows
+
+    def clear(self, known: Ids) -> None:
+        """Clear the whole table."""
+        if self._size:
+            self._rows.fill(UNSEEN)
+            self._size = 0
 
 
 class Frontiers:
-    """The versions that are known at a hop, by node type, each with a row.
-
-    Parameters
-    ----------
-    tables: by node type, an empty table of rows.
-
-    Attributes
-    ----------
-    reached: the number of versions so far, by node type.
-    """
+    """The versions that are known at a hop, by node type, each with a row in an empty table."""
 
     def __init__(self, tables: Mapping[str, RowTable]) -> None:
         self._tables = tables
         self._parts = {node_type: [np.empty(0, np.int64)] for node_type in tables}
         self.reached = dict.fromkeys(tables, 0)
+        """by node type, the number of versions so far"""
 
-    def add(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
+    def add(self, node_type: str, versions: Ids) -> Ids:
         """Add the new ones of some versions, and return [n] int64: the rows of all of them."""
         rows, new_versions = self._tables[node_type].discover(versions, self.reached[node_type])
         self._parts[node_type].append(new_versions)
         self.reached[node_type] += new_versions.size
         return rows
 
-    def versions(self) -> dict[str, Versions]:
+    def versions(self) -> dict[str, Ids]:
         """Return, by node type, [n] int64: all versions in order of their rows."""
         return {node_type: np.concatenate(parts) for node_type, parts in self._parts.items()}
 
@@ -59,13 +126,8 @@ class FrontierPool:
     def begin(
         self, node_types: Iterable[str], make_table: Callable[[str], RowTable]
     ) -> Iterator[Frontiers]:
-        """Make empty frontiers. They cannot grow after the context has ended.
-
-        Parameters
-        ----------
-        node_types: the same at every call.
-        make_table: makes an empty table of a node type, if no spare one is left.
-        """
+        """Make empty frontiers of the same types at every call, with spare tables or new ones. They
+        cannot grow after the context has ended."""
         with self._lock:
             tables = self._spare_tables.pop() if self._spare_tables else None
         if tables is None:
@@ -77,3 +139,47 @@ class FrontierPool:
             frontiers.clear_tables()
             with self._lock:
                 self._spare_tables.append(tables)
+
+
+@kernel(inline="always")
+def _slot(key: np.int64, keys: Ids, rows: Ids) -> np.int64:
+    """Return the slot of a key, or the free slot for it; at most half of all slots are in use."""
+    mask = np.uint64(rows.size - 1)
+    slot = mix(np.uint64(key)) & mask
+    while rows[slot] != UNSEEN and keys[slot] != key:
+        slot = (slot + np.uint64(1)) & mask
+    return np.int64(slot)
+
+
+@kernel
+def _discover(versions: Ids, keys: Ids, rows: Ids, known: int) -> tuple[Ids, Ids]:
+    """Do the work of :meth:`HashTable.discover` in a table that is large enough."""
+    version_rows = np.empty(versions.size, np.int64)
+    new_versions = np.empty(versions.size, np.int64)
+    new = 0
+    for i in range(versions.size):
+        slot = _slot(versions[i], keys, rows)
+        if rows[slot] == UNSEEN:
+            keys[slot], rows[slot] = versions[i], known + new
+            new_versions[new] = versions[i]
+            new += 1
+        version_rows[i] = rows[slot]
+    return version_rows, new_versions[:new].copy()
+
+
+@kernel
+def _look_up(known: Ids, keys: Ids, rows: Ids) -> Ids:
+    """Return [n] int64: the rows of versions that the table contains."""
+    known_rows = np.empty(known.size, np.int64)
+    for i in range(known.size):
+        known_rows[i] = rows[_slot(known[i], keys, rows)]
+    return known_rows
+
+
+@kernel
+def _move(keys: Ids, rows: Ids, new_keys: Ids, new_rows: Ids) -> None:
+    """Copy all entries to a larger table."""
+    for i in range(rows.size):
+        if rows[i] != UNSEEN:
+            slot = _slot(keys[i], new_keys, new_rows)
+            new_keys[slot], new_rows[slot] = keys[i], rows[i]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,38 @@ from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
-from hopper.micrograph.frontiers import FrontierPool, Frontiers
-from hopper.micrograph.stored_names import StoredNames
+from hopper.micrograph.frontiers import FrontierPool, Frontiers, HashTable, RowTable
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 from hopper.micrograph.versions import NodeVersions, Versions
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """global ids of the target type, or by node type"""
+MOST_DENSE: Final = 1 << 22
+"""nodes of which a table is small"""
 _MOST_NODES = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """The stored names of relations and node types that a model knows under other names.
+
+    Attributes
+    ----------
+    relations: by name, the stored relation, whose draws are used.
+    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
+        under that name.
+    """
+
+    relations: Mapping[Relation, Relation] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def relation(self, name: Relation) -> Relation:
+        """Return the stored relation of a name."""
+        return self.relations.get(name, name)
+
+    def node_type(self, name: str) -> str:
+        """Return the stored node type of a name."""
+        return self.types.get(name, name)
 
 
 class SamplerOptions(TypedDict, total=False):
@@ -123,7 +147,7 @@ class NeighborSampler(NodeVersions):
                     f"node type {node_type!r} has {ids.size} nodes; at most {_MOST_NODES} can be "
                     "sampled"
                 )
-        super().__init__({name: read_only(ids) for name, ids in original_ids.items()})
+        super().__init__(original_ids)
         # Several names of a relation share its topology.
         views = {id(topology): topology.read_only() for topology in topologies.values()}
         self.topologies = {name: views[id(topologies[name])] for name in sorted(topologies)}
@@ -144,6 +168,7 @@ class NeighborSampler(NodeVersions):
         self.elsewhere: DrawsElsewhere | None = None
         """draws from in-edges that other servers store; None = all are here"""
         self._pool = FrontierPool()
+        self._lists: dict[Relation, NeighborLists] = {}
 
     @classmethod
     def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
@@ -342,26 +367,27 @@ class NeighborSampler(NodeVersions):
         with threads_for(nodes.size):
             if topology.positions is not None and excluded is NOTHING:
                 lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
-                originals = self.original_ids[relation.dst]
-                return draw_hop_of_part(*lists, originals, read_only(nodes), spec.fanout, spec.key)
+                ids = read_only(self.original_ids[relation.dst])
+                return draw_hop_of_part(*lists, ids, read_only(nodes), spec.fanout, spec.key)
             return self.lists(relation).draw(nodes, spec, excluded, until)
 
     def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
         """Replace the global ids of drawn sources by their versions."""
         return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
 
+    def row_table(self, node_type: str) -> RowTable:
+        """Make an empty table, hashed where topology is divided and the type is large."""
+        is_divided = any(topology.stored is not None for topology in self.topologies.values())
+        if is_divided and self.original_ids[node_type].size > MOST_DENSE:
+            return HashTable()
+        return super().row_table(node_type)
+
     def lists(self, relation: Relation) -> NeighborLists:
         """Return the neighbor lists of a relation that are here."""
-        topology = self.topologies[relation]
-        return NeighborLists(
-            topology.indptr,
-            topology.indices,
-            self.original_ids[relation.src],
-            self.original_ids[relation.dst],
-            topology.cumulative_weights,
-            topology.times,
-            topology.by_time,
-        )
+        if relation not in self._lists:
+            ends = (self.original_ids[node_type] for node_type in (relation.src, relation.dst))
+            self._lists[relation] = self.topologies[relation].lists(*ends)
+        return self._lists[relation]
 
     def _draw_everywhere(
         self,
@@ -409,7 +435,7 @@ class NeighborSampler(NodeVersions):
             self.drawn_as.get(relation, relation),
             self.how(hop, relation, moment),
             nodes,
-            self.topologies[relation].has_lists(nodes),
+            self.lists(relation).stored.contains(nodes),
             self.times_of(relation.dst, destinations),
             self.excluded(relation, moment),
         )

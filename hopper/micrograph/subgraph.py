@@ -19,7 +19,6 @@ from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph.pairs import Pairs
 from hopper.ops import StoredRows
 
 _NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}
@@ -70,6 +69,24 @@ class DrawnEdges:
         """Make the object from each hop's indices in the CSC, which may repeat between hops."""
         ids = np.unique(np.concatenate(hops))
         return cls(relation, ids, [np.searchsorted(ids, hop_ids) for hop_ids in hops])
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Labelled edges; or links, each with k negatives that it should score higher than."""
+
+    versions: Mapping[str, NDArray[np.int64]]
+    """by node type, in the order that all ranks use, [n], ascending: the distinct ends, which are
+    the roots"""
+    heads: NDArray[np.int64]
+    tails: NDArray[np.int64]
+    """[links, 1 + k] each: indices of the ends in the concatenated ``versions``. Column 0 is the
+    link itself; labelled edges have no other"""
+    relations: NDArray[np.int64]
+    """[links] index of each link's relation among the target relations"""
+    labels: NDArray[Any]
+    """of links [links, 1 + k] float32: 1 for the link, 0 for a negative, -1 for a pair that does
+    not count; of labelled edges [edges, 1 or classes], as stored"""
 
 
 def pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
@@ -270,7 +287,7 @@ class _NodeFacts:
         """Return [nodes] int64: original ids of a type's nodes."""
         if node_type not in self._arrays:
             subgraph = self.subgraph
-            ids = np.take(subgraph.original_ids[node_type], subgraph.nodes[node_type])
+            ids = subgraph.original_ids[node_type][subgraph.nodes[node_type]]
             self._arrays[node_type] = ids
         return self._arrays[node_type]
 
@@ -294,7 +311,7 @@ class _NodeFacts:
                 'reads none, or another sampler.kind than "temporal"'
             )
         if not into:
-            return np.take(topology.out_degrees, subgraph.nodes[relation.src])
+            return topology.out_degrees[subgraph.nodes[relation.src]]
         # Nodes that the last hop discovers are never destinations.
         count = subgraph.sizes[-2][relation.dst]
         nodes = subgraph.nodes[relation.dst][:count]
@@ -303,9 +320,9 @@ class _NodeFacts:
         if subgraph.times and topology.times is not None:
             until = subgraph.times[relation.dst][:count]
             with threads_for(count):
-                arrays = topology.indptr, topology.times, nodes, until
+                arrays = topology.indptr, topology.times, topology.rows(nodes), until
                 return count_until(*map(read_only, arrays))
-        return np.take(topology.in_degrees, nodes)
+        return topology.in_degrees[nodes]
 
 
 class SampledNodes(Nodes):

@@ -19,7 +19,7 @@ from cache_server.sampling_spec import Drawn, ExcludedEdges, Method, SamplingSpe
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.row_tables import HashTable, RowTable
+from hopper.micrograph.frontiers import HashTable, RowTable
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 Ids = NDArray[np.int64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cache_server.sampling_spec import Drawn
 from hopper.graph.schema import Relation
-from hopper.micrograph.row_tables import DenseTable, RowTable
+from hopper.micrograph.frontiers import DenseTable, RowTable
 
 Versions = NDArray[np.int64]
 """versions of nodes of one type, as :meth:`NodeVersions.versions` makes them"""

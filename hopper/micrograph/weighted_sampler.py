@@ -27,12 +27,12 @@ Ids = NDArray[np.int64]
 
 
 class Destinations(NamedTuple):
-    """Destinations ([n] int64 global ids) with all edges that were drawn for them, in that order.
+    """Destinations ([n] int64 rows of lists) with all edges drawn for them, in that order.
 
     Offsets are [n + 1] int64, and positions in the neighbor lists [edges] int64.
     """
 
-    nodes: Ids
+    rows: Ids
     offsets: Ids
     positions: Ids
 
@@ -121,8 +121,9 @@ class WeightedSampler(ReplacementSampler):
         if topology.cumulative_weights is None:
             by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
             return block.to_edges(by_destination)
-        drawn = destinations, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
-        excluded = ExcludedEdges(*map(read_only, self.excluded(relation, moment)))
+        rows, excluded = topology.rows(destinations), self.excluded(relation, moment)
+        drawn = rows, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
+        skipped = excluded._replace(nodes=topology.rows(excluded.nodes))
         with threads_for(destinations.size):
             inverse = weigh_drawn(
                 read_only(topology.indptr),
@@ -130,7 +131,7 @@ class WeightedSampler(ReplacementSampler):
                 Destinations(*map(read_only, drawn)),
                 fanout,
                 self._replace,
-                excluded,
+                ExcludedEdges(*map(read_only, skipped)),
             )
         return to_device(inverse, block.device)
 
@@ -169,13 +170,14 @@ def weigh_drawn(
     Parameters
     ----------
     indptr, sums: bounds of the lists, and running sums of weights within them.
+    excluded: with rows for nodes.
     """
-    destinations, offsets, positions = drawn
-    skipped_nodes, bounds, places, _, _ = excluded
+    rows, offsets, positions = drawn
+    skipped_rows, bounds, places, _, _ = excluded
     counts = np.ones(positions.size, np.float64)
-    for i in numba.prange(destinations.size):
-        first, last = indptr[destinations[i]], indptr[destinations[i] + 1]
-        begin, end = find_range(destinations[i], skipped_nodes, bounds)
+    for i in numba.prange(rows.size):
+        first, last = indptr[rows[i]], indptr[rows[i] + 1]
+        begin, end = find_range(rows[i], skipped_rows, bounds)
         start, stop = offsets[i], offsets[i + 1]
         if start == stop or (last - first - (end - begin) <= fanout and not replace):
             continue

@@ -21,7 +21,7 @@ def make_examples(kind: TargetKind, classes: int) -> tuple[Tensor, Tensor]:
     -------
     The logits [7, classes], float64, and the labels: [7] int64 for classes, otherwise [7, classes]
     float64. For links, logits and labels are [7, 4], as in
-    :class:`hopper.micrograph.pairs.Pairs`.
+    :class:`hopper.micrograph.subgraph.Pairs`.
     """
     generator = torch.Generator().manual_seed(0)
     if kind == "link":

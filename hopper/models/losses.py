@@ -42,7 +42,7 @@ class Loss(Protocol):
         logits: [n, classes], float32 or float64. For links [n, 1 + k], the scores of each link and
             of its negatives.
         labels: [n] int64 for kind "class". Otherwise they have the shape and dtype of logits. For
-            links they are as in :class:`hopper.micrograph.pairs.Pairs`.
+            links they are as in :class:`hopper.micrograph.subgraph.Pairs`.
         """
         ...
 

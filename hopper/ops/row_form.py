@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from cache_server.row_form import SCALE_BYTES
+from cache_server.feature_codec import SCALE_BYTES
 
 _UNREAD: Final = (torch.uint16, torch.int8)
 """The dtypes of stored rows that torch cannot read as numbers directly."""
@@ -17,7 +17,7 @@ def to_floats(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert stored rows of any form, or floats, to [n, dim] in a floating dtype.
 
     Rows of int8 are always multiplied by their scale in float32, so that a row has the same numbers
-    in every run (:mod:`cache_server.row_form`).
+    in every run (:mod:`cache_server.feature_codec`).
     """
     if rows.dtype == torch.uint16:
         return rows.view(torch.bfloat16).to(dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.micrograph.row_tables import RowTable
+from hopper.micrograph.frontiers import RowTable
 
 Ids = NDArray[np.int64]
 

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.schema import GraphSchema
-from hopper.partition.metis import Backend
+from hopper.partition.metis import Adjacency, Backend
 from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
-from hopper.partition.symmetrize import Adjacency
 from hopper.partition.training import SplitGraph, training_roots
 
 Ids = NDArray[np.int64]
@@ -56,7 +55,7 @@ class Balance:
         full: Callable[..., NDArray[Any]] = np.zeros,
     ) -> Balance:
         """Count the roots of the splits that are balanced, in arrays that ``full`` makes."""
-        splits = {"train", *(name for name in chosen if name not in (TYPES, EDGES))}
+        splits = {"train", *chosen} - {TYPES, EDGES}
         roots = {split: training_roots(graph, split, full) for split in sorted(splits)}
         return cls(roots, tuple(chosen))
 
@@ -80,20 +79,17 @@ class Balance:
         classes, degrees = balance_classes(graph.schema, self.training), np.diff(adjacency.indptr)
         if backend == "pymetis":
             return combined_weight(degrees, classes)[:, np.newaxis]
-        in_class = [classes == number for number in np.unique(classes)]
-        class_degrees = (np.where(mask, degrees, 0) for mask in in_class)
-        return np.stack([*in_class, *class_degrees], 1, dtype=np.int64)
+        in_class = classes[:, np.newaxis] == np.unique(classes)
+        return np.hstack([in_class, in_class * degrees[:, np.newaxis]], dtype=np.int64)
 
     def balanced_weights(self, graph: EdgesOfTypes) -> Ids:
-        """Return [nodes, constraints] int64: the weights that moves of single nodes keep even.
-
-        They are the chosen constraints, or else nodes by class and in-edges; by stacked id.
-        """
+        """Return [nodes, constraints] int64, by stacked id: the weights that moves of single nodes
+        keep even, which are the chosen constraints, or else nodes by class and in-edges."""
         if self.chosen:
             return self._chosen_columns(graph)
         classes = balance_classes(graph.schema, self.training)
-        in_class = [classes == number for number in np.unique(classes)]
-        return np.stack([*in_class, _in_degrees(graph)], 1, dtype=np.int64)
+        in_class = classes[:, np.newaxis] == np.unique(classes)
+        return np.hstack([in_class, _in_degrees(graph)[:, np.newaxis]], dtype=np.int64)
 
     def _chosen_columns(self, graph: EdgesOfTypes) -> Ids:
         """Return [nodes, constraints] int64: the chosen ones that some node has a weight of."""
@@ -112,8 +108,7 @@ class Balance:
 def check_balance(
     chosen: Sequence[str], schema: GraphSchema, method: str, backend: Backend | None
 ) -> None:
-    """Raise a :class:`RequestError` of a constraint that is unknown or repeated, or of a method or
-    METIS that takes no choice."""
+    """Refuse an unknown or repeated constraint, or a method or METIS that takes no choice."""
     if not chosen:
         return
     choices = [*schema.splits, TYPES, EDGES]
@@ -136,9 +131,8 @@ def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
     """Return the largest number of weights a node that METIS gets."""
     if not chosen:
         return 2 * min(len(schema.node_types) + 1, MOST_CLASSES)
-    others = len(set(chosen) - {TYPES})
     types = len(schema.node_types) if TYPES in chosen else 1
-    return min(MOST_CONSTRAINTS, types + others)
+    return min(MOST_CONSTRAINTS, types + len(set(chosen) - {TYPES}))
 
 
 def room_of(totals: Ids, servers: int) -> Ids:
@@ -157,24 +151,22 @@ def _in_degrees(graph: EdgesOfTypes) -> Ids:
 
 
 def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
-    """Return a column [nodes] with ones at each type's nodes; a single one if types are not chosen.
-
-    With more types than METIS has room for, the smallest types share the last column.
-    """
+    """Return a column [nodes] with ones at each type's nodes, or a single one for all types; the
+    smallest types share the last column if METIS has no room for more."""
     most = 1
     if TYPES in chosen:
         most = number_of_constraints(schema, chosen) - len(set(chosen) - {TYPES})
     columns = [np.zeros(count_nodes(schema), np.int64) for _ in range(most)]
-    for rank, (start, stop) in enumerate(_by_size(schema)):
-        columns[min(rank, most - 1)][start:stop] = 1
+    for rank, nodes in enumerate(_by_size(schema)):
+        columns[min(rank, most - 1)][nodes] = 1
     return columns
 
 
-def _by_size(schema: GraphSchema) -> list[tuple[int, int]]:
-    """Return the stacked ids of each node type as a range, the largest type first."""
+def _by_size(schema: GraphSchema) -> list[slice]:
+    """Return the stacked ids of each node type, the largest type first."""
     types, starts = schema.node_types, type_starts(schema)
     names = sorted(types, key=lambda name: -types[name].count)
-    return [(starts[name], starts[name] + types[name].count) for name in names]
+    return [slice(starts[name], starts[name] + types[name].count) for name in names]
 
 
 def balance_classes(
@@ -187,8 +179,8 @@ def balance_classes(
     than METIS has constraints for, the smallest types share the last class.
     """
     classes = np.zeros(count_nodes(schema), np.int64) if out is None else out
-    for rank, (start, stop) in enumerate(_by_size(schema)):
-        classes[start:stop] = min(rank + 1, MOST_CLASSES - 1)
+    for rank, nodes in enumerate(_by_size(schema)):
+        classes[nodes] = min(rank + 1, MOST_CLASSES - 1)
     target = type_starts(schema)[schema.target_type()]
     for first, counts in iter_pieces(roots):
         classes[target + first : target + first + counts.size][counts > 0] = 0

@@ -7,7 +7,6 @@ finds the home of a node.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from hopper.errors import GraphError
 
 
 class PartitionBook:
-    """Maps global ids of each node type to servers and local rows.
+    """Maps global ids of each node type to servers.
 
     Parameters
     ----------
@@ -40,11 +39,14 @@ class PartitionBook:
         if servers < 1:
             raise GraphError(f"{where}: field 'servers': expected at least 1, found {servers}")
         self.servers = servers
-        self.offsets: dict[str, NDArray[np.int64]] = {
-            node_type: _check_offsets(servers, values, f"{where}: field 'offsets.{node_type}'")
-            for node_type, values in offsets.items()
-        }
+        self.offsets = {name: np.array(bounds, np.int64) for name, bounds in offsets.items()}
         self._where = where
+        for name, bounds in self.offsets.items():
+            if bounds.shape != (servers + 1,) or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+                raise GraphError(
+                    f"{where}: field 'offsets.{name}': expected {servers + 1} ascending integers "
+                    f"from 0, found {bounds.tolist()!s:.200}"
+                )
 
     def home(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return [n] int64: the server that stores each node."""
@@ -57,16 +59,6 @@ class PartitionBook:
                 )
         # "right" steps over servers that own no node of this type.
         return np.searchsorted(offsets, ids, side="right") - 1
-
-    def row(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [n] int64: each node's local row on its home."""
-        ids = np.asarray(global_ids, dtype=np.int64)
-        return ids - self._offsets(node_type)[self.home(node_type, ids)]
-
-    def count(self, node_type: str, server: int) -> int:
-        """Return the number of nodes of a type that a server stores."""
-        first, stop = self.range(node_type, server)
-        return stop - first
 
     def range(self, node_type: str, server: int) -> tuple[int, int]:
         """Return the range [first, stop) of global ids that a server stores."""
@@ -86,19 +78,3 @@ class PartitionBook:
                 f"{self._where}: unknown node type {node_type!r}, expected one of: {names}"
             )
         return self.offsets[node_type]
-
-
-def _check_offsets(servers: int, values: Any, field: str) -> NDArray[np.int64]:
-    try:
-        offsets = np.array(values)
-    except ValueError:
-        raise GraphError(f"{field}: expected a list of {servers + 1} integers") from None
-    if offsets.shape != (servers + 1,) or offsets.dtype.kind not in "iu":
-        raise GraphError(
-            f"{field}: expected {servers + 1} integers, found shape {offsets.shape} "
-            f"of {offsets.dtype}"
-        )
-    offsets = offsets.astype(np.int64)
-    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise GraphError(f"{field}: expected ascending integers from 0, found {offsets.tolist()}")
-    return offsets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,12 @@ from hopper.graph import layout
 from hopper.graph.array_file import create_array, iter_pieces, open_array, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
-from hopper.partition.file_names import map_file
+from hopper.partition.file_names import MAP_NAMES, MapName, map_file
 
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class IdMaps:
+class IdMaps(NamedTuple):
     """The two maps of a node type's ids, as memory maps, and the bounds of each server's ids."""
 
     offsets: Ids
@@ -34,10 +33,8 @@ class IdMaps:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The input of every part of a partitioned directory.
-
-    The shared files are written, so a process that can read these folders can build any part.
-    """
+    """The input of every part of a partitioned directory; a process that can read these folders can
+    build any part."""
 
     graph: GraphDirectory
     work: Path
@@ -53,15 +50,15 @@ class BuildContext:
     @cached_property
     def maps(self) -> dict[str, IdMaps]:
         """The maps of ids of every node type."""
-        return {name: self._open_maps(name) for name in self.offsets}
 
-    def _open_maps(self, node_type: str) -> IdMaps:
-        offsets = self.offsets[node_type]
-        original_ids, global_ids = (
-            open_array(map_file(self.work, node_type, name), name, np.int64, (int(offsets[-1]),))
-            for name in ("original_ids", "global_ids")
-        )
-        return IdMaps(offsets, original_ids, global_ids)
+        def open_map(node_type: str, name: MapName) -> Ids:
+            count = int(self.offsets[node_type][-1])
+            return open_array(map_file(self.work, node_type, name), name, np.int64, (count,))
+
+        return {
+            node_type: IdMaps(offsets, *(open_map(node_type, name) for name in MAP_NAMES))
+            for node_type, offsets in self.offsets.items()
+        }
 
     def whole(self, relation: Relation, name: layout.StoredArray) -> NDArray[Any]:
         """Map an array of a relation's whole topology in global ids, while it is there."""
@@ -87,8 +84,7 @@ def number_nodes(homes: NDArray[np.int32], servers: int, work: Path, node_type: 
         counts += np.bincount(piece, minlength=servers)
     offsets = np.concatenate(([0], np.cumsum(counts)))
     original_ids, global_ids = (
-        create_array(map_file(work, node_type, name), np.int64, (homes.size,))
-        for name in ("original_ids", "global_ids")
+        create_array(map_file(work, node_type, name), np.int64, (homes.size,)) for name in MAP_NAMES
     )
     _deal(homes, offsets[:-1].copy(), np.asarray(global_ids), np.asarray(original_ids))
     release_pages(original_ids, global_ids, homes)

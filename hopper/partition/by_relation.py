@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
@@ -26,7 +27,7 @@ from hopper.partition.file_names import (
     server_folder,
     stored_ids_file,
 )
-from hopper.partition.layout import Layout, StoredIds
+from hopper.partition.layout import Layout, StoredTopologies
 
 
 class ByRelation(Layout):
@@ -39,7 +40,6 @@ class ByRelation(Layout):
 
     name = "by_relation"
     reads_remote_rows = False
-    is_renumbered = False
     _identities: ClassVar[WeakValueDictionary[int, NDArray[np.int64]]] = WeakValueDictionary()
     """maps of ids that do not change, by length, shared as long as they are in use"""
 
@@ -47,9 +47,8 @@ class ByRelation(Layout):
         self, path: Path, schema: GraphSchema, book: PartitionBook, description: Description
     ) -> None:
         super().__init__(path, schema, book, description)
-        where = str(path / DESCRIPTION_FILE)
         self._layers = description.meta.layers if description.meta else 0
-        self.partitions = description.partitions(schema, where)
+        self.partitions = description.partitions(schema, str(path / DESCRIPTION_FILE))
         stored = {r for partition in self.partitions for r in partition.relations}
         self.relations = [r for r in schema.ordered_relations() if r in stored]
         self._stored_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
@@ -64,7 +63,7 @@ class ByRelation(Layout):
         if server is None and relation in self._schema.target_relations:
             return self._open(self.path, relation, edges)
         holders = self._find_holders(relation, server)
-        whole = [holder for holder in holders if self.partitions[holder].part.parts == 1]
+        whole = [holder for holder in holders if self.partitions[holder].is_whole]
         if server is None and not whole:
             return self._join_parts(relation, holders)
         folder = server_folder(self.path, (whole or holders)[0])
@@ -72,13 +71,13 @@ class ByRelation(Layout):
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
         """Map the in-edges of roots that a server stores of one of its root relations."""
-        if self.partitions[server].part.parts == 1:
+        if self.partitions[server].is_whole:
             return self.topology(relation, server)
         folder = server_folder(self.path, server) / ROOTS_FOLDER
         part = open_topology(folder, relation, None, *self._counts(relation))
         file = layout.topology_file(folder, relation, "positions")
-        what = f"positions of {relation}"
-        positions = open_array(file, what, layout.ID_DTYPES, part.indices.shape)
+        shape = part.indices.shape
+        positions = open_array(file, f"positions of {relation}", layout.ID_DTYPES, shape)
         return replace(part, positions=positions)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
@@ -91,8 +90,7 @@ class ByRelation(Layout):
             file = layout.split_file(self.path, name)
             is_root[open_array(file, f"split {name}", np.int64, (count,))] = True
         indptr = np.concatenate(([0], np.cumsum(np.where(is_root, part.in_degrees, 0))))
-        folder = server_folder(self.path, server) / ROOTS_FOLDER
-        arrays: dict[str, Any] = {}
+        folder, arrays = server_folder(self.path, server) / ROOTS_FOLDER, dict[str, Any]()
         for array, dtype in layout.draw_arrays(self._schema, relation).items():
             file, what = layout.topology_file(folder, relation, array), f"{array} of {relation}"
             arrays[array] = open_array(file, what, dtype, (int(indptr[-1]),))
@@ -109,9 +107,7 @@ class ByRelation(Layout):
             **arrays,
         )
 
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
         """Iterate over the target relations, and the relations and parts of some servers."""
         for relation in self._schema.target_relations:
             yield self.topology(relation, None), relation, self.path
@@ -119,21 +115,18 @@ class ByRelation(Layout):
             partition, folder = self.partitions[server], server_folder(self.path, server)
             for relation in partition.relations:
                 yield self.topology(relation, server), relation, folder
-            for relation in partition.roots if partition.part.parts > 1 else ():
+            for relation in () if partition.is_whole else partition.roots:
                 yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
 
     def stored(self, table: str, server: int) -> StoredIds:
         """Return the stored nodes or edges of a type or relation: all, those of a part, or none."""
         partition, total = self.partitions[server], self._book.total(table)
-        is_whole = partition.part.parts == 1
         if table not in self._schema.node_types:
             # A server stores all edges or none here; features of parts are read in another way.
             has_relation = any(str(relation) == table for relation in partition.relations)
-            return StoredIds(0, total if has_relation and is_whole else 0)
-        if table not in partition.node_types:
-            return StoredIds(0, 0)
-        if is_whole:
-            return StoredIds(0, total)
+            return StoredIds(0, total if has_relation and partition.is_whole else 0)
+        if table not in partition.node_types or partition.is_whole:
+            return StoredIds(0, total if table in partition.node_types else 0)
         if (table, server) not in self._stored_ids:
             file = stored_ids_file(server_folder(self.path, server), table)
             what, shape = f"ids of the stored rows of {table}", (partition.stored[table],)
@@ -172,19 +165,16 @@ class ByRelation(Layout):
         # Several parts may have the same edge, which is taken once. A node's list is whole wherever
         # it is stored, so its edges have the same positions.
         place, edges = np.unique(np.concatenate(places), return_index=True)
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part, _ in pairs])[edges]
+            for name in ("indices", "edge_ids")
+        }
         for name in layout.draw_arrays(self._schema, relation):
             values = zip(pairs, list_indices, strict=True)
             parts = [getattr(lists, name)[indices] for (_, lists), indices in values]
             arrays[name] = np.concatenate(parts)[edges]
-        return Topology(
-            indptr=np.searchsorted(place, bounds),
-            indices=np.concatenate([part.indices for part, _ in pairs])[edges],
-            edge_ids=np.concatenate([part.edge_ids for part, _ in pairs])[edges],
-            in_degrees=degrees,
-            out_degrees=pairs[0][0].out_degrees,
-            **arrays,
-        )
+        indptr, out_degrees = np.searchsorted(place, bounds), pairs[0][0].out_degrees
+        return Topology(indptr, in_degrees=degrees, out_degrees=out_degrees, **arrays)
 
     def _find_holders(self, relation: Relation, server: int | None) -> list[int]:
         """Find the servers that store a relation, among all or one."""

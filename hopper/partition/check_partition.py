@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from hopper.graph.check_topology import check_bounds, check_lists
 from hopper.graph.check_values import check_labels, check_split, find_outside
 from hopper.graph.layout import link_labels_file, links_file, split_file
 from hopper.partition.by_node import DividedTopology
-from hopper.partition.file_names import MapName, map_file, server_folder
+from hopper.partition.file_names import MAP_NAMES, MapName, map_file
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 
@@ -23,12 +22,10 @@ def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
     :class:`GraphError` names file and index of what does not fit."""
     for topology, relation, folder in graph.layout.stored_topologies(servers):
         check_bounds(topology, relation, folder)
-    if isinstance(graph.layout, DividedTopology):
-        for relation, server in itertools.product(graph.relations, servers):
-            first, stop = graph.book.range(relation.dst, server)
-            topology, folder = graph.topology(relation, server), server_folder(graph.path, server)
-            check_lists(topology, relation, folder, first, stop)
-    for node_type in graph.schema.node_types if graph.layout.is_renumbered else ():
+        if isinstance(graph.layout, DividedTopology):
+            check_lists(topology, relation, folder)
+    # Where relations are divided, nodes keep their ids.
+    for node_type in () if graph.partitions else graph.schema.node_types:
         _check_maps(graph, node_type)
     for name in graph.schema.splits:
         where = f"{split_file(graph.path, name)}: split {name}"
@@ -63,12 +60,10 @@ def _check_links(graph: PartitionedGraph, split: str) -> None:
 
 def _check_maps(graph: PartitionedGraph, node_type: str) -> None:
     """Check that the two maps of a node type are inverse to each other."""
-    maps: dict[MapName, NDArray[np.int64]] = {
-        "original_ids": graph.original_ids(node_type),
-        "global_ids": graph.global_ids(node_type),
-    }
-    where = {n: f"{map_file(graph.path, node_type, n)}: {n} of {node_type}" for n in maps}
-    for name, ids in maps.items():
+    maps, where = dict[MapName, NDArray[np.int64]](), dict[MapName, str]()
+    for name in MAP_NAMES:
+        ids = maps[name] = graph.layout.map(node_type, name)
+        where[name] = f"{map_file(graph.path, node_type, name)}: {name} of {node_type}"
         index = find_outside(ids, 0, ids.size)
         if index >= 0:
             raise GraphError(

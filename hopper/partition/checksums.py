@@ -28,8 +28,6 @@ from hopper.graph.json_file import read_json
 from hopper.partition.file_names import DESCRIPTION_FILE, server_folder
 
 CHECKSUMS_FILE: Final = "checksums.json"
-SCHEMA_VERSION: Final = 1
-Verify = Literal["quick", "full", "off"]
 
 _ROW_FOLDERS: Final = frozenset({"features", "edge_features"})
 _SERVER: Final = re.compile(r"server-(\d+)")
@@ -55,15 +53,14 @@ class Checksums(BaseModel):
 def seal_directory(work: Path) -> None:
     """Write ``checksums.json`` as the last file of a partitioned directory, and the fingerprint
     into the servers' ``shard.json``."""
-    paths = sorted(path for path in work.rglob("*") if path.is_file())
-    parts = {path.relative_to(work).as_posix(): path for path in paths}
-    manifests = {name: path for name, path in parts.items() if path.name == MANIFEST}
-    files = _compute_checksums({n: path for n, path in parts.items() if n not in manifests})
+    paths = {file.relative_to(work).as_posix(): file for file in work.rglob("*") if file.is_file()}
+    manifests = {name: paths.pop(name) for name in list(paths) if paths[name].name == MANIFEST}
+    files = _compute_checksums(paths)
     division = _digest({name: file for name, file in files.items() if name != DESCRIPTION_FILE})
-    for path in manifests.values():
-        set_division(path.parent, division)
+    for manifest in manifests.values():
+        set_division(manifest.parent, division)
     files |= _compute_checksums(manifests)
-    content = {"schema": SCHEMA_VERSION, "division": division, "files": files}
+    content = {"schema": 1, "division": division, "files": files}
     content["checksum"] = _digest(content)
     (work / CHECKSUMS_FILE).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
@@ -90,35 +87,33 @@ def read_division(path: Path) -> str:
 
 
 def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
-    """Check the sizes of all files that some servers need, and return these by relative path."""
+    """Check the sizes of all files that some servers need, and return these by relative path.
+
+    Folders of other servers may be missing, because a machine may have a copy of the files that it
+    needs. A :class:`GraphError` names a file that is missing or altered, as in other checks.
+    """
     files = read_checksums(path).files
     required = {name: file for name, file in files.items() if _is_needed(name, path, servers)}
     for name, expected in required.items():
-        file = path / name
-        with _name_in_errors(file):
-            if not file.is_file():
-                raise GraphError(f"{file}: missing file, or no file")
-            size = file.stat().st_size
-        if size != expected.size:
-            raise _altered(file, f"{expected.size:,} bytes", f"{size:,}")
+        with _name_in_errors(path / name):
+            if not (path / name).is_file():
+                raise GraphError(f"{path / name}: missing file, or no file")
+            size = (path / name).stat().st_size
+        _compare(path / name, f"{expected.size:,} bytes", f"{size:,} bytes")
     return required
 
 
 def check_structure(path: Path, servers: Sequence[int]) -> None:
-    """Check the sizes of all files, and the checksums of all files but rows of features.
-
-    Only the folders of these servers must be there, because a machine may have a copy of the files
-    that it needs. A :class:`GraphError` names a file that is missing or altered.
-    """
+    """Check the sizes of all files, and the checksums of all files but rows of features."""
     files = check_sizes(path, servers)
 
     def check(name: str) -> None:
         with _name_in_errors(path / name):
-            _compare(path / name, files[name], file_checksum(path / name))
+            checksum = file_checksum(path / name)
+        _compare(path / name, f"checksum {files[name].checksum}", f"checksum {checksum}")
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
-        for _ in pool.map(check, [name for name in files if not _is_rows(name)]):
-            pass
+        list(pool.map(check, [name for name in files if not _is_rows(name)]))
 
 
 def check_rows(
@@ -127,8 +122,7 @@ def check_rows(
     """Check the checksums of rows of features, and return whether everything was checked.
 
     Files that do not fit memory together leave no pages in the page cache, where they would take
-    the place of rows that are read again. A :class:`GraphError` names a file that is missing or
-    altered.
+    the place of rows that are read again.
 
     Parameters
     ----------
@@ -140,8 +134,7 @@ def check_rows(
         for name, expected in read_checksums(path).files.items()
         if _is_rows(name) and _is_needed(name, path, servers)
     }
-    leave_no_pages = exceed_memory(sum(expected.size for expected in files.values()))
-    nbytes = 0
+    leave_no_pages, nbytes = exceed_memory(sum(file.size for file in files.values())), 0
     for name, expected in files.items():
         digest = xxhash.xxh3_128()
         with _name_in_errors(path / name), (path / name).open("rb", buffering=0) as stream:
@@ -153,18 +146,18 @@ def check_rows(
                 nbytes += len(piece)
                 if not go_on(nbytes):
                     return False
-        _compare(path / name, expected, digest.hexdigest())
+        found = f"checksum {digest.hexdigest()}"
+        _compare(path / name, f"checksum {expected.checksum}", found)
     return True
 
 
 def _compute_checksums(paths: Mapping[str, Path]) -> dict[str, Any]:
     """Compute bytes and checksums by name; a file with several names is read once."""
     stats = {name: path.stat() for name, path in paths.items()}
-    files = {name: (stat.st_dev, stat.st_ino) for name, stat in stats.items()}
-    distinct = {files[name]: path for name, path in paths.items()}
+    distinct = {(stat.st_dev, stat.st_ino): paths[name] for name, stat in stats.items()}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
         digests = dict(zip(distinct, pool.map(file_checksum, distinct.values()), strict=True))
-    return {name: [stats[name].st_size, digests[file]] for name, file in files.items()}
+    return {n: [stat.st_size, digests[stat.st_dev, stat.st_ino]] for n, stat in stats.items()}
 
 
 def _digest(content: Any) -> str:
@@ -185,16 +178,12 @@ def _is_needed(name: str, path: Path, servers: Sequence[int]) -> bool:
     return server_folder(path, int(match[1])).is_dir() and not _is_rows(name)
 
 
-def _compare(file: Path, expected: FileChecksum, checksum: str) -> None:
-    if checksum != expected.checksum:
-        raise _altered(file, f"checksum {expected.checksum}", checksum)
-
-
-def _altered(file: Path, expected: str, found: str) -> GraphError:
-    return GraphError(
-        f"{file}: altered since it was written: expected {expected}, found {found}; copy it anew, "
-        "or divide the graph again"
-    )
+def _compare(file: Path, expected: str, found: str) -> None:
+    if found != expected:
+        raise GraphError(
+            f"{file}: altered since it was written: expected {expected}, found {found}; copy it "
+            "anew, or divide the graph again"
+        )
 
 
 @contextmanager

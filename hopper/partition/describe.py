@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
+from hopper.partition.build_context import BuildContext
 from hopper.partition.description import PARTITION_SCHEMA_VERSION
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.partitioner import Assignment
+from hopper.partition.partitioner import Assigner
 from hopper.partition.training import SplitGraph, count_roots
 
 Counts = NDArray[np.int64]
@@ -20,42 +20,44 @@ _NODES_AT_ONCE: Final = 1 << 20
 
 
 def describe(
-    graph: GraphDirectory,
-    assignment: Assignment,
-    offsets: Mapping[str, Counts],
+    context: BuildContext,
+    assigner: Assigner,
+    seed: int,
     edge_counts: Sequence[Mapping[Relation, tuple[int, int]]],
     feature_bytes: Sequence[int],
 ) -> dict[str, Any]:
     """Make what partition.json says of a division of nodes, of which ``edge_counts`` are, by server
     and relation, numbers of edges into its nodes and of cut edges among them."""
-    servers, schema = len(feature_bytes), graph.schema
-    homes = assignment.homes[schema.target_type()]
-    train = count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))
-    nodes = sum((np.diff(bounds) for bounds in offsets.values()), np.zeros(servers, np.int64))
-    in_edges = {
-        relation: [part[relation][0] for part in edge_counts] for relation in schema.relations
+    schema, servers, offsets = context.graph.schema, context.servers, context.offsets
+    target = context.maps[schema.target_type()]
+
+    def home_of(ids: Counts) -> Counts:
+        return np.searchsorted(target.offsets[1:], target.global_ids[ids], side="right")
+
+    in_edges = {r: np.array([part[r][0] for part in edge_counts]) for r in schema.relations}
+    cut = {r: sum(part[r][1] for part in edge_counts) for r in schema.relations}
+    nothing = np.zeros(servers, np.int64)
+    of_servers = {
+        "nodes": sum(map(np.diff, offsets.values()), nothing),
+        "edges": sum(in_edges.values(), nothing),
+        "train": count_roots(context.graph, "train", servers, home_of),
     }
-    cut = {
-        relation: sum(part[relation][1] for part in edge_counts) for relation in schema.relations
-    }
-    edges = sum(map(np.array, in_edges.values()), np.zeros(servers, np.int64))
-    of_servers = {"nodes": nodes, "edges": edges, "train": train}
     columns = of_servers | {"feature_bytes": np.array(feature_bytes)}
     return {
         "schema": PARTITION_SCHEMA_VERSION,
         "graph": schema.name,
-        "method": assignment.method,
-        "backend": assignment.backend,
+        "method": assigner.method,
+        "backend": assigner.library,
         "servers": servers,
-        "seed": assignment.seed,
-        "seed_used": assignment.seed_used,
+        "seed": seed,
+        "seed_used": assigner.uses_seed(servers),
         "offsets": {node_type: bounds.tolist() for node_type, bounds in offsets.items()},
         "edge_offsets": {
             str(relation): [0, *np.cumsum(counts).tolist()]
             for relation, counts in in_edges.items()
             if schema.relations[relation].feature_dim is not None
         },
-        "edge_cut": _fraction(sum(cut.values()), int(edges.sum())),
+        "edge_cut": _fraction(sum(cut.values()), int(of_servers["edges"].sum())),
         "edge_cut_by_relation": {
             str(relation): _fraction(count, schema.relations[relation].count)
             for relation, count in cut.items()
@@ -65,7 +67,6 @@ def describe(
             {name: int(counts[server]) for name, counts in columns.items()}
             for server in range(servers)
         ],
-        **({} if assignment.refined is None else {"refined": dict(assignment.refined)}),
     }
 
 
@@ -93,27 +94,25 @@ def _count_shares(
             ids = np.arange(first, min(total, first + _NODES_AT_ONCE))
             ranks = placement.rank_of(name, ids)
             counts += np.bincount(ranks, minlength=owners)
-            for dst_type, indptr in indptrs:
-                if dst_type == name:
-                    degrees = np.diff(indptr[first : first + ids.size + 1])
-                    # These sums are of floats, which are exact below 2**53.
-                    edges += np.bincount(ranks, degrees, owners).astype(np.int64)
+            for indptr in (indptr for dst, indptr in indptrs if dst == name):
+                degrees = np.diff(indptr[first : first + ids.size + 1])
+                # These sums are of floats, which are exact below 2**53.
+                edges += np.bincount(ranks, degrees, owners).astype(np.int64)
     global_ids = divided.global_ids(target)
 
     def owner_of(ids: Counts) -> Counts:
         return placement.rank_of(target, np.asarray(global_ids[ids]))
 
     splits = {split: count_roots(graph, split, owners, owner_of) for split in schema.splits}
-    return {
-        "nodes": {name: counts.tolist() for name, counts in nodes.items()},
-        "edges": edges.tolist(),
-        "splits": {name: counts.tolist() for name, counts in splits.items()},
-        "largest_over_mean": {
-            "nodes": {name: imbalance(counts) for name, counts in nodes.items()},
-            "edges": imbalance(edges),
-            "splits": {name: imbalance(counts) for name, counts in splits.items()},
-        },
-    }
+
+    def per_owner(describe_counts: Callable[[Counts], Any]) -> dict[str, Any]:
+        return {
+            "nodes": {name: describe_counts(counts) for name, counts in nodes.items()},
+            "edges": describe_counts(edges),
+            "splits": {name: describe_counts(counts) for name, counts in splits.items()},
+        }
+
+    return per_owner(np.ndarray.tolist) | {"largest_over_mean": per_owner(imbalance)}
 
 
 def imbalance(shares: Counts) -> float:

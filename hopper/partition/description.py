@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from hopper.graph.json_file import read_json
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.book import PartitionBook
 from hopper.partition.file_names import DESCRIPTION_FILE
+from hopper.whole_files import write_text
 
 PARTITION_SCHEMA_VERSION: Final = 2
 """Version 1 stores every source and edge id in 64 bits, and is still opened."""
@@ -24,10 +24,8 @@ PARTITION_SCHEMA_VERSION: Final = 2
 class Part(NamedTuple):
     """The part of its root relation's edges that a server stores."""
 
-    place: int
-    """index of the part"""
-    parts: int
-    """number of parts"""
+    shard_index: int
+    num_shards: int
 
 
 WHOLE: Final = Part(0, 1)
@@ -35,24 +33,25 @@ WHOLE: Final = Part(0, 1)
 
 @dataclass(frozen=True)
 class ServerPartition:
-    """The part of a graph divided by relation that one server stores.
-
-    Attributes
-    ----------
-    roots: the root relations that it aggregates, in canonical order.
-    place, copies: the server's index among those with the same root relations, and their number.
-    relations, node_types: all relations and node types that it stores.
-    part: its part of a root relation's edges. With several parts there is one root relation.
-    stored: number of nodes by type whose rows it stores, if it has one of several parts.
-    """
+    """The part of a graph divided by relation that one server stores."""
 
     roots: tuple[Relation, ...]
+    """the root relations that it aggregates, in canonical order"""
     place: int
+    """its index among the servers with the same root relations"""
     copies: int
+    """their number"""
     relations: frozenset[Relation]
     node_types: frozenset[str]
     part: Part = WHOLE
+    """with several parts there is one root relation"""
     stored: Mapping[str, int] = field(default_factory=dict)
+    """by type, number of nodes whose rows it stores, if it has one of several parts"""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all edges of its root relations."""
+        return self.part.num_shards == 1
 
 
 class _Model(BaseModel):
@@ -95,48 +94,45 @@ class Description(_Model):
 
     def book(self, schema: GraphSchema, where: str) -> PartitionBook:
         """Make the partition book, and refuse one that does not fit the schema."""
-        with_features = {str(r) for r, kind in schema.relations.items() if kind.feature_dim}
-        of_edges = "relations whose edges have features"
-        for name, what, expected, offsets in (
-            ("offsets", "node types", set(schema.node_types), self.offsets),
-            ("edge_offsets", of_edges, with_features, self.edge_offsets),
+        nodes = {name: kind.count for name, kind in schema.node_types.items()}
+        edges = {str(r): kind.count for r, kind in schema.relations.items() if kind.feature_dim}
+        book = PartitionBook(self.servers, {**self.offsets, **self.edge_offsets}, where)
+        for field_name, what, offsets, counts in (
+            ("offsets", "node types", self.offsets, nodes),
+            ("edge_offsets", "relations whose edges have features", self.edge_offsets, edges),
         ):
-            if set(offsets) != expected:
+            if set(offsets) != set(counts):
                 raise GraphError(
-                    f"{where}: field {name!r}: expected the {what} {sorted(expected)}, found "
+                    f"{where}: field {field_name!r}: expected the {what} {sorted(counts)}, found "
                     f"{sorted(offsets)}; write it anew with `hopper partition`"
                 )
-        book = PartitionBook(self.servers, {**self.offsets, **self.edge_offsets}, where)
-        for name in sorted(book.offsets):
-            count, total = schema.table(name).count, book.total(name)
-            if total != count:
-                kind = "offsets" if name in self.offsets else "edge_offsets"
-                raise GraphError(
-                    f"{where}: field '{kind}.{name}': expected to end at {count} (graph.json), "
-                    f"found {total}"
-                )
+            for name, count in counts.items():
+                if book.total(name) != count:
+                    raise GraphError(
+                        f"{where}: field '{field_name}.{name}': expected to end at {count} "
+                        f"(graph.json), found {book.total(name)}"
+                    )
         return book
 
     def partitions(self, schema: GraphSchema, where: str) -> Sequence[ServerPartition]:
         """Return what every server stores, where relations are divided."""
-        known, meta = {str(relation): relation for relation in schema.relations}, self.meta
+        meta, known = self.meta, {str(relation): relation for relation in schema.relations}
         fits = meta is not None and (meta.target, *meta.others) == schema.root_types
         if meta is None or not fits or len(meta.servers) != self.servers:
             raise GraphError(f"{where}: field 'meta': does not fit graph.json and field 'servers'")
-        for entry in meta.servers:
-            unknown = {*entry.roots, *entry.relations} - set(known)
-            unknown |= {*entry.node_types} - set(schema.node_types)
-            if unknown:
-                raise GraphError(f"{where}: field 'meta': does not fit graph.json: {unknown}")
+        names = {name for entry in meta.servers for name in (*entry.roots, *entry.relations)}
+        types = {name for entry in meta.servers for name in entry.node_types}
+        if unknown := (names - set(known)) | (types - set(schema.node_types)):
+            raise GraphError(f"{where}: field 'meta': does not fit graph.json: {unknown}")
         return tuple(
             ServerPartition(
-                roots=tuple(sorted(known[name] for name in entry.roots)),
-                place=entry.replica[0],
-                copies=entry.replica[1],
-                relations=frozenset(known[name] for name in entry.relations),
-                node_types=frozenset(entry.node_types),
-                part=Part(*entry.part),
-                stored=entry.held,
+                tuple(sorted(known[name] for name in entry.roots)),
+                entry.replica[0],
+                entry.replica[1],
+                frozenset(known[name] for name in entry.relations),
+                frozenset(entry.node_types),
+                Part(*entry.part),
+                entry.held,
             )
             for entry in meta.servers
         )
@@ -157,7 +153,4 @@ def read_description(path: Path) -> tuple[dict[str, Any], Description]:
 
 def write_description(folder: Path, description: Mapping[str, Any]) -> None:
     """Write or replace partition.json in one step."""
-    file = folder / DESCRIPTION_FILE
-    temporary = file.with_name(f".{DESCRIPTION_FILE}.{os.getpid()}")
-    temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    write_text(folder / DESCRIPTION_FILE, json.dumps(description, indent=2) + "\n")

@@ -6,33 +6,35 @@ The halo are the nodes within some hops of a server's own nodes along in-edges o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.store.sharded_array import shard_file
 from hopper.errors import RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, release_pages
+from hopper.graph.array_file import create_array, open_array, release_pages, save_array
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.publish import require_space
 from hopper.graph.schema import Relation
 from hopper.partition.build_context import BuildContext
 from hopper.partition.executor import Executor
-from hopper.partition.file_names import server_folder
+from hopper.partition.file_names import listed_file, map_file, server_folder
 from hopper.partition.write_topology import BY_EDGE
-from hopper.phases import Phases, Progress, Silent
+from hopper.phases import Phases, Progress
 
 _MOST_HOPS: Final = 1 << 16
 
 
 class TopologyChoice(NamedTuple):
-    """The way in which topology is divided."""
+    """Whether every server has all edges, or those into its nodes and a halo of some hops."""
 
     name: Literal["replicated", "partitioned"]
-    """whether every server has all edges, or the in-edges of its own nodes and its halo"""
     halo: int = 0
-    """number of hops of the halo"""
 
     @classmethod
     def parse(cls, text: str) -> TopologyChoice:
@@ -54,8 +56,10 @@ class _Stored(NamedTuple):
 
     bits: dict[str, NDArray[np.uint8]]
     """a bit for each global id of a type (numpy.packbits)"""
-    nodes: int
+    nodes: dict[str, int]
     edges: dict[Relation, int]
+    halo_nodes: dict[str, int]
+    halo_edges: dict[Relation, int]
 
 
 def _find_stored(context: BuildContext, progress: Progress, server: int, hops: int) -> _Stored:
@@ -77,36 +81,45 @@ def _find_stored(context: BuildContext, progress: Progress, server: int, hops: i
                     release_pages(indices)
                 progress.advance(int(bounds[-1] - bounds[0]))
         near = reached
+    nodes = {name: int(is_near.sum()) for name, is_near in near.items()}
+    edges = {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations}
+    own = {name: of_type[server : server + 2] for name, of_type in context.offsets.items()}
+    own_edges = {r: int(np.diff(context.whole(r, "indptr")[own[r.dst]])[0]) for r in relations}
     return _Stored(
         {name: np.packbits(is_near) for name, is_near in near.items()},
-        sum(int(is_near.sum()) for is_near in near.values()),
-        {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations},
+        nodes,
+        edges,
+        {name: count - int(np.diff(own[name])[0]) for name, count in nodes.items()},
+        {relation: count - own_edges[relation] for relation, count in edges.items()},
     )
 
 
 def divide_topology(
     context: BuildContext, choice: TopologyChoice, phases: Phases, executor: Executor
 ) -> tuple[dict[str, Any], list[dict[str, int]]]:
-    """Write each server's in-edges, and remove the whole topology; return fields of partition.json,
-    and for each server those of its entry in "per_server".
+    """Write each server's in-edges, degrees and original ids, and remove the whole arrays; return
+    fields of partition.json, and for each server those of its entry in "per_server".
 
-    Degrees stay where all servers read them, and so does ``indptr`` of relations with edge
-    features. The directory must have a folder for each server.
+    ``indptr`` of relations with edge features stays, too. The directory must have a folder for each
+    server.
     """
     relations, servers = context.graph.schema.relations, range(context.servers)
-    replicated, sizes = _folder_bytes(context), {r: _list_bytes(context, r) for r in relations}
-    own = [_find_stored(context, Silent(), server, 0) for server in servers]
+    replicated = _sum_bytes((context.work / "topology").rglob("*.npy"))
     edges_read = choice.halo * len(servers) * sum(kind.count for kind in relations.values())
     with phases.phase("find the halos (edges)", edges_read) as counter:
         stored = executor.run(
             _find_stored, context, counter, [(server, choice.halo) for server in servers]
         )
+    edge_bytes = {
+        r: sum(context.whole(r, name).dtype.itemsize for name in _arrays_by_edge(context, r))
+        for r in relations
+    }
     used = most = 0
-    for relation, (fixed, per_edge) in sizes.items():
-        used += sum(fixed + per_edge * part.edges[relation] for part in stored)
+    for relation, nbytes in edge_bytes.items():
+        used += sum(8 * s.nodes[relation.dst] + nbytes * s.edges[relation] for s in stored)
         most = max(most, used)
         # Then the relation is removed from the whole topology.
-        used -= fixed + per_edge * context.edges(relation)
+        used -= nbytes * context.edges(relation)
     require_space(context.work.parent, most)
     total = sum(sum(part.edges.values()) for part in stored)
     with phases.phase("divide the topology (edges)", total) as counter:
@@ -120,38 +133,48 @@ def divide_topology(
             rows: list[layout.StoredArray] = ["indptr"] if kind.feature_dim is None else []
             for name in [*_arrays_by_edge(context, relation), *rows]:
                 layout.topology_file(context.work, relation, name).unlink()
-    shared = _folder_bytes(context) + sum(fixed for fixed, _ in sizes.values())
+    _divide_by_node(context)
+    fields = {"topology": choice.name, "halo": choice.halo, "replicated_topology_bytes": replicated}
+    entries = []
+    for server, part in enumerate(stored):
+        folder, whole = server_folder(context.work, server), context.work / "topology"
+        for node_type, bits in part.bits.items() if choice.halo else ():
+            save_array(listed_file(folder, node_type), np.flatnonzero(np.unpackbits(bits)))
+        halo_bytes = _sum_bytes((folder / "topology").glob("*.npy"))
+        halo_bytes += sum(
+            8 * part.halo_nodes[relation.dst] + nbytes * part.halo_edges[relation]
+            for relation, nbytes in edge_bytes.items()
+        )
+        # Of shared files, the degrees of its nodes, and what is in one file.
+        nbytes = _sum_bytes((folder / "topology").rglob("*.npy"))
+        nbytes += _sum_bytes(whole.rglob(f"*-{server}.npy")) + _sum_bytes(whole.rglob("indptr.npy"))
+        entries.append(
+            {
+                "halo_nodes": sum(part.halo_nodes.values()),
+                "halo_edges": sum(part.halo_edges.values()),
+                "topology_bytes": nbytes,
+                "topology_bytes_without_halo": nbytes - halo_bytes,
+            }
+        )
+    return fields, entries
 
-    def bytes_of(part: _Stored) -> int:
-        return shared + sum(sizes[relation][1] * count for relation, count in part.edges.items())
 
-    fields = {
-        "topology": choice.name,
-        "halo": choice.halo,
-        "replicated_topology_bytes": replicated,
-    }
-    return fields, [
-        {
-            "halo_nodes": near.nodes - alone.nodes,
-            "halo_edges": sum(near.edges.values()) - sum(alone.edges.values()),
-            "topology_bytes": bytes_of(near),
-            "topology_bytes_without_halo": bytes_of(alone),
-        }
-        for near, alone in zip(stored, own, strict=True)
-    ]
+def _sum_bytes(files: Iterator[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
 
 
-def _folder_bytes(context: BuildContext) -> int:
-    """Return the bytes of the topology that all servers read."""
-    return sum(file.stat().st_size for file in (context.work / "topology").rglob("*.npy"))
-
-
-def _list_bytes(context: BuildContext, relation: Relation) -> tuple[int, int]:
-    """Return the bytes of a relation's lists without edges, and for each edge."""
-    dtypes = [context.whole(relation, name).dtype for name in _arrays_by_edge(context, relation)]
-    rows = int(context.offsets[relation.dst][-1]) + 1
-    fixed = array_bytes(np.int64, (rows,)) + sum(array_bytes(dtype, (0,)) for dtype in dtypes)
-    return fixed, sum(dtype.itemsize for dtype in dtypes)
+def _divide_by_node(context: BuildContext) -> None:
+    """Write the degrees and original ids of each server's nodes to files of their own."""
+    files = [(map_file(context.work, name, "original_ids"), name) for name in context.offsets]
+    for relation in context.graph.schema.relations:
+        files.append((layout.topology_file(context.work, relation, "in_degrees"), relation.dst))
+        files.append((layout.topology_file(context.work, relation, "out_degrees"), relation.src))
+    for file, node_type in files:
+        bounds = context.offsets[node_type].tolist()
+        whole = open_array(file, file.stem, np.int64, (bounds[-1],))
+        for server, (first, stop) in enumerate(pairwise(bounds)):
+            save_array(shard_file(file, server), whole[first:stop])
+        file.unlink()
 
 
 def _write_lists(
@@ -162,31 +185,26 @@ def _write_lists(
     is_stored: NDArray[np.uint8],
     edges: int,
 ) -> None:
-    """Write a server's edges of a relation; progress advances by edges.
-
-    ``indptr`` has a row for every node, also for nodes whose lists the server does not store. So
-    rows are global ids, as in the whole topology.
-
-    Parameters
-    ----------
-    is_stored: a bit for each destination (numpy.packbits), whether the server stores its list.
-    edges: number of edges that the server stores.
-    """
+    """Write a server's lists of a relation, those of destinations with a bit in ``is_stored``
+    (numpy.packbits), of so many edges in all; progress advances by edges."""
     indptr, folder = context.whole(relation, "indptr"), server_folder(context.work, server)
-    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, indptr.shape)
+    lists = int(np.unpackbits(is_stored).sum())
+    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, (lists + 1,))
     copies = []
     for name in _arrays_by_edge(context, relation):
         whole = context.whole(relation, name)
         file = layout.topology_file(folder, relation, name)
         copies.append((whole, create_array(file, whole.dtype, (edges,))))
+    row = 0
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         bits = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :]
         is_listed = bits[: last - first].astype(np.bool_)
         counts = np.diff(indptr[first : last + 1])
-        np.cumsum(counts * is_listed, out=bounds[first + 1 : last + 1])
-        bounds[first + 1 : last + 1] += bounds[first]
-        target = slice(int(bounds[first]), int(bounds[last]))
-        source = slice(int(indptr[first]), int(indptr[last]))
+        rows = slice(row + 1, row + 1 + int(is_listed.sum()))
+        np.cumsum(counts[is_listed], out=bounds[rows])
+        bounds[rows] += bounds[row]
+        target = slice(int(bounds[row]), int(bounds[rows.stop - 1]))
+        source, row = slice(int(indptr[first]), int(indptr[last])), rows.stop - 1
         if target.start < target.stop:
             is_part = target.stop - target.start < source.stop - source.start
             chosen = np.repeat(is_listed, counts) if is_part else slice(None)

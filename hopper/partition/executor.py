@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Protocol, TypeVar, cast
 
 from hopper.errors import RequestError
 from hopper.graph.memory_budget import MemoryBudget, limit_memory, memory_budget
@@ -26,9 +27,8 @@ class Executor(Protocol):
     ) -> list[T]:
         """Call ``build(context, progress, *part)`` for every part; return the results in order.
 
-        Raises
-        ------
-        RequestError: a part failed in another process. In this process, its own error is raised.
+        A part that fails in another process is a :class:`RequestError` that names it. In this
+        process, its own error is raised.
         """
         ...
 
@@ -56,15 +56,15 @@ class RayExecutor:
     def run(
         self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
-        """Build the parts; progress advances part by part, and an error names part and number."""
-        results: dict[int, T] = {}
-        waiting, running = list(enumerate(parts)), dict[Any, int]()
+        """Build the parts; progress advances part by part."""
+        results, running = [None] * len(parts), dict[Any, int]()
+        waiting = iter(enumerate(parts))
         try:
-            while waiting or running:
-                while waiting and len(running) < self._count:
-                    number, part = waiting.pop(0)
-                    task = self._task.remote(build, context, memory_budget(), part)
-                    running[task] = number
+            while True:
+                for number, part in islice(waiting, self._count - len(running)):
+                    running[self._task.remote(build, context, memory_budget(), part)] = number
+                if not running:
+                    return cast(list[T], results)
                 for task in self._ray.wait(list(running))[0]:
                     number = running.pop(task)
                     results[number], units = self._result(task, f"{build.__name__} {number}")
@@ -75,7 +75,6 @@ class RayExecutor:
                 self._ray.cancel(task)
             if running:
                 self._ray.wait(list(running), num_returns=len(running))
-        return [results[number] for number in range(len(parts))]
 
     def _result(self, task: Any, what: str) -> Any:
         try:
@@ -105,18 +104,9 @@ def _build(
 
 @contextmanager
 def open_executor(where: str, count: int | None = None) -> Iterator[Executor]:
-    """Open the executor that builds servers' parts.
-
-    Parameters
-    ----------
-    where: "local": this process; "ray": a Ray cluster of this machine, which is shut down at the
-        end; "ray:HOST:PORT": a running cluster.
-    count: number of Ray tasks at a time; None = as many as the cluster has CPUs.
-
-    Raises
-    ------
-    RequestError: ``where`` or ``count`` is invalid, or Ray is not installed or does not start.
-    """
+    """Open the executor that builds servers' parts: "local" is this process, "ray" a Ray cluster of
+    this machine, which is shut down at the end, and "ray:HOST:PORT" a running cluster; ``count`` is
+    the number of Ray's tasks at a time, None = as many as the cluster has CPUs."""
     kind, colon, address = where.partition(":")
     if where != "local" and (kind != "ray" or (colon and not address)):
         raise RequestError(f"--on: expected local, ray or ray:HOST:PORT, given {where!r:.100}")

@@ -40,10 +40,8 @@ class Labelling(NamedTuple):
 
 @kernel
 def claim(chunk: Chunk, state: Labelling) -> int:
-    """Give labelled nodes' unlabelled in-neighbours their label; return the number labelled.
-
-    This is one round of a multi-source breadth-first search against the edges, within the room.
-    """
+    """Give labelled nodes' unlabelled in-neighbours their label where it has room (a round of a
+    breadth-first search); return the number labelled."""
     claimed = 0
     for row in range(chunk.indptr.size - 1):
         label = state.labels[chunk.first + row]
@@ -61,10 +59,7 @@ def claim(chunk: Chunk, state: Labelling) -> int:
 
 @kernel
 def spill(state: Labelling) -> None:
-    """Give nodes without a label, or whose label is too full, the first label with room.
-
-    All labels together must have room for all nodes.
-    """
+    """Give nodes without a label, or whose label is too full, the first label with room."""
     open_label = np.zeros(state.room.size, np.int64)
     for u in range(state.labels.size):
         group, label = state.classes[u], state.labels[u]
@@ -79,11 +74,8 @@ def spill(state: Labelling) -> None:
 
 
 def relabel_chunk(chunk: Chunk, state: Labelling, threshold: float) -> int:
-    """Move nodes to the label that most of their in-neighbours carry, if it has room; return the
-    number moved.
-
-    A node whose label is too full may lose the share ``threshold`` of its in-neighbours by that.
-    """
+    """Move nodes to the label that most of their in-neighbours carry, if it has room, or away from
+    one that is too full at a loss of a share of in-neighbours; return the number moved."""
     best_labels, gains = _choose(chunk, state, state.load.argmin(axis=0))
     return int(_move(chunk, best_labels, gains, state, threshold))
 
@@ -141,11 +133,8 @@ def _relabel(state: Labelling, node: int, new: int) -> None:
 
 @kernel
 def vote(chunk: Chunk, labels: Labels, votes: Labels, leads: Labels) -> None:
-    """Let nodes vote for their label at in-neighbours that poll.
-
-    This finds a majority in one pass with two numbers a node (Boyer and Moore, "MJRTY", 1991): the
-    last label is that of more than half of the voters, if there is one.
-    """
+    """Let nodes vote for their label at in-neighbours that poll: a majority in one pass with two
+    numbers a node (Boyer and Moore, "MJRTY", 1991)."""
     for row in range(chunk.indptr.size - 1):
         label = labels[chunk.first + row]
         for edge in range(chunk.indptr[row], chunk.indptr[row + 1]):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
@@ -20,34 +20,8 @@ from hopper.partition.book import PartitionBook
 from hopper.partition.description import Description, ServerPartition
 from hopper.partition.file_names import MapName, map_file
 
-
-@dataclass(frozen=True)
-class StoredIds:
-    """The global ids of a table whose rows a server stores, in the order of these rows."""
-
-    first: int
-    stop: int
-    ids: NDArray[np.int64] | None = None
-    """[n] int64, ascending: those in [``first``, ``stop``) whose rows are stored; None = all"""
-
-    @property
-    def count(self) -> int:
-        """The number of stored rows."""
-        return self.stop - self.first if self.ids is None else self.ids.size
-
-    def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the local rows of global ids, arbitrary where none is stored, and whether one
-        is."""
-        if self.ids is None:
-            return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
-        rows = np.searchsorted(self.ids, wanted)
-        if not self.ids.size:
-            return rows, np.zeros(wanted.size, np.bool_)
-        return rows, np.take(self.ids, rows, mode="clip") == wanted
-
-    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [n] bool: whether the row of each global id is stored."""
-        return self.find(wanted)[1]
+StoredTopologies = Iterator[tuple[Topology, Relation, Path]]
+"""Topologies, each with its relation and the folder that it is in."""
 
 
 class Columns(NamedTuple):
@@ -63,23 +37,16 @@ class Columns(NamedTuple):
 
 
 class Layout(ABC):
-    """Tells which server stores which topology and rows of a partitioned graph.
-
-    Attributes
-    ----------
-    name: the layout's name in partition.json.
-    draws_alone: whether a rank makes all draws of its engine without asking other servers.
-    reads_remote_rows: whether ranks may read rows of other servers' nodes.
-    is_renumbered: whether global ids differ from original ids.
-    partitions: what each server stores, where whole relations are divided; else empty.
-    relations: the relations that any server stores, in canonical order.
-    """
+    """Tells which server stores which topology and rows of a partitioned graph."""
 
     name: ClassVar[str]
+    """the layout's name in partition.json"""
     draws_alone: ClassVar[bool] = True
+    """whether a rank makes all draws of its engine without asking other servers"""
     reads_remote_rows: ClassVar[bool] = True
-    is_renumbered: ClassVar[bool] = True
+    """whether ranks may read rows of other servers' nodes"""
     partitions: Sequence[ServerPartition] = ()
+    """what each server stores, where whole relations are divided; else empty"""
 
     def __init__(
         self, path: Path, schema: GraphSchema, book: PartitionBook, description: Description
@@ -87,6 +54,7 @@ class Layout(ABC):
         self.path = path
         self._description, self._schema, self._book = description, schema, book
         self.relations = schema.ordered_relations()
+        """the relations that any server stores, in canonical order"""
         self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
         # What somebody reads is shared, such as by the samplers of training and evaluation.
         self._topologies = WeakValueDictionary[tuple[Path, Relation], Topology]()
@@ -100,11 +68,8 @@ class Layout(ABC):
         """Map a relation's CSC, as :meth:`hopper.partition.PartitionedGraph.topology` says."""
 
     @abstractmethod
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """Iterate over the topologies in the folders of some servers and those for all servers,
-        each with its relation and folder."""
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
+        """Iterate over the topologies in the folders of some servers, and those for all."""
 
     def stored(self, table: str, server: int) -> StoredIds:
         """Return a server's stored rows of a node type, or of a relation as ``src/rel/dst``."""
@@ -137,14 +102,14 @@ class Layout(ABC):
         folder: Path,
         relation: Relation,
         edges: int | None = None,
-        degrees: Path | None = None,
+        stored: StoredIds | None = None,
+        degrees: tuple[Any, Any] | None = None,
     ) -> Topology:
-        """Map a relation's CSC as :func:`hopper.graph.directory.open_topology`, with the arrays
-        that draws by weight and time read."""
+        """Map a relation's CSC, with the arrays that draws by weight and time read."""
         opened = self._topologies.get((folder, relation))
         if opened is None:
             opened = open_topology(
-                *(folder, relation, edges, *self._counts(relation), degrees),
+                *(folder, relation, edges, *self._counts(relation), stored, degrees),
                 weighted=self._schema.relations[relation].weighted,
                 timed=self._schema.is_timed(relation),
             )

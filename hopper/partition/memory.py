@@ -16,18 +16,17 @@ import numpy as np
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget, limit_memory
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import number_of_constraints
 from hopper.partition.metis import Backend
 from hopper.partition.refine import Refiner
 from hopper.partition.stacked_ids import count_nodes
 from hopper.partition.streaming import DENSE_BYTES, number_of_blocks
 
-# Bytes that METIS takes for any call, for each node, for each node and constraint, and for each
-# stored end of an undirected edge.
-_METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
-    "dgl": (128 << 20, 60, 16, 64),
-    "pymetis": (64 << 20, 60, 16, 124),
+# Bytes that METIS takes for any call, and for each stored end of an undirected edge.
+_METIS: Final[Mapping[Backend, tuple[int, int]]] = {
+    "dgl": (128 << 20, 72),
+    "pymetis": (64 << 20, 132),
 }
 _LIBRARIES: Final = 256 << 20
 # Pieces get a third of the room that libraries leave below a limit. Arrays by node get another.
@@ -80,18 +79,19 @@ def estimate_memory(
     """Estimate the peak memory of partitioning a graph; topology is partitioned if ``split``, and
     ``size`` is a result of :func:`choose_pieces`."""
     schema, size = graph.schema, size or MemoryBudget()
-    nodes = count_nodes(schema)
+    nodes, pieces = count_nodes(schema), _PIECES * size.chunk
     largest = max(kind.count for kind in schema.node_types.values())
-    pieces, roots = _PIECES * size.chunk, 8 * schema.node_types[schema.target_type()].count
+    roots = 8 * schema.node_types[schema.target_type()].count
+    # Server of every node, training roots.
+    homes = nodes * 4 + roots
+    if method in ("stream", "random"):
+        homes = min(size.resident, homes)
     if backend is not None:
+        call, per_end = _METIS[backend]
         edges = sum(kind.count for kind in schema.relations.values())
         ends = int(edges * (2 - reciprocity(graph)))
-        call, per_node, per_constraint, per_end = _METIS[backend]
-        per_node += per_constraint * number_of_constraints(schema, balance)
-        phases = {
-            "make symmetric": 16 * edges + 32 * nodes,
-            f"METIS ({backend})": 8 * ends + 24 * nodes + call + nodes * per_node + ends * per_end,
-        }
+        per_node = 84 + 16 * number_of_constraints(schema, balance)
+        phases = {f"METIS ({backend})": call + nodes * per_node + ends * per_end}
     elif method == "stream":
         with limit_memory(size):
             blocks = number_of_blocks(nodes, servers)
@@ -100,15 +100,13 @@ def estimate_memory(
         phases = {"assign (stream)": arrays + DENSE_BYTES * blocks**2 + pieces}
     elif method == "random":
         sorting = min(largest * 64, max(pieces, size.resident // 8))
-        phases = {"assign (random)": min(size.resident, nodes * 4 + roots) + sorting}
+        phases = {"assign (random)": homes + sorting}
     else:
         # Nothing is known of what a plug-in partitioner takes.
         phases = {f"assign ({method})": nodes * 4 + largest * 40 + pieces}
     if refiner is not None:
         phases["refine"] = refiner.memory(schema, servers, balance) + pieces
-    in_memory = size.resident if method in ("stream", "random") else nodes * 20
-    # Server of every node, training roots.
-    phases["write"] = min(in_memory, nodes * 4 + roots) + pieces
+    phases["write"] = homes + pieces
     if split:
         # Besides, a bit for each server and node, and two bytes for those of one server.
         phases["divide the topology"] = phases["write"] + nodes * (3 + (servers + 7) // 8)
@@ -121,17 +119,16 @@ def estimate_by_relation(
     """Estimate the peak memory of dividing a graph by relation, and cutting what is too large for a
     server (``cuts``)."""
     schema, size = graph.schema, size or MemoryBudget()
-    pieces = _PIECES * size.chunk
     # Of relations with weights or times, about 16 bytes a destination.
     drawn = [
         16 * schema.node_types[relation.dst].count
         for relation, kind in schema.relations.items()
         if kind.weighted or schema.is_timed(relation)
     ]
-    phases = {"write": max(drawn, default=0) + pieces}
+    phases = {"write": max(drawn, default=0) + _PIECES * size.chunk}
     if cuts:
         longest = max(kind.count for kind in schema.node_types.values())
-        phases["cut"] = 2 * count_nodes(schema) * servers + 24 * longest + pieces
+        phases["cut"] = 2 * count_nodes(schema) * servers + 24 * longest + _PIECES * size.chunk
     return _finish(phases, schema, size)
 
 
@@ -139,46 +136,40 @@ def _finish(
     phases: dict[str, int], schema: GraphSchema, size: MemoryBudget, disk: int = 0
 ) -> MemoryEstimate:
     """Add the phases of every division, and libraries to all phases."""
-    pieces = _PIECES * size.chunk
-    # A bit an edge, or the degrees of the sources, of one relation at a time.
-    by_relation = [
-        max(kind.count // 8, 8 * schema.node_types[relation.src].count)
-        for relation, kind in schema.relations.items()
-    ]
-    phases["check"] = min(size.resident, max(by_relation, default=0)) + pieces
+    most_edges, pieces = 0, _PIECES * size.chunk
+    phases["check"] = pieces
+    for relation, kind in schema.relations.items():
+        # A bit an edge, or the degrees of the sources, of one relation at a time.
+        largest = max(kind.count // 8, 8 * schema.node_types[relation.src].count)
+        phases["check"] = max(phases["check"], min(size.resident, largest) + pieces)
+        most_edges = max(most_edges, kind.count)
     if schema.predicted == "link":
         # A flag for each edge, and the pairs to remove.
-        most = max(kind.count for kind in schema.relations.values())
-        phases["leave links out"] = most + 24 * schema.target_count + pieces
+        phases["leave links out"] = most_edges + 24 * schema.target_count + pieces
     return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()}, disk)
 
 
 def locality_bytes(schema: GraphSchema) -> int:
-    """Return the bytes of memory that measuring locality takes, two numbers a target node among
-    them."""
+    """Return the bytes of memory that measuring locality takes."""
+    # Two numbers a target node among them.
     return _LIBRARIES + _LOCALITY + 16 * schema.node_types[schema.target_type()].count
 
 
 def reciprocity(graph: GraphDirectory) -> float:
-    """Return the share of edges whose reverse is stored too, from evenly spaced samples.
-
-    It tells how many distinct ends the undirected graph has without building it.
-    """
-    counts = {relation: kind.count for relation, kind in graph.schema.relations.items()}
-    reversed_edges = sum(n * _reversed_share(graph, r) for r, n in counts.items() if n)
-    return reversed_edges / max(1, sum(counts.values()))
-
-
-def _reversed_share(graph: GraphDirectory, relation: Relation) -> float:
-    edges = graph.topology(relation)
-    ends = relation.dst, relation.src
-    reverse = [graph.topology(r) for r in graph.schema.relations if (r.src, r.dst) == ends]
-    count, hits = edges.indices.size, 0
-    places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64))
-    destinations = np.searchsorted(edges.indptr, places, side="right") - 1
-    for u, v in zip(edges.indices[places], destinations, strict=True):
-        hits += any(v in other.indices[other.indptr[u] : other.indptr[u + 1]] for other in reverse)
-    return hits / places.size
+    """Return the share of edges whose reverse is stored too, from evenly spaced samples; it tells
+    how many distinct ends the undirected graph has without building it."""
+    relations, reversed_edges = graph.schema.relations, 0.0
+    for relation, kind in relations.items():
+        edges, ends = graph.topology(relation), (relation.dst, relation.src)
+        reverse = [graph.topology(r) for r in relations if (r.src, r.dst) == ends]
+        places = np.unique(np.linspace(0, kind.count - 1, min(kind.count, _SAMPLE)).astype(int))
+        dst = np.searchsorted(edges.indptr, places, side="right") - 1
+        hits = sum(
+            any(v in other.indices[other.indptr[u] : other.indptr[u + 1]] for other in reverse)
+            for u, v in zip(edges.indices[places], dst, strict=True)
+        )
+        reversed_edges += kind.count * hits / max(1, places.size)
+    return reversed_edges / max(1, sum(kind.count for kind in relations.values()))
 
 
 def require_memory(
@@ -191,12 +182,12 @@ def require_memory(
         allowed, reason = limit, "allowed by --memory-limit"
     if estimate.peak <= allowed:
         return
-    advice = (
-        "use --method stream, whose memory hardly grows with the graph, or a machine with more "
-        "memory"
-        if method == "metis"
-        else "use a machine with more memory"
-    )
+    advice = "use a machine with more memory"
+    if method == "metis":
+        advice = (
+            "use --method stream, whose memory hardly grows with the graph, or a machine with more "
+            "memory"
+        )
     raise RequestError(
         f"partitioning by {method} needs about {format_bytes(estimate.peak)} of memory "
         f"({estimate.worst}), {format_bytes(allowed)} are {reason}; {advice}"

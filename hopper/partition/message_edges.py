@@ -20,9 +20,10 @@ from numpy.typing import DTypeLike, NDArray
 from cache_server.draw import absorb
 from cache_server.kernel import kernel
 from hopper.graph import layout
-from hopper.graph.array_file import create_array
+from hopper.graph.array_file import create_array, iter_pieces
 from hopper.graph.directory import GraphDirectory, open_topology
 from hopper.graph.links import Links
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.publish import folder_beside
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.topology import Topology
@@ -32,63 +33,55 @@ from hopper.partition.training import SplitGraph
 _EDGES_AT_ONCE: Final = 1 << 20
 
 Ids = NDArray[np.int64]
+Reverses = Mapping[Relation, Sequence[Relation]]
 
 
 @dataclass(frozen=True)
-class MessageGraph(GraphDirectory):
-    """A graph without some of its edges; its splits and links are those of the whole graph."""
+class _MessageGraph(GraphDirectory):
+    """A graph without some of its edges. Edge ids, what stands by edge id, and links are those of
+    the whole graph."""
 
     whole: GraphDirectory
     folder: Path
     """the folder of the topologies that have fewer edges"""
 
     def topology(self, relation: Relation) -> Topology:
-        """Map the CSC of a relation; its edge ids are those of the whole graph."""
         kinds, folder = self.schema.node_types, self.topology_folder(relation)
-        if folder == self.whole.path:
+        if folder != self.folder:
             return self.whole.topology(relation)
         counts = kinds[relation.src].count, kinds[relation.dst].count
         return open_topology(folder, relation, None, *counts)
 
     def topology_folder(self, relation: Relation) -> Path:
-        """Return the folder that has a relation's topology."""
         is_whole = self.schema.relations[relation] == self.whole.schema.relations[relation]
         return self.whole.path if is_whole else self.folder
 
     def features_file(self, node_type: str) -> Path:
-        """Return the file of a node type's features."""
         return self.whole.features_file(node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """Map the edge features of the whole graph, by edge id."""
         return self.whole.edge_features(relation)
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
-        """Map the weights of the whole graph's edges, by edge id."""
         return self.whole.edge_weights(relation)
 
-    def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """Map the times of nodes, or of the whole graph's edges by edge id."""
+    def times(self, owner: Labelled) -> Ids:
         return self.whole.times(owner)
 
     def labels(self, owner: Labelled) -> NDArray[Any]:
-        """Map the labels of nodes, or of the whole graph's edges by edge id."""
         return self.whole.labels(owner)
 
     def links(self, split: str) -> Links:
-        """Read a split's links in the whole graph."""
         return self.whole.links(split)
 
 
 @contextmanager
-def message_edges(
-    graph: GraphDirectory, reverses: Mapping[Relation, Sequence[Relation]], out: Path
-) -> Iterator[GraphDirectory]:
-    """Yield the graph without the edges that reveal validation and test links.
+def message_edges(graph: GraphDirectory, reverses: Reverses, out: Path) -> Iterator[GraphDirectory]:
+    """Yield the graph without the edges that reveal validation and test links: all edges between
+    the ends of such a link in its relation, and their reverses in the reverse relations.
 
-    These are all edges between the ends of such a link in its relation, and their reverses in the
-    reverse relations, which :func:`find_reverses` returns. Where labels of nodes or edges are
-    predicted, this yields ``graph`` itself. Temporary topologies lie beside ``out``.
+    Where labels of nodes or edges are predicted, this yields ``graph`` itself. Temporary topologies
+    lie beside ``out``.
     """
     schema = graph.schema
     held_out = [name for name in schema.splits if name != "train"]
@@ -100,7 +93,7 @@ def message_edges(
         for relation, pairs in _find_revealing(graph, reverses, held_out).items():
             remaining = _write_without(graph, relation, pairs, folder)
             relations[relation] = replace(relations[relation], count=remaining)
-        yield MessageGraph(graph.path, replace(schema, relations=relations), graph, folder)
+        yield _MessageGraph(graph.path, replace(schema, relations=relations), graph, folder)
 
 
 def find_reverses(graph: GraphDirectory) -> dict[Relation, list[Relation]]:
@@ -120,20 +113,24 @@ def find_reverses(graph: GraphDirectory) -> dict[Relation, list[Relation]]:
 
 
 def _find_revealing(
-    graph: SplitGraph, reverses: Mapping[Relation, Sequence[Relation]], splits: Sequence[str]
+    graph: SplitGraph, reverses: Reverses, splits: Sequence[str]
 ) -> dict[Relation, Ids]:
     """Find the pairs of nodes in each relation whose edges reveal links of splits: by relation
-    [n] int64, ascending, ``source * destinations + destination``."""
-    schema, revealing = graph.schema, dict[Relation, list[Ids]]()
-    links = [graph.links(name) for name in splits]
-    for number, relation in enumerate(schema.target_relations):
-        masks = [split_links.relations == number for split_links in links]
-        src = np.concatenate([x.src[mask] for x, mask in zip(links, masks, strict=True)])
-        dst = np.concatenate([x.dst[mask] for x, mask in zip(links, masks, strict=True)])
-        revealing.setdefault(relation, []).append(src * _destinations(schema, relation) + dst)
-        for reverse in reverses[relation]:
-            revealing.setdefault(reverse, []).append(dst * _destinations(schema, reverse) + src)
+    [n] int64, ascending, as :func:`_pairs` makes them."""
+    revealing: dict[Relation, list[Ids]] = {}
+    for links in map(graph.links, splits):
+        for number, relation in enumerate(graph.schema.target_relations):
+            mask = links.relations == number
+            src, dst = links.src[mask], links.dst[mask]
+            revealing.setdefault(relation, []).append(_pairs(graph.schema, relation, src, dst))
+            for reverse in reverses[relation]:
+                revealing.setdefault(reverse, []).append(_pairs(graph.schema, reverse, dst, src))
     return {relation: np.unique(np.concatenate(pairs)) for relation, pairs in revealing.items()}
+
+
+def _pairs(schema: GraphSchema, relation: Relation, src: Ids, dst: Ids) -> Ids:
+    """Return ``source * destinations + destination``."""
+    return src * schema.node_types[relation.dst].count + dst
 
 
 def count_untrained(graph: PartitionedGraph, relation: Relation) -> int:
@@ -141,49 +138,40 @@ def count_untrained(graph: PartitionedGraph, relation: Relation) -> int:
     are predicted."""
     schema, links = graph.schema, graph.links("train")
     mask = links.relations == schema.target_relations.index(relation)
-    pairs = links.src[mask] * _destinations(schema, relation) + links.dst[mask]
+    pairs = _pairs(schema, relation, links.src[mask], links.dst[mask])
     held_out = [name for name in schema.splits if name != "train"]
-    if held_out:
-        reverses = {target: graph.reverse_relations(target) for target in schema.target_relations}
-        by_relation = _find_revealing(graph, reverses, held_out)
-        pairs = pairs[~np.isin(pairs, by_relation.get(relation, np.empty(0, np.int64)))]
-    return schema.relations[relation].count - pairs.size
-
-
-def _destinations(schema: GraphSchema, relation: Relation) -> int:
-    return schema.node_types[relation.dst].count
+    reverses = {target: graph.reverse_relations(target) for target in schema.target_relations}
+    revealing = _find_revealing(graph, reverses, held_out).get(relation, np.empty(0, np.int64))
+    return schema.relations[relation].count - int(np.count_nonzero(~np.isin(pairs, revealing)))
 
 
 def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder: Path) -> int:
     """Write a relation's topology without the edges of some pairs; return its number of edges."""
-    old = graph.topology(relation)
-    indptr, edges, nodes = np.asarray(old.indptr), old.indices.size, old.in_degrees.size
+    old, nodes = graph.topology(relation), graph.schema.node_types[relation.dst].count
 
     def create(name: layout.TopologyArray, length: int, dtype: DTypeLike) -> NDArray[Any]:
         return create_array(layout.topology_file(folder, relation, name), dtype, (length,))
 
-    kept, in_degrees = np.empty(edges, np.bool_), create("in_degrees", nodes, np.int64)
-    for first in range(0, edges, _EDGES_AT_ONCE):
-        chunk = slice(first, min(edges, first + _EDGES_AT_ONCE))
-        dst = np.searchsorted(indptr, np.arange(chunk.start, chunk.stop), side="right") - 1
-        keys = old.indices[chunk].astype(np.int64) * nodes + dst
-        places = np.searchsorted(pairs, keys)
-        is_pair = np.take(pairs, places, mode="clip") == keys if pairs.size else False
-        kept[chunk] = ~np.asarray(is_pair, np.bool_)
-        np.add.at(in_degrees, dst[kept[chunk]], 1)
-    remaining = int(np.count_nonzero(kept))
+    kept, in_degrees = np.ones(old.indices.size, np.bool_), create("in_degrees", nodes, np.int64)
+    for first, last in row_ranges(old.indptr, 0, nodes):
+        bounds = old.indptr[first : last + 1]
+        edges = slice(int(bounds[0]), int(bounds[-1]))
+        dst = np.repeat(np.arange(first, last), np.diff(bounds))
+        if pairs.size:
+            keys = _pairs(graph.schema, relation, old.indices[edges].astype(np.int64), dst)
+            kept[edges] = np.take(pairs, np.searchsorted(pairs, keys), mode="clip") != keys
+        in_degrees[first:last] = np.bincount(dst[kept[edges]] - first, minlength=last - first)
+    remaining, written = int(np.count_nonzero(kept)), 0
     np.cumsum(in_degrees, out=create("indptr", nodes + 1, np.int64)[1:])
     out_degrees = create("out_degrees", old.out_degrees.size, np.int64)
     indices = create("indices", remaining, old.indices.dtype)
     edge_ids = create("edge_ids", remaining, old.edge_ids.dtype)
-    place = 0
-    for first in range(0, edges, _EDGES_AT_ONCE):
-        chunk = slice(first, first + _EDGES_AT_ONCE)
-        stop = place + int(np.count_nonzero(kept[chunk]))
-        indices[place:stop] = old.indices[chunk][kept[chunk]]
-        edge_ids[place:stop] = old.edge_ids[chunk][kept[chunk]]
-        np.add.at(out_degrees, indices[place:stop], 1)
-        place = stop
+    for first, mask in iter_pieces(kept, _EDGES_AT_ONCE):
+        edges = slice(first, first + mask.size)
+        target = slice(written, written + int(np.count_nonzero(mask)))
+        indices[target], edge_ids[target] = old.indices[edges][mask], old.edge_ids[edges][mask]
+        np.add.at(out_degrees, indices[target], 1)
+        written = target.stop
     return remaining
 
 

@@ -1,14 +1,14 @@
 """METIS through DGL or pymetis, in a process of its own: ``python -m hopper.partition.metis``.
 
-METIS ends its process when it runs out of memory, and prints to the terminal from C. DGL's METIS
-also reads memory that it never wrote, so its result for one graph varies. In another process, the
-end becomes an error with a text, and the prints become part of it. The allocator of that process
-returns zeroed memory, so the result does not vary. Arrays pass through files.
+METIS divides the undirected simple graph of all node types and relations (DistDGLv2, section
+4.1.1). It ends its process when it runs out of memory, and prints to the terminal from C. DGL's
+METIS also reads memory that it never wrote, so its result for one graph varies. In another process,
+the end becomes an error with a text, and the prints become part of it. The allocator of that
+process returns zeroed memory, so the result does not vary. Arrays pass through files.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import os
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,25 +24,67 @@ from numpy.typing import NDArray
 from cache_server.draw import key_of
 from cache_server.process import end_with_parent
 from hopper.errors import RequestError, cannot_import
-from hopper.graph.array_file import create_array, save_array
-from hopper.partition.symmetrize import Adjacency
+from hopper.graph.array_file import create_array, release_pages, save_array
+from hopper.graph.memory_budget import row_ranges
+from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
 from hopper.quick_imports import quick_imports
 from hopper.scratch import scratch_folder
 
 Backend = Literal["dgl", "pymetis"]
+Ids = NDArray[np.int64]
 
 # glibc fills new memory with the complement of "perturb", except from its thread cache.
 _ZEROED: Final = "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"
+
+
+class Adjacency(NamedTuple):
+    """An undirected simple graph over stacked ids; every edge is in the rows of both ends."""
+
+    indptr: Ids
+    """[nodes + 1] int64"""
+    indices: Ids
+    """[2 * undirected edges] int64, ascending within a row"""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of all types."""
+        return self.indptr.size - 1
+
+
+def symmetrize(graph: EdgesOfTypes) -> Adjacency:
+    """Make one undirected edge of all edges between two nodes, without self-loops."""
+    schema, nodes = graph.schema, count_nodes(graph.schema)
+    starts, written = type_starts(schema), 0
+    # Of every edge, row * nodes + column, and the same of its reverse.
+    pairs = np.empty(2 * sum(kind.count for kind in schema.relations.values()), np.int64)
+    for relation in schema.relations:
+        edges = graph.topology(relation)
+        for first, last in row_ranges(edges.indptr, 0, edges.indptr.size - 1):
+            bounds = edges.indptr[first : last + 1]
+            src = edges.indices[bounds[0] : bounds[-1]].astype(np.int64) + starts[relation.src]
+            dst = np.repeat(np.arange(first, last) + starts[relation.dst], np.diff(bounds))
+            for rows, columns in ((src, dst), (dst, src)):
+                chosen = (rows * nodes + columns)[src != dst]
+                pairs[written : written + chosen.size] = chosen
+                written += chosen.size
+            release_pages(edges.indptr, edges.indices)
+    pairs = pairs[:written]
+    pairs.sort()
+    is_first = np.ones(written, np.bool_)
+    np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+    pairs = pairs[is_first]
+    indptr = np.searchsorted(pairs, np.arange(nodes + 1) * nodes)
+    return Adjacency(indptr, np.remainder(pairs, nodes, out=pairs))
 
 
 def choose_backend(name: str = "auto") -> Backend:
     """Choose the METIS to use: DGL's if it is installed, otherwise pymetis."""
     if name not in ("auto", "dgl", "pymetis"):
         raise RequestError(f"METIS backend: expected auto, dgl or pymetis, given {name!r}")
-    if name != "pymetis" and _is_installed("dgl"):
-        return "dgl"
-    if name != "dgl" and _is_installed("pymetis"):
-        return "pymetis"
+    candidates: tuple[Backend, ...] = ("dgl", "pymetis")
+    for backend in candidates:
+        if name in ("auto", backend) and _is_installed(backend):
+            return backend
     library = "dgl" if name == "dgl" else "pymetis"
     raise RequestError(f"{cannot_import('METIS', library)}, or use --method stream")
 
@@ -55,7 +97,7 @@ def _is_installed(name: str) -> bool:
 
 def assign_metis(
     adjacency: Adjacency,
-    weights: NDArray[np.int64],
+    weights: Ids,
     servers: int,
     seed: int,
     backend: Backend,
@@ -73,13 +115,12 @@ def assign_metis(
     if servers == 1:
         return np.zeros(adjacency.nodes, np.int32)
     with scratch_folder(".metis.unfinished-", scratch) as folder:
-        save_array(folder / "indptr.npy", adjacency.indptr)
-        save_array(folder / "indices.npy", adjacency.indices)
-        save_array(folder / "weights.npy", weights)
+        for name, array in (*adjacency._asdict().items(), ("weights", weights)):
+            save_array(folder / f"{name}.npy", array)
         homes: NDArray[np.int32] = create_array(folder / "homes.npy", np.int32, (adjacency.nodes,))
-        command = [sys.executable, "-P", "-m", "hopper.partition.metis", str(folder), backend]
+        words = map(str, (folder, backend, servers, seed, os.getpid()))
         ended = subprocess.run(
-            [*command, str(servers), str(seed), "--die-with-parent", str(os.getpid())],
+            [sys.executable, "-P", "-m", "hopper.partition.metis", *words],
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -107,9 +148,7 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _divide_dgl(
-    adjacency: Adjacency, weights: NDArray[np.int64], servers: int
-) -> NDArray[np.int64] | None:
+def _divide_dgl(adjacency: Adjacency, weights: Ids, servers: int) -> Ids | None:
     """Return [nodes] int64: the server of each node, by DGL's METIS; None if it failed.
 
     DGL's ``metis_partition_assignment`` balances only classes of nodes and degrees, so this calls
@@ -128,9 +167,7 @@ def _divide_dgl(
     return homes.asnumpy() if len(homes) else None
 
 
-def _divide_pymetis(
-    adjacency: Adjacency, weights: NDArray[np.int64], servers: int, seed: int
-) -> NDArray[np.int64]:
+def _divide_pymetis(adjacency: Adjacency, weights: Ids, servers: int, seed: int) -> Ids:
     """Return [nodes] int64: the server of each node, by pymetis, which reads a single weight."""
     pymetis = importlib.import_module("pymetis")
     # Releases before 2025.2 take two arrays, later ones an object with both.
@@ -147,25 +184,18 @@ def _divide_pymetis(
 
 def main() -> None:
     """Read indptr, indices and weights of a folder; fill homes, which has its room on the disk."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("backend", choices=["dgl", "pymetis"])
-    parser.add_argument("servers", type=int)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("--die-with-parent", type=int, required=True)
-    arguments = parser.parse_args()
-    end_with_parent(arguments.die_with_parent, signal.SIGKILL)
+    folder, backend, servers, seed, parent = sys.argv[1:]
+    end_with_parent(int(parent), signal.SIGKILL)
 
     def load(name: str, mode: Literal["c", "r+"] = "c") -> NDArray[Any]:
         # By default private writable maps: torch accepts no read-only arrays.
-        file = arguments.folder / f"{name}.npy"
-        return np.asarray(np.load(file, mmap_mode=mode, allow_pickle=False))
+        return np.asarray(np.load(f"{folder}/{name}.npy", mmap_mode=mode, allow_pickle=False))
 
     adjacency, weights = Adjacency(load("indptr"), load("indices")), load("weights")
-    if arguments.backend == "dgl":
-        homes = _divide_dgl(adjacency, weights, arguments.servers)
+    if backend == "dgl":
+        homes = _divide_dgl(adjacency, weights, int(servers))
     else:
-        homes = _divide_pymetis(adjacency, weights, arguments.servers, arguments.seed)
+        homes = _divide_pymetis(adjacency, weights, int(servers), int(seed))
     if homes is None:
         sys.exit("METIS found no division")
     load("homes", "r+")[:] = homes

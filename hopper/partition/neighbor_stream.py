@@ -58,12 +58,8 @@ class NeighborStream:
         self._edges_at_once = min(EDGES_AT_ONCE, memory_budget().chunk // 8)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the lists of all nodes once, in the order of their stacked ids.
-
-        A chunk has at most :data:`ROWS_AT_ONCE` nodes and, unless a single node has more, at most
-        :data:`EDGES_AT_ONCE` edges, or a piece of them if that is less
-        (:mod:`hopper.graph.memory_budget`); it may be used until the next one is asked for.
-        """
+        """Yield the lists of all nodes once, in the order of their stacked ids; a chunk may be used
+        until the next one is asked for."""
         for node_type, parts in self._into.items():
             first, count = 0, self._counts[node_type]
             while first < count:

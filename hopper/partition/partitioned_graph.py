@@ -13,24 +13,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from cache_server.store.row_source import CheckedSource
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
-from hopper.graph.check_values import label_format
+from hopper.graph.layout import label_format, stored_features
 from hopper.graph.links import Links
 from hopper.graph.names import Names
-from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
 from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.description import Description, ServerPartition, read_description
+from hopper.partition.description import Description, read_description
 from hopper.partition.file_names import DESCRIPTION_FILE, ranks_file, server_folder
-from hopper.partition.layout import Layout, StoredIds
-from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
+from hopper.partition.layout import Layout
+from hopper.partition.placement import RANK_DTYPE, Placement
 
 LAYOUTS: Final[Mapping[str, type[Layout]]] = {
     kind.name: kind for kind in (Replicated, DividedTopology, ByDimension, ByRelation)
@@ -60,19 +60,13 @@ class PartitionedGraph:
         """the content of partition.json: method, edge cut, balance, locality, ..."""
         self.layout = LAYOUTS[description.topology](path, schema, book, description)
         """tells which server stores what"""
+        self.partitions = self.layout.partitions
+        """what each server stores, where whole relations are divided; empty where nodes are"""
+        self.relations: Sequence[Relation] = self.layout.relations
+        """the relations that any server stores, in canonical order"""
         self._description = description
         self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
         """opens a server's features of a node type, for types whose features are in no file"""
-
-    @property
-    def partitions(self) -> Sequence[ServerPartition]:
-        """What each server stores, where whole relations are divided; empty where nodes are."""
-        return self.layout.partitions
-
-    @property
-    def relations(self) -> Sequence[Relation]:
-        """The relations that any server stores, in canonical order."""
-        return self.layout.relations
 
     @classmethod
     def open(cls, path: Path | str) -> PartitionedGraph:
@@ -89,13 +83,13 @@ class PartitionedGraph:
         Parameters
         ----------
         server: the server whose edges to map. Where topology is partitioned, these are the in-edges
-            of its nodes and its halo; other nodes have empty lists. Where relations are divided,
+            of its nodes and its halo, and other nodes have no lists. Where relations are divided,
             these are the edges of its copy. If it stores a part of a root relation, these are the
             in-edges that hops below the roots read. None = all edges. They are joined in memory
             where no server has all of them. Where a root relation is in parts, these are the edges
             that hops from the splits read.
         """
-        self._edge_type(relation)
+        self._kind(relation)
         return self.layout.topology(relation, server)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
@@ -128,22 +122,20 @@ class PartitionedGraph:
         """
         if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
             return Placement(self.book, ranks_per_server)
-        ranks = {
-            name: open_array(
-                ranks_file(self.path, name), f"ranks of {name}", RANK_DTYPE, (kind.count,)
-            )
-            for name, kind in self.schema.node_types.items()
-        }
-        return Placement(self.book, ranks_per_server, ByLocality(self.book, ranks))
+        ranks_of = {}
+        for name, kind in self.schema.node_types.items():
+            file = ranks_file(self.path, name)
+            ranks_of[name] = open_array(file, f"ranks of {name}", RANK_DTYPE, (kind.count,))
+        return Placement(self.book, ranks_per_server, ranks_of)
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the original id of each global id."""
-        self._node_type(node_type)
+        self._kind(node_type)
         return self.layout.map(node_type, "original_ids")
 
     def global_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the global id of each original id."""
-        self._node_type(node_type)
+        self._kind(node_type)
         return self.layout.map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
@@ -156,7 +148,7 @@ class PartitionedGraph:
         """
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
-        kind = self._node_type(table)
+        kind = self._kind(table)
         stored = stored_features(kind, self.layout.columns(table, server).width)
         if stored is None:
             return None
@@ -169,8 +161,7 @@ class PartitionedGraph:
 
         Where labels of edges are predicted, a target relation's edges have times too, by edge id.
         """
-        kind: NodeType | EdgeType
-        kind = self._node_type(owner) if isinstance(owner, str) else self._edge_type(owner)
+        kind = self._kind(owner)
         if not kind.timed:
             what = "nodes" if isinstance(owner, str) else "edges"
             raise GraphError(f"{self.path}: {what} of {owner} have no times")
@@ -179,7 +170,7 @@ class PartitionedGraph:
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
         """Map the labels of a server's nodes by local row, if any: [n] or [n, columns]."""
-        self._node_type(node_type)
+        self._kind(node_type)
         if node_type not in self.schema.labels:
             return None
         count = self.stored(node_type, server).count
@@ -192,10 +183,10 @@ class PartitionedGraph:
 
         They are None if the relation has no edge features.
         """
-        stored = stored_features(self._edge_type(relation))
+        stored = stored_features(self._kind(relation))
         if stored is None:
             return None
-        if self.partitions and self.partitions[server].part.parts > 1:
+        if self.partitions and not self.partitions[server].is_whole:
             edges = self.topology(relation, server).indices.size
         else:
             edges = self.stored(str(relation), server).count
@@ -230,7 +221,7 @@ class PartitionedGraph:
 
     def names(self, node_type: str) -> Names | None:
         """Open the source's names of nodes, by ORIGINAL id; None if the source numbers them."""
-        count = self._node_type(node_type).count
+        count = self._kind(node_type).count
         return Names.open(layout.names_file(self.path, node_type), count)
 
     def label_names(self, task: str = "") -> list[str]:
@@ -256,14 +247,12 @@ class PartitionedGraph:
         names = self._description.reverse_relations.get(str(relation), [])
         return [reverse for reverse in self.schema.ordered_relations() if str(reverse) in names]
 
-    def _node_type(self, node_type: str) -> NodeType:
-        if node_type not in self.schema.node_types:
-            names = sorted(self.schema.node_types)
-            raise GraphError(f"{self.path}: node type {node_type!r}: expected one of {names}")
-        return self.schema.node_types[node_type]
-
-    def _edge_type(self, relation: Relation) -> EdgeType:
-        if relation not in self.schema.relations:
-            names = list(map(str, self.schema.ordered_relations()))
-            raise GraphError(f"{self.path}: relation {relation}: expected one of {names}")
-        return self.schema.relations[relation]
+    def _kind(self, owner: Labelled) -> NodeType | EdgeType:
+        """Return a node type or relation of the schema, or refuse a name that it does not have."""
+        kind = self.schema.kinds.get(owner)
+        if kind is None:
+            is_node_type = isinstance(owner, str)
+            known = self.schema.node_types if is_node_type else self.schema.relations
+            what = f"node type {owner!r}" if is_node_type else f"relation {owner}"
+            raise GraphError(f"{self.path}: {what}: expected one of {sorted(map(str, known))}")
+        return kind

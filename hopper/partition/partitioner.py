@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -14,13 +14,12 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import Balance
-from hopper.partition.metis import assign_metis, choose_backend
+from hopper.partition.metis import assign_metis, choose_backend, symmetrize
 from hopper.partition.random import assign_random
 from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, count_nodes, split_by_type
 from hopper.partition.streaming import assign_stream
-from hopper.partition.symmetrize import symmetrize
 from hopper.phases import Phases
-from hopper.plug_ins import FORM, PlugIn, find_plug_in
+from hopper.plug_ins import FORM, find_plug_in
 
 METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"
@@ -53,27 +52,11 @@ class Partitioner(Protocol):
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """The server of every node, and the method that chose it."""
-
-    homes: Mapping[str, NDArray[np.int32]]
-    """for each node type [count] int32, the server of each original id"""
-    method: str
-    backend: str
-    """what computed it: "dgl", "pymetis", "hopper" or the package of a plug-in class"""
-    seed: int
-    seed_used: bool
-    """whether the result depends on the seed"""
-    refined: Mapping[str, Any] | None = None
-    """what a refiner gained by moving nodes; None without a refiner"""
-
-
-@dataclass(frozen=True)
-class BuiltIn:
-    """The built-in methods, which divide a graph directory or one server's subgraph."""
+class Assigner:
+    """Assigns the nodes of a graph directory, or of one server's subgraph, by some method."""
 
     method: str
-    """one of :data:`METHODS`"""
+    """one of :data:`METHODS`, or "package.module:Class" of a :class:`Partitioner`"""
     balance: Balance
     """what METIS balances; the method "stream" balances its training roots"""
     phases: Phases
@@ -81,37 +64,61 @@ class BuiltIn:
     """a folder for temporary files; METIS needs 8 bytes for each end of an edge there"""
     backend: str = "auto"
     """which METIS: "auto", "dgl" or "pymetis\""""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """keywords of a plug-in's constructor"""
 
-    def assign(
-        self, graph: EdgesOfTypes, servers: int, seed: int
-    ) -> Mapping[str, NDArray[np.int32]]:
-        """Choose the server of every node."""
-        arrays, phases = NodeArrays(self.scratch), self.phases
+    @property
+    def library(self) -> str:
+        """What computes it: "dgl", "pymetis", "hopper" or the package of a plug-in class."""
+        if ":" in self.method:
+            return self.method.replace(":", ".").partition(".")[0]
+        return choose_backend(self.backend) if self.method == "metis" else "hopper"
+
+    def uses_seed(self, servers: int) -> bool:
+        """Return whether the result depends on the seed."""
+        if self.method == "stream":
+            return servers > 1
+        return self.library != "dgl"
+
+    def assign(self, graph: Any, servers: int, seed: int) -> Mapping[str, NDArray[np.int32]]:
+        """Choose the server of every node: for each type [count] int32, by original id.
+
+        A plug-in takes a :class:`GraphDirectory`, a built-in also an :class:`EdgesOfTypes`.
+        """
+        if ":" in self.method:
+            with self.phases.phase(f"assign nodes ({self.method})"):
+                homes = _make_plug_in(self.method, self.options).assign(graph, servers, seed)
+            _check_homes(f"method: {self.method}", homes, graph.schema, servers)
+            return {n: np.asarray(homes[n]).astype(np.int32) for n in graph.schema.node_types}
+        arrays = NodeArrays(self.scratch)
         if self.method == "random":
-            with phases.phase("assign nodes (random)"):
+            with self.phases.phase("assign nodes (random)"):
                 return assign_random(graph.schema, servers, seed, arrays)
         if self.method == "stream":
             roots = self.balance.training
-            stacked = assign_stream(graph, servers, seed, roots, phases, arrays)
+            stacked = assign_stream(graph, servers, seed, roots, self.phases, arrays)
         else:
-            backend = choose_backend(self.backend)
-            with phases.phase("make the graph symmetric"):
-                adjacency = symmetrize(graph)
-            with phases.phase(f"assign nodes (METIS, {backend})"):
-                weights = self.balance.weights(graph, adjacency, backend)
-                stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
+            stacked = self._assign_metis(graph, servers, seed)
         return split_by_type(graph.schema, stacked)
 
+    def _assign_metis(self, graph: EdgesOfTypes, servers: int, seed: int) -> NDArray[np.int32]:
+        backend = choose_backend(self.backend)
+        with self.phases.phase("make the graph symmetric"):
+            adjacency = symmetrize(graph)
+        with self.phases.phase(f"assign nodes (METIS, {backend})"):
+            weights = self.balance.weights(graph, adjacency, backend)
+            return assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
 
-def find_partitioner(method: str, options: Mapping[str, Any]) -> PlugIn[Partitioner]:
-    """Find the partitioner that a method of the form "package.module:Class" names."""
-    return find_plug_in("method", method, Partitioner, {}, options)
+
+def _make_plug_in(method: str, options: Mapping[str, Any]) -> Partitioner:
+    plug_in: Partitioner = find_plug_in("method", method, Partitioner, {}, options).make()
+    return plug_in
 
 
 def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
     """Check the method, a plug-in's options and the number of servers, before a graph is opened."""
     if ":" in method:
-        find_partitioner(method, options).make()
+        _make_plug_in(method, options)
     elif method not in METHODS:
         raise RequestError(
             f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
@@ -142,32 +149,6 @@ def check_request(
             f"graph {schema.name!r} has no edges, so METIS has nothing to divide it by; "
             "use --method stream or random"
         )
-
-
-def assign(
-    graph: GraphDirectory,
-    servers: int,
-    method: str,
-    seed: int,
-    balance: Balance,
-    phases: Phases,
-    scratch: Path,
-    backend: str = "auto",
-    options: Mapping[str, Any] = NONE,
-) -> Assignment:
-    """Assign every node of a graph to a server; see :class:`BuiltIn` and :class:`Partitioner`."""
-    check_request(graph.schema, servers, method, options)
-    if ":" in method:
-        partitioner = find_partitioner(method, options).make()
-        with phases.phase(f"assign nodes ({method})"):
-            given = partitioner.assign(graph, servers, seed)
-        _check_homes(f"method: {method}", given, graph.schema, servers)
-        own = {name: np.asarray(given[name]).astype(np.int32) for name in graph.schema.node_types}
-        return Assignment(own, method, method.replace(":", ".").partition(".")[0], seed, True)
-    used = choose_backend(backend) if method == "metis" else "hopper"
-    homes = BuiltIn(method, balance, phases, scratch, backend).assign(graph, servers, seed)
-    seed_used = used == "pymetis" or method == "random" or (method == "stream" and servers > 1)
-    return Assignment(homes, method, used, seed, seed_used)
 
 
 def _check_homes(

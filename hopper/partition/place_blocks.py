@@ -53,11 +53,8 @@ class _Placing(NamedTuple):
 
 
 def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
-    """Return [blocks] int32: the server of each block.
-
-    Nodes of every class are within 5 % of their mean and edges within 10 %, as far as blocks are
-    small enough for that.
-    """
+    """Return [blocks] int32: the server of each block, with nodes of every class within 5 % of
+    their mean and edges within 10 %, as far as blocks are small enough for that."""
     mean = blocks.weights.sum(axis=0) / servers
     nodes = blocks.weights[:, :-1].sum(axis=1)
     shares = [0.0, *(0.5**halvings for halvings in reversed(range(_LEVELS)))]
@@ -75,7 +72,8 @@ def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
         else:
             cluster_homes = np.empty(level.weights.shape[0], np.int32)
             cluster_homes[number] = homes
-        load, affinity = np.zeros((servers, mean.size)), np.zeros((cluster_homes.size, servers))
+        is_home = (np.arange(servers) == cluster_homes[:, np.newaxis]).astype(np.float64)
+        load, affinity = is_home.T @ level.weights, level.edges @ is_home
         _improve(_Placing(*level, cluster_homes, np.maximum(caps, 1.0), load, affinity))
         homes = cluster_homes[number]
     return homes
@@ -109,11 +107,8 @@ def _deal(blocks: Blocks, servers: int, caps: Floats) -> NDArray[np.int32]:
 
 
 def _merge_densest(blocks: Blocks, nodes: Floats, limits: Sequence[float]) -> list[Ids]:
-    """Return [blocks], for each of some ascending limits: the cluster of each block, after merging
-    until no two connected clusters together have at most so many nodes.
-
-    A cluster has the number of one of its blocks.
-    """
+    """Return [blocks], for each of some ascending limits: the cluster of each block, named by one
+    of its blocks, after merging until no two connected clusters together have so few nodes."""
     edges, nodes = blocks.edges.copy(), nodes.copy()
     degrees, cluster_of = np.maximum(blocks.weights[:, -1], 1.0), np.arange(nodes.size)
 
@@ -150,12 +145,6 @@ def _merge_densest(blocks: Blocks, nodes: Floats, limits: Sequence[float]) -> li
 @kernel
 def _improve(now: _Placing) -> None:
     """Move and swap blocks, in place, while that saves edges or ends an overload."""
-    for block in range(now.homes.size):
-        server = now.homes[block]
-        for measure in range(now.caps.size):
-            now.load[server, measure] += now.weights[block, measure]
-        for other in range(now.homes.size):
-            now.affinity[other, server] += now.edges[block, other]
     for _ in range(_ROUNDS):
         changed = False
         for block in range(now.homes.size):

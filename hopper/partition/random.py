@@ -16,9 +16,15 @@ from hopper.graph.schema import GraphSchema
 from hopper.partition.stacked_ids import NodeArrays
 
 _BYTES_A_NODE: Final = 64
-# No other stream of draws begins with this word: those of docs/inside/draws.md begin with small
-# numbers.
-_STREAM: Final = int.from_bytes(hashlib.sha256(b"partition").digest()[:8], "little")
+
+
+def hash_word(text: str) -> int:
+    """Return the first eight bytes of a text's SHA-256, little-endian.
+
+    No stream of draws of docs/inside/draws.md begins with such a word: they begin with small
+    numbers.
+    """
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def assign_random(
@@ -33,15 +39,14 @@ def assign_random(
     """
     homes = {}
     for node_type, kind in schema.node_types.items():
-        type_key = int.from_bytes(hashlib.sha256(node_type.encode()).digest()[:8], "little")
-        home = arrays.full(kind.count, np.int32)
-        dealt = type_key % servers
-        for ids, variates in _by_variate(np.uint64(key_of(_STREAM, seed, type_key)), home.size):
+        home = homes[node_type] = arrays.full(kind.count, np.int32)
+        dealt = hash_word(node_type)
+        key = np.uint64(key_of(hash_word("partition"), seed, dealt))
+        for ids, variates in _by_variate(key, home.size):
             # A stable sort leaves equal variates in the order of their ids.
             order = np.argsort(variates, kind="stable")
             home[ids[order]] = (np.arange(ids.size) + dealt % servers) % servers
             dealt += ids.size
-        homes[node_type] = home
     return homes
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,14 @@ from hopper.partition.balance import Balance, room_of
 from hopper.phases import Phases
 
 Ids = NDArray[np.int64]
+Homes = NDArray[np.int32]
 _PASSES: Final = 8
 
 
-@dataclass(frozen=True)
-class Refinement:
+class Refinement(NamedTuple):
     """The servers of nodes after a refiner has moved some, and its gain."""
 
-    homes: Mapping[str, NDArray[np.int32]]
+    homes: Mapping[str, Homes]
     """by node type, [count] int32: the server of each original id"""
     description: Mapping[str, Any]
     """the "refined" entry of partition.json"""
@@ -41,7 +40,7 @@ class Refiner(Protocol):
     def refine(
         self,
         graph: GraphDirectory,
-        homes: Mapping[str, NDArray[np.int32]],
+        homes: Mapping[str, Homes],
         balance: Balance,
         servers: int,
         phases: Phases,
@@ -49,14 +48,14 @@ class Refiner(Protocol):
         """Move nodes between servers, which should keep equal shares of what ``balance`` names."""
 
 
-def server_loads(homes: NDArray[np.int32], weights: Ids, servers: int) -> Ids:
+def server_loads(homes: Homes, weights: Ids, servers: int) -> Ids:
     """Return [servers, constraints] int64: the total weights of each server's nodes."""
     # With weights, bincount returns floats, in which sums below 2**53 are exact.
     columns = [np.bincount(homes, weights=column, minlength=servers) for column in weights.T]
     return np.stack(columns, 1).astype(np.int64)
 
 
-def move_nodes(homes: NDArray[np.int32], pull: NDArray[np.int32], weights: Ids) -> int:
+def move_nodes(homes: Homes, pull: Homes, weights: Ids) -> int:
     """Move every node to the server that pulls it most, if that has room; return the number moved.
 
     Nodes that gain most move first. A server has room for 5 % above the mean of each constraint. A
@@ -82,14 +81,7 @@ def move_nodes(homes: NDArray[np.int32], pull: NDArray[np.int32], weights: Ids) 
 
 
 @kernel
-def _move_once(
-    order: Ids,
-    homes: NDArray[np.int32],
-    pull: NDArray[np.int32],
-    weights: Ids,
-    loads: Ids,
-    room: Ids,
-) -> int:
+def _move_once(order: Ids, homes: Homes, pull: Homes, weights: Ids, loads: Ids, room: Ids) -> int:
     """Move nodes, one after another, to the best server with room; return the number moved."""
     moved = 0
     for node in order:
@@ -101,8 +93,7 @@ def _move_once(
             fits = True
             for k in range(room.size):
                 weight = weights[node, k]
-                if weight > 0 and loads[server, k] + weight > room[k]:
-                    fits = False
+                fits &= weight == 0 or loads[server, k] + weight <= room[k]
             if fits:
                 best = server
         if best != home:

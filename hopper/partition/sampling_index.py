@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import read_only
+from cache_server.kernel import kernel, read_only
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import Relation
-from hopper.partition.time_order import order_by_time
 from hopper.phases import Progress
 
 Ids: TypeAlias = NDArray[np.int64]
+_BY_TIME: Final[tuple[layout.StoredArray, ...]] = ("times", "by_time")
 EdgesOf = Callable[[int, int], tuple[Ids, Ids]]
 """Called with a range of rows; returns original source ids and edge ids of the edges into them."""
 
@@ -30,13 +30,8 @@ EdgesOf = Callable[[int, int], tuple[Ids, Ids]]
 def write_sampling_index(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Write the arrays of some neighbor lists.
-
-    Parameters
-    ----------
-    folder: the folder of the directory, or of a server.
-    indptr: [destinations + 1] int64, bounds of the lists; other destinations have empty ones.
-    """
+    """Write the arrays of neighbor lists within [destinations + 1] bounds to the folder of the
+    directory, or of a server."""
     indptr = read_only(indptr)
     if graph.schema.relations[relation].weighted:
         _write_weights(graph, folder, relation, indptr, edges_of)
@@ -51,12 +46,8 @@ def write_sampling_index_into(
     destinations: NDArray[np.bool_] | None,
     progress: Progress,
 ) -> None:
-    """Write the arrays of a relation whose nodes keep their order; progress advances by bytes.
-
-    Parameters
-    ----------
-    destinations: [destinations] bool, whether to write each destination's list; None = all.
-    """
+    """Write the arrays of a relation whose nodes keep their order, of the lists of some
+    destinations ([destinations] bool; None = all); progress advances by bytes."""
     edge_bytes = layout.draw_bytes(graph.schema, relation)
     if not edge_bytes:
         return
@@ -93,14 +84,8 @@ def _write_weights(
 
 
 def add_up_weights(weights: NDArray[np.float32], largest: float, bounds: Ids) -> NDArray[np.int32]:
-    """Return [edges] int32: running sums of weights, in whole units, within neighbor lists.
-
-    Parameters
-    ----------
-    weights: [edges] float32, positive.
-    largest: the relation's largest weight.
-    bounds: [lists + 1] int64, where lists begin and end.
-    """
+    """Return [edges] int32: running sums of weights, in whole units, within neighbor lists with
+    [lists + 1] bounds; ``largest`` is the relation's largest weight."""
     degrees = np.diff(bounds)
     fine = np.maximum(1, np.floor(weights.astype(np.float64) / largest * 2.0**32)).astype(np.uint64)
     of_list = np.repeat(_sum_lists(fine, bounds), degrees)
@@ -122,11 +107,8 @@ def _write_times(
 ) -> None:
     """Write the times within neighbor lists, earliest first, and the edges that they are of."""
     schema = graph.schema
-    names: tuple[layout.StoredArray, ...] = ("times", "by_time")
-    out = [
-        create_array(layout.topology_file(folder, relation, name), np.int64, (int(indptr[-1]),))
-        for name in names
-    ]
+    files = (layout.topology_file(folder, relation, name) for name in _BY_TIME)
+    out = [create_array(file, np.int64, (int(indptr[-1]),)) for file in files]
     of_edges = graph.times(relation) if schema.relations[relation].timed else None
     is_timed = schema.node_types[relation.src].timed
     of_sources = graph.times(relation.src) if is_timed else None
@@ -139,5 +121,19 @@ def _write_times(
         ]
         # An edge may be seen only from its source's time on.
         seen = np.asarray(candidates[0] if len(candidates) == 1 else np.maximum(*candidates))
-        order_by_time(read_only(seen), indptr, first, last, *out)
+        _order_by_time(read_only(seen), indptr, first, last, *out)
         release_pages(*out)
+
+
+@kernel
+def _order_by_time(seen: Ids, indptr: Ids, first: int, last: int, times: Ids, by_time: Ids) -> None:
+    """Sort the times of the lists in [``first``, ``last``), ties by position, into ``times``, and
+    the edges' positions into ``by_time``."""
+    begin = indptr[first]
+    for node in range(first, last):
+        start, stop = indptr[node], indptr[node + 1]
+        list_times = seen[start - begin : stop - begin]
+        order = np.argsort(list_times, kind="mergesort")
+        for rank in range(stop - start):
+            times[start + rank] = list_times[order[rank]]
+            by_time[start + rank] = order[rank]

@@ -13,13 +13,13 @@ from typing import Final
 import numpy as np
 
 from hopper.errors import RequestError
-from hopper.graph.array_file import array_bytes, create_array, release_pages
+from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.build_context import BuildContext
 from hopper.partition.file_names import ranks_file
-from hopper.partition.partitioner import BuiltIn
+from hopper.partition.partitioner import Assigner
 from hopper.partition.placement import RANK_DTYPE
 from hopper.partition.stacked_ids import count_nodes, split_by_type
 
@@ -28,8 +28,7 @@ SECOND_LEVELS: Final = ("metis", "stream")
 
 
 def check_ranks(ranks: int, method: str) -> None:
-    """Raise a :class:`RequestError` of too few or too many ranks, or a method without a second
-    level."""
+    """Refuse too few or too many ranks, or a method without a second level."""
     most = int(np.iinfo(RANK_DTYPE).max)
     if not 1 <= ranks <= most:
         raise RequestError(f"ranks per server: expected 1 to {most}, given {ranks}")
@@ -38,13 +37,6 @@ def check_ranks(ranks: int, method: str) -> None:
             f"ranks per server: {ranks} want a second level, which methods "
             f"{' and '.join(SECOND_LEVELS)} have; given method {method}"
         )
-
-
-def rank_bytes(schema: GraphSchema, ranks: int) -> int:
-    """Return the bytes on disk of the ranks of all nodes; 0 without a second level."""
-    if ranks == 1:
-        return 0
-    return sum(array_bytes(RANK_DTYPE, (kind.count,)) for kind in schema.node_types.values())
 
 
 @dataclass(frozen=True)
@@ -58,12 +50,9 @@ class _Subgraph:
         return self.topologies[relation]
 
 
-def write_ranks(context: BuildContext, partitioner: BuiltIn, ranks: int, seed: int) -> None:
-    """Divide every server's nodes over its ranks, and write each node's rank by global id.
-
-    The topology must have been written whole. A server's ranks balance the constraints of the
-    whole graph, which the partitioner has.
-    """
+def write_ranks(context: BuildContext, assigner: Assigner, ranks: int, seed: int) -> None:
+    """Divide every server's nodes over its ranks, and write each node's rank by global id; the
+    topology must have been written whole, and the whole graph's constraints are balanced."""
     schema, maps = context.graph.schema, context.maps
     files = {
         name: create_array(ranks_file(context.work, name), RANK_DTYPE, (kind.count,))
@@ -71,14 +60,14 @@ def write_ranks(context: BuildContext, partitioner: BuiltIn, ranks: int, seed: i
     }
     for server in range(context.servers):
         subgraph, target = _make_subgraph(context, server), maps[schema.target_type()]
-        first, stop = target.offsets[server : server + 2]
-        balance = partitioner.balance.at(target.original_ids[first:stop])
         nodes = count_nodes(subgraph.schema)
         if nodes <= ranks or not any(t.indices.size for t in subgraph.topologies.values()):
             # There is no locality to follow, and METIS refuses such graphs.
             of_nodes = split_by_type(subgraph.schema, np.arange(nodes, dtype=np.int32) % ranks)
         else:
-            of_nodes = dict(replace(partitioner, balance=balance).assign(subgraph, ranks, seed))
+            own_targets = target.original_ids[slice(*target.offsets[server : server + 2])]
+            of_server = replace(assigner, balance=assigner.balance.at(own_targets))
+            of_nodes = dict(of_server.assign(subgraph, ranks, seed))
         for name, file in files.items():
             file[slice(*maps[name].offsets[server : server + 2])] = of_nodes[name]
     release_pages(*files.values())
@@ -105,8 +94,7 @@ def _select_edges(context: BuildContext, relation: Relation, server: int) -> Top
     src_first, src_stop = context.offsets[relation.src][server : server + 2].tolist()
     first, stop = context.offsets[relation.dst][server : server + 2].tolist()
     indptr, indices = (context.whole(relation, name) for name in ("indptr", "indices"))
-    degrees = np.zeros(stop - first, np.int64)
-    pieces = [np.empty(0, np.int64)]
+    degrees, pieces = np.zeros(stop - first, np.int64), [np.empty(0, np.int64)]
     for start, end in row_ranges(indptr, first, stop):
         bounds = np.asarray(indptr[start : end + 1])
         neighbors = np.asarray(indices[bounds[0] : bounds[-1]])
@@ -115,11 +103,7 @@ def _select_edges(context: BuildContext, relation: Relation, server: int) -> Top
         degrees[start - first : end - first] = np.diff(before[bounds - bounds[0]])
         pieces.append(neighbors[inside] - src_first)
         release_pages(indptr, indices)
-    new_indices = np.concatenate(pieces)
-    return Topology(
-        indptr=np.concatenate(([0], np.cumsum(degrees))),
-        indices=new_indices,
-        edge_ids=np.empty(0, np.int64),
-        in_degrees=degrees,
-        out_degrees=np.bincount(new_indices, minlength=src_stop - src_first),
-    )
+    kept = np.concatenate(pieces)
+    out_degrees = np.bincount(kept, minlength=src_stop - src_first)
+    new_indptr = np.concatenate(([0], np.cumsum(degrees)))
+    return Topology(new_indptr, kept, np.empty(0, np.int64), degrees, out_degrees)

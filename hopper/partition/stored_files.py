@@ -1,8 +1,7 @@
 """Store whole files in a partitioned directory, as links to the graph's if possible, else copies.
 
 A hard link is a second name of the same bytes, so storing a table takes no time, space or memory.
-It outlives the first name, and tar and rsync read it like any other file. But a change of a linked
-file in place changes it under all of its names.
+But a change of a linked file in place changes it under all of its names.
 """
 
 from __future__ import annotations
@@ -20,21 +19,14 @@ Tables = Literal["link", "copy"]
 
 
 class StoredFiles:
-    """Stores whole files in a partitioned directory, each written at most once.
-
-    Files are linked first, which costs nothing. Then :meth:`write_copies` writes the files that
-    could not be linked, of which there are ``bytes_to_write`` bytes. A target that exists is an
-    error that names it.
-
-    Attributes
-    ----------
-    bytes_to_write: bytes of all files that are not links.
-    linked_bytes: bytes of all files that are links to the graph's files.
-    """
+    """Stores whole files in a partitioned directory, each written at most once: first links, which
+    cost nothing, then by :meth:`write_copies` what could not be linked."""
 
     def __init__(self, tables: Tables) -> None:
         self.bytes_to_write = 0
+        """bytes of all files that are not links"""
         self.linked_bytes = 0
+        """bytes of all files that are links to the graph's files"""
         self._tables = tables
         self._first: dict[Hashable, Path] = {}
         self._copies: list[tuple[Path, Path]] = []

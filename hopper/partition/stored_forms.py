@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.row_form import FEATURE_DTYPES, ROW_FORMS, RowFormName
+from cache_server.feature_codec import CODECS, FEATURE_FORMS, FeatureForm
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
+from hopper.graph.columns import RoundingError, find_error
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.layout import stored_features
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
-from hopper.graph.row_form import RoundingError, find_error, stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.phases import Phases, Progress
 
-RowForms = Mapping[str, RowFormName]
+FeatureKind = NodeType | EdgeType
+RowForms = Mapping[str, FeatureForm]
 """The form that a feature table is stored in, by its name (a node type, or ``src/rel/dst``)."""
 
 
@@ -34,39 +36,26 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
     named = [text.rpartition("=")[::2] for text in texts if "=" in text]
     if len(of_all) > 1 or len({table for table, _ in named}) < len(named):
         raise RequestError(f"--feature-dtype: expected one a table, given {', '.join(texts)}")
-    forms = {table: form for form in of_all for table in kinds} | dict(named)
-    new_forms: dict[str, RowFormName] = {}
-    for table, form in forms.items():
+    forms: dict[str, FeatureForm] = {}
+    for table, form in [*((table, form) for form in of_all for table in kinds), *named]:
         if table not in kinds:
             raise RequestError(
                 f"--feature-dtype: expected a table of features ({', '.join(kinds) or 'none'}), "
                 f"given {table!r:.100}"
             )
-        form_name = next((name for name in FEATURE_DTYPES if name == form), None)
-        if form_name is None:
+        if form not in FEATURE_FORMS:
             raise RequestError(
-                f"--feature-dtype: expected one of {', '.join(FEATURE_DTYPES)}, given {form!r:.100}"
+                f"--feature-dtype: expected one of {', '.join(FEATURE_FORMS)}, given {form!r:.100}"
             )
-        if form_name == kinds[table].feature_dtype:
-            continue
-        if kinds[table].feature_error is not None and kinds[table].feature_dtype != "float32":
+        forms[table] = form
+    forms = {table: form for table, form in forms.items() if form != kinds[table].feature_dtype}
+    for table in forms:
+        now = kinds[table].feature_dtype
+        if kinds[table].feature_error is not None and now != "float32":
             raise RequestError(
-                f"--feature-dtype: features of {table} are rounded to "
-                f"{kinds[table].feature_dtype} already; expected that"
+                f"--feature-dtype: features of {table} are rounded to {now} already; expected that"
             )
-        new_forms[table] = form_name
-    return new_forms
-
-
-def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
-    """Raise a :class:`RequestError` of rows that cannot be divided by dimension, since each has one
-    scale for all of its numbers."""
-    for name, kind in schema.node_types.items():
-        if forms.get(name, kind.feature_dtype) == "int8":
-            raise RequestError(
-                f"features: by-dimension divides a row's numbers, and int8 rows of {name!r} have "
-                "one scale a row; expected float32, float16 or bfloat16"
-            )
+    return forms
 
 
 def describe_rounded_tables(schema: GraphSchema) -> list[str]:
@@ -86,35 +75,31 @@ def store_rows_as(
     graph: GraphDirectory, forms: RowForms, out: Path, phases: Phases
 ) -> Iterator[GraphDirectory]:
     """Yield the graph with some tables converted to other forms, which are temporary and lie beside
-    ``out``; without any, the same graph.
-
-    Raises
-    ------
-    GraphError: a number is not finite, or too large for the form. The text names table and row.
-    """
+    ``out``; a number that is not finite, or too large for the form, is a :class:`GraphError`."""
     if not forms:
         yield graph
         return
-    kinds = graph.schema.feature_tables
+    schema, kinds = graph.schema, graph.schema.feature_tables
     new = {table: replace(kinds[table], feature_dtype=form) for table, form in forms.items()}
     nbytes = sum(map(_table_bytes, new.values()))
-    node_types, relations = dict(graph.schema.node_types), dict(graph.schema.relations)
     with folder_beside(out) as folder:
         require_space(folder, nbytes)
         with phases.phase("convert the rows (bytes)", nbytes) as counter:
             for table, kind in new.items():
-                if isinstance(kind, NodeType):
+                if table in schema.node_types:
                     rows, file = graph.features(table), layout.features_file(folder, table)
-                    error = _convert(rows, kinds[table], kind, file, counter)
-                    node_types[table] = replace(kind, feature_error=error)
                 else:
                     relation = Relation(*table.split("/"))
                     rows = graph.edge_features(relation)
                     file = layout.edge_features_file(folder, relation)
-                    error = _convert(rows, kinds[table], kind, file, counter)
-                    relations[relation] = replace(kind, feature_error=error)
-        schema = replace(graph.schema, node_types=node_types, relations=relations)
-        yield _ConvertedGraph(graph.path, schema, frozenset(forms), folder)
+                error = _convert(rows, kinds[table], kind, file, counter)
+                new[table] = replace(kind, feature_error=error)
+        node_types: dict[str, Any] = {n: new.get(n, k) for n, k in schema.node_types.items()}
+        relations: dict[Relation, Any] = {
+            relation: new.get(str(relation), kind) for relation, kind in schema.relations.items()
+        }
+        converted = replace(schema, node_types=node_types, relations=relations)
+        yield _ConvertedGraph(graph.path, converted, frozenset(forms), folder)
 
 
 @dataclass(frozen=True)
@@ -133,23 +118,19 @@ class _ConvertedGraph(GraphDirectory):
         return layout.edge_features_file(where, relation)
 
 
-def _table_bytes(kind: NodeType | EdgeType) -> int:
+def _table_bytes(kind: FeatureKind) -> int:
     stored = stored_features(kind)
     return 0 if stored is None else array_bytes(stored.dtype, (kind.count, stored.columns))
 
 
 def _convert(
-    table: NDArray[Any],
-    old: NodeType | EdgeType,
-    new: NodeType | EdgeType,
-    file: Path,
-    progress: Progress,
+    table: NDArray[Any], old: FeatureKind, new: FeatureKind, file: Path, progress: Progress
 ) -> RoundingError | None:
     """Write a table in another form, in pieces; return its error, None if nothing was rounded."""
     assert old.feature_dtype is not None
     assert new.feature_dtype is not None
     assert new.feature_dim is not None
-    source, form = ROW_FORMS[old.feature_dtype], ROW_FORMS[new.feature_dtype]
+    source, form = CODECS[old.feature_dtype], CODECS[new.feature_dtype]
     out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
     error = RoundingError(0.0, 0.0)
     # Differences are computed in 64 bits, twice as many as the widest form has.

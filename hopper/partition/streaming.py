@@ -11,9 +11,9 @@ times as many edges (docs/inside/partition-methods.md).
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -28,11 +28,10 @@ from hopper.partition.balance import balance_classes, room_of
 from hopper.partition.label_passes import NO_LABEL, NOT_POLLED, Labelling
 from hopper.partition.neighbor_stream import Chunk, NeighborStream
 from hopper.partition.place_blocks import Blocks, place_blocks
+from hopper.partition.random import hash_word
 from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays
-from hopper.phases import Phases, Progress
+from hopper.phases import Phases
 
-# No other stream of draws begins with this word, as in hopper.partition.random.
-_STREAM: Final = int.from_bytes(hashlib.sha256(b"streaming partition").digest()[:8], "little")
 MOST_BLOCKS: Final = 1024
 DENSE_BYTES: Final = 64
 """Bytes of memory for each pair of blocks."""
@@ -49,6 +48,9 @@ _THRESHOLDS: Final = (0.0, 0.1, 0.3, 1.0, 1.0)
 # A pass that changes a smaller share of the nodes is the last of its kind.
 _SETTLED: Final = 1 / 500
 
+Visit = Callable[[Chunk], Any]
+Run = Callable[[Visit], int]
+"""Visits every chunk, and returns the sum of the visits' results, of which None counts as 0."""
 Poll = tuple[NDArray[np.int32], NDArray[np.int32]]
 """Votes and leads, [nodes] int32 each, of nodes without in-neighbours."""
 
@@ -79,17 +81,14 @@ def assign_stream(
         poll = votes, arrays.full(stream.nodes, np.int32)
     del have_neighbors
     count = number_of_blocks(stream.nodes, servers)
-    with phases.phase("gather nodes in blocks (edges)", stream.edges * _CLAIM_PASSES) as progress:
-        state = _grow_blocks(_Passes(stream, progress, _CLAIM_PASSES), count, seed, arrays)
-    budget = _PURE_PASSES + 2
-    with phases.phase("move nodes between blocks (edges)", stream.edges * budget) as progress:
-        passes = _Passes(stream, progress, budget)
+    with _passes(stream, phases, "gather nodes in blocks (edges)", _CLAIM_PASSES) as run:
+        state = _grow_blocks(run, stream.nodes, count, seed, arrays)
+    with _passes(stream, phases, "move nodes between blocks (edges)", _PURE_PASSES + 2) as run:
         larger = state._replace(room=state.room * _GROWTH)
-        _settle(passes, larger, (0.0,) * _PURE_PASSES)
-        _place_sources(passes, larger, poll)
+        _settle(run, larger, (0.0,) * _PURE_PASSES)
+        _place_sources(run, larger, poll)
         edges = np.zeros((count, count), np.int64)
-        passes.run(lambda chunk: _count_between(chunk, state.labels, edges))
-        passes.finish()
+        run(lambda chunk: _count_between(chunk, state.labels, edges))
     classes = balance_classes(graph.schema, roots, arrays.full(stream.nodes, np.uint8))
     # The array is used again, because the blocks' labels are not read any more.
     homes = state.labels
@@ -97,15 +96,13 @@ def assign_stream(
         of_blocks = _place(_count_by_class(homes, classes, count), edges, servers)
         for _, piece in iter_pieces(homes):
             piece[:] = of_blocks[piece]
-    budget = len(_THRESHOLDS) + 1
-    with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
-        passes = _Passes(stream, progress, budget)
+    most = len(_THRESHOLDS) + 1
+    with _passes(stream, phases, "move nodes between servers (edges)", most) as run:
         load = _count_by_class(homes, classes, servers)
         state = Labelling(homes, classes, load, room_of(load.sum(axis=0), servers))
-        _settle(passes, state, _THRESHOLDS)
+        _settle(run, state, _THRESHOLDS)
         label_passes.spill(state)
-        _place_sources(passes, state, poll)
-        passes.finish()
+        _place_sources(run, state, poll)
     return homes
 
 
@@ -116,63 +113,58 @@ def number_of_blocks(nodes: int, servers: int) -> int:
     return max(1, min(nodes, blocks))
 
 
-class _Passes:
-    """Runs passes over the edges, at most as many as planned, and shows their progress."""
+@contextmanager
+def _passes(stream: NeighborStream, phases: Phases, name: str, most: int) -> Iterator[Run]:
+    """Time a phase of at most so many passes over the edges, and show its progress."""
+    left = stream.edges * most
+    with phases.phase(name, left) as progress:
 
-    def __init__(self, stream: NeighborStream, progress: Progress, budget: int) -> None:
-        self._stream, self._progress = stream, progress
-        self._left = stream.edges * budget
-        self.nodes = stream.nodes
+        def run(visit: Visit) -> int:
+            nonlocal left
+            changed = 0
+            for chunk in stream.chunks():
+                changed += visit(chunk) or 0
+                left -= chunk.neighbors.size
+                progress.advance(chunk.neighbors.size)
+            return changed
 
-    def run(self, visit: Callable[[Chunk], Any]) -> int:
-        """Visit every chunk; return the sum of the visits' results, of which None counts as 0."""
-        changed = 0
-        for chunk in self._stream.chunks():
-            changed += visit(chunk) or 0
-            self._left -= chunk.neighbors.size
-            self._progress.advance(chunk.neighbors.size)
-        return changed
-
-    def finish(self) -> None:
-        """Count the passes that were not needed as done."""
-        self._progress.advance(self._left)
+        yield run
+        # Passes that were not needed are done.
+        progress.advance(left)
 
 
-def _grow_blocks(passes: _Passes, count: int, seed: int, arrays: NodeArrays) -> Labelling:
+def _grow_blocks(run: Run, nodes: int, count: int, seed: int, arrays: NodeArrays) -> Labelling:
     """Gather nodes in ``count`` blocks of the mean size at most, from as many random sources."""
-    labels = arrays.full(passes.nodes, np.int32, NO_LABEL)
+    labels = arrays.full(nodes, np.int32, NO_LABEL)
     sources = np.empty(count, np.int64)
-    key = np.uint64(key_of(_STREAM, seed))
-    draw_positions(key, np.int64(passes.nodes), np.int64(count), sources)
+    key = np.uint64(key_of(hash_word("streaming partition"), seed))
+    draw_positions(key, np.int64(nodes), np.int64(count), sources)
     labels[sources] = np.arange(count)
-    one_class = arrays.full(passes.nodes, np.uint8)
-    room = np.array([math.ceil(passes.nodes / count)])
+    one_class, room = arrays.full(nodes, np.uint8), np.array([math.ceil(nodes / count)])
     state = Labelling(labels, one_class, np.ones((count, 1), np.int64), room)
     for _ in range(_CLAIM_PASSES):
-        if passes.run(lambda chunk: label_passes.claim(chunk, state)) <= passes.nodes * _SETTLED:
+        if run(lambda chunk: label_passes.claim(chunk, state)) <= nodes * _SETTLED:
             break
     # Put nodes that no search reached where there is room.
     label_passes.spill(state)
-    passes.finish()
     return state
 
 
-def _settle(passes: _Passes, state: Labelling, thresholds: tuple[float, ...]) -> None:
+def _settle(run: Run, state: Labelling, thresholds: tuple[float, ...]) -> None:
     """Move nodes to the label of most of their in-neighbours, until few move."""
     for threshold in thresholds:
-        visit = partial(label_passes.relabel_chunk, state=state, threshold=threshold)
-        moved = passes.run(visit)
-        if moved <= passes.nodes * _SETTLED and not (state.load > state.room).any():
+        moved = run(partial(label_passes.relabel_chunk, state=state, threshold=threshold))
+        if moved <= state.labels.size * _SETTLED and not (state.load > state.room).any():
             break
 
 
-def _place_sources(passes: _Passes, state: Labelling, poll: Poll | None) -> None:
+def _place_sources(run: Run, state: Labelling, poll: Poll | None) -> None:
     """Move nodes without in-neighbours to the label of most nodes that sample them."""
     if poll is not None:
         votes, leads = poll
         votes[votes >= 0] = NO_LABEL
         leads[:] = 0
-        passes.run(lambda chunk: label_passes.vote(chunk, state.labels, votes, leads))
+        run(lambda chunk: label_passes.vote(chunk, state.labels, votes, leads))
         label_passes.adopt(votes, state)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from hopper.graph.array_file import iter_pieces
 from hopper.graph.links import Links
 from hopper.graph.schema import GraphSchema
 
-OwnerOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+Ids = NDArray[np.int64]
 
 
 class SplitGraph(Protocol):
@@ -22,7 +22,7 @@ class SplitGraph(Protocol):
     def schema(self) -> GraphSchema:
         """The graph's schema."""
 
-    def split(self, name: str) -> NDArray[np.int64]:
+    def split(self, name: str) -> Ids:
         """Return the ids of a split."""
 
     def links(self, split: str) -> Links:
@@ -31,7 +31,7 @@ class SplitGraph(Protocol):
 
 def training_roots(
     graph: SplitGraph, split: str = "train", full: Callable[..., NDArray[Any]] = np.zeros
-) -> NDArray[np.int64]:
+) -> Ids:
     """Count a split's roots at each node, by original id: [nodes of the target type] int64.
 
     An edge that is predicted counts at its destination. A missing split gives zeros.
@@ -41,25 +41,20 @@ def training_roots(
     full: makes an array of zeros of a length and dtype.
     """
     schema = graph.schema
-    counts: NDArray[np.int64] = full(schema.node_types[schema.target_type()].count, np.int64)
+    counts: Ids = full(schema.node_types[schema.target_type()].count, np.int64)
     for nodes in _root_nodes(graph, split):
-        if schema.target_relations:
-            np.add.at(counts, nodes, 1)
-        else:
-            counts[nodes] = 1
+        np.add.at(counts, nodes, 1)
     return counts
 
 
-def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: OwnerOf) -> NDArray[np.int64]:
+def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: Callable[[Ids], Ids]) -> Ids:
     """Count a split's roots at each owner's nodes, [owners] int64; ``owner_of`` returns the owners
     of original ids of the target type."""
-    counts = np.zeros(owners, np.int64)
-    for nodes in _root_nodes(graph, split):
-        counts += np.bincount(owner_of(nodes), minlength=owners)
-    return counts
+    pieces = (np.bincount(owner_of(nodes), minlength=owners) for nodes in _root_nodes(graph, split))
+    return sum(pieces, np.zeros(owners, np.int64))
 
 
-def _root_nodes(graph: SplitGraph, split: str) -> Iterator[NDArray[np.int64]]:
+def _root_nodes(graph: SplitGraph, split: str) -> Iterator[Ids]:
     """Iterate in pieces over the target node of each root of a split."""
     schema = graph.schema
     if split not in schema.splits:

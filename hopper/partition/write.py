@@ -25,41 +25,48 @@ from hopper.graph.array_file import (
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import atomic_output_dir
-from hopper.graph.schema import GraphSchema
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
 from hopper.partition.build_context import BuildContext
 from hopper.partition.by_node import divide_columns
 from hopper.partition.checksums import seal_directory
 from hopper.partition.file_names import server_folder
+from hopper.partition.placement import RANK_DTYPE
 from hopper.phases import Progress
 
 
 @contextmanager
 def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """Do what :func:`hopper.graph.publish.atomic_output_dir` does, and add checksums of what was
-    written."""
+    """Yield a folder to write into, which becomes ``out`` with checksums when it is complete."""
     with atomic_output_dir(out, needed_bytes) as work, name_in_errors(out):
         yield work
         seal_directory(work)
 
 
-def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
-    """Return the bytes on disk that writing a partitioned directory takes: the graph's own, and two
-    maps a node type.
+def partitioned_bytes(
+    graph: GraphDirectory, servers: int, *, split: bool, by_dimension: bool, ranks: int
+) -> int:
+    """Return the bytes on disk that writing a partitioned directory takes: those of the graph, two
+    maps a node type, ranks of the second level, and all labels on every server if features are
+    divided by dimension.
 
     If topology is divided afterwards (``split``), a relation lies there twice; halos, which are not
     known yet, take more.
     """
+    schema = graph.schema
     nbytes = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
-    for relation, kind in schema.relations.items():
+    for relation, edges in schema.relations.items():
         # Ids of edges are written as int64.
-        nbytes += kind.count * (8 + layout.draw_bytes(schema, relation))
-    if not split:
-        return nbytes
-    twice = max((16 * kind.count for kind in schema.relations.values()), default=0)
-    counts = (schema.node_types[relation.dst].count + 1 for relation in schema.relations)
-    return nbytes + twice + servers * sum(array_bytes(np.int64, (count,)) for count in counts)
+        nbytes += edges.count * (8 + layout.draw_bytes(schema, relation))
+    if ranks > 1:
+        nbytes += sum(array_bytes(RANK_DTYPE, (n.count,)) for n in schema.node_types.values())
+    if by_dimension:
+        nbytes += table_bytes(graph, servers) - table_bytes(graph)
+    if split:
+        nbytes += max((16 * kind.count for kind in schema.relations.values()), default=0)
+        counts = (schema.node_types[relation.dst].count for relation in schema.relations)
+        nbytes += sum(servers * array_bytes(np.int64, (1,)) + 8 * n for n in counts)
+    return nbytes
 
 
 def write_server(
@@ -115,11 +122,8 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
 
 
 def copy_shared(graph: GraphDirectory, work: Path) -> None:
-    """Write the files that do not depend on the division.
-
-    These are ``graph.json``, splits, links, times of target edges and of nodes, and the source's
-    names of nodes and classes that are predicted.
-    """
+    """Write the files that do not depend on the division: ``graph.json``, splits, links, times of
+    target edges and of nodes, and the source's names of nodes and classes that are predicted."""
     schema = graph.schema
     write_schema(work, schema)
     files = [layout.names_file(graph.path, node_type) for node_type in schema.root_types]
@@ -159,21 +163,12 @@ def write_rows(table: NDArray[Any], rows: NDArray[Any], file: Path, progress: Pr
 
 
 def table_spec(
-    kind: str,
-    node_type: str,
-    file: Path,
-    folder: Path,
-    first_id: int,
-    count: int,
-    table: NDArray[Any],
+    kind: str, name: str, file: Path, folder: Path, first_id: int, count: int, table: NDArray[Any]
 ) -> TableSpec:
     """Make the entry in ``shard.json`` of a table whose first row has the id ``first_id``."""
+    dim = 1 if table.ndim == 1 else int(table.shape[1])
+    path = str(file.relative_to(folder))
     return TableSpec(
-        kind=kind,
-        type=node_type,
-        file=str(file.relative_to(folder)),
-        first_id=first_id,
-        count=count,
-        dim=1 if table.ndim == 1 else int(table.shape[1]),
+        kind=kind, type=name, file=path, first_id=first_id, count=count, dim=dim,
         dtype=table.dtype.name,
-    )
+    )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.features.copy_rows import copy_rows
-from hopper.graph.row_form import stored_features
+from hopper.graph.layout import stored_features
 from hopper.partition import PartitionedGraph
 
 Ids = NDArray[np.int64]

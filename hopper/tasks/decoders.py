@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hopper.config import Config
 from hopper.errors import ConfigError, HopperError
 from hopper.graph.schema import GraphSchema, Predicted
-from hopper.micrograph.pairs import Pairs
+from hopper.micrograph.subgraph import Pairs
 from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks.edge_decoders import EDGE_DECODERS, EdgeDecoder
 from hopper.tasks.sides import Side

@@ -12,12 +12,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.neighbor_lists import NeighborLists
 from cache_server.sampling_spec import ExcludedEdges
 from hopper.config import Task
 from hopper.graph.schema import Relation
-from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
 from hopper.tasks.fixed_negatives import open_fixed
 from hopper.tasks.negatives import Negatives
@@ -166,12 +165,9 @@ class LinkBatches:
             for reverse in self._reverses[number]:
                 pairs.setdefault(reverse, []).append((dst, src))
         return {
-            relation: NeighborLists(
-                self._topology(relation).indptr,
-                self._topology(relation).indices,
-                self._originals(relation.src),
-                self._originals(relation.dst),
-            ).exclude(*(np.concatenate(ends) for ends in zip(*of_relation, strict=True)))
+            relation: self._topology(relation)
+            .lists(self._originals(relation.src), self._originals(relation.dst))
+            .exclude(*(np.concatenate(ends) for ends in zip(*of_relation, strict=True)))
             for relation, of_relation in pairs.items()
             if relation in self._drawn
         }

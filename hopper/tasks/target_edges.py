@@ -84,8 +84,8 @@ class TargetEdges:
         graph = self._graph
         server = None if graph.layout.draws_alone else self._cluster.server
         topology = graph.topology(relation, server)
-        dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-        return Edges(np.asarray(topology.edge_ids), np.asarray(topology.indices), dst)
+        ids, src = np.asarray(topology.edge_ids), np.asarray(topology.indices)
+        return Edges(ids, src, topology.list_destinations())
 
     def _into_mine(self, edges: Edges, relation: Relation) -> Edges:
         """Return the edges into nodes that this rank owns."""

@@ -18,7 +18,7 @@ from hopper.cluster import Cluster
 from hopper.device_copies import finish_copies, to_device
 from hopper.engines import Request, is_fetching
 from hopper.features import DeviceRows, PartitionedRows
-from hopper.graph.row_form import stored_features
+from hopper.graph.layout import stored_features
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.row_cache import RecentRows, RowCache

@@ -20,8 +20,12 @@ from hopper.config import Config, make_config
 from hopper.engines import TrainState, find_engine
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
-from hopper.graph.column_differences import find_class_difference, find_column_difference
-from hopper.graph.columns import columns_from_json, columns_to_json
+from hopper.graph.columns import (
+    columns_from_json,
+    columns_to_json,
+    find_class_difference,
+    find_column_difference,
+)
 from hopper.graph.schema_json import schema_fingerprint
 from hopper.hetero.row_records import PickedRows
 from hopper.migrate.packed_model import PackedModel
@@ -253,7 +257,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "whether the engine is exact": find_engine(config).kind.is_exact(config),
         RANKS: cluster.world,
         "ranks a server": cluster.ranks_per_server,
-        "nodes of a server": graph.placement(cluster.ranks_per_server).dealing.name,
+        "nodes of a server": graph.placement(cluster.ranks_per_server).dealing,
         "CPU threads a rank": torch.get_num_threads(),
         "device": cluster.device.type,
         "messages through host memory": cluster.through_host,

@@ -13,7 +13,7 @@ from typing import Final
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.errors import RequestError
-from hopper.graph.column_differences import find_class_difference, find_column_difference
+from hopper.graph.columns import find_class_difference, find_column_difference
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE
 from hopper.graph.schema import GraphSchema

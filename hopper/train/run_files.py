@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.engines import Engine
-from hopper.graph.row_form import RoundingError
+from hopper.graph.columns import RoundingError
 from hopper.models import Objective
 from hopper.train.evaluate import Scored
 from hopper.train.results import (

@@ -77,7 +77,7 @@ def profile_key(request: Request) -> dict[str, Any]:
         "plan": engine.plan_key(config),
         "types": list_cacheable_features(request),
         "memory": config.cache.memory,
-        "tables": [placement.dealing.name, *list_cacheable_tables(request)],
+        "tables": [placement.dealing, *list_cacheable_tables(request)],
         "layers": model.layers,
         "metapaths": model.metapaths,
         "sampler": config.sampler.model_dump(exclude={"device"}),

@@ -1,11 +1,19 @@
 """A server stays small and answers others whatever anybody sends to its port."""
 
+from __future__ import annotations
+
 import os
+import random
 import socket
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -13,129 +21,203 @@ import psutil
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.errors import BadReply, DeadlineExceeded, InvalidRequest
+from cache_server.client.in_process import open_servicers
+from cache_server.errors import BadReply, DeadlineExceeded, ServerFault
 from cache_server.generated import features_pb2
-from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS
-from tests.cache_server.conftest import Servers, write_shard
+from cache_server.service.flow import FlowControl, NoRoom, Reply
+from cache_server.service.servicer import FeatureServicer
+from cache_server.wire import (
+    CHECK,
+    DESCRIBE,
+    DESCRIBE_GRAPH,
+    FETCH_ROWS,
+    READ_IDS,
+    SAMPLE_NEIGHBORS,
+    chunk_seeds,
+    read_chunk,
+    write_chunk,
+)
+from tests.cache_server.conftest import Partitioned, Serve, Start, fetch, write_shard
+from tests.cache_server.test_metrics import scrape
+from tests.server_processes import RunningServer
 from tests.tcp_proxy import TcpProxy
 
-ALL = slice(None)
 LIMIT = 30.0
+WIDE = 16_384
+HUGE = 1 << 19
+BOUND = SLACK = 64 << 20
+"""of memory in flight, and what glibc and gRPC keep beside it"""
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """A server's folder with rows of 64 KiB each, a few of which fill every buffer on the way."""
-    rows = np.arange(256, dtype=np.float32)[:, None].repeat(16384, axis=1)
-    return write_shard(tmp_path_factory.mktemp("wide"), "paper", rows)
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A server's folder with rows of 64 KiB, a few of which fill every buffer on the way."""
+    rows = np.arange(256, dtype=np.float32)[:, None].repeat(WIDE, axis=1)
+    return write_shard(tmp_path_factory.mktemp("wide"), "paper", rows) / "server-0"
 
 
-@pytest.fixture(scope="module")
-def wide_server(wide, tmp_path_factory):
-    servers = Servers(tmp_path_factory.mktemp("ports"))
-    yield servers.start(wide, 0)
-    servers.stop()
+def request_for(rows: Sequence[int], dim: int = WIDE, **changes: Any) -> bytes:
+    fields = {"kind": "features", "type": "paper", "dtype": "float32", "dim": dim}
+    fields |= {"ids": np.asarray(rows, "<i8").tobytes()} | changes
+    return features_pb2.FetchRowsRequest(**fields).SerializeToString()
 
 
-def request_for(ids, **changes):
-    fields = {"kind": "features", "type": "paper", "dtype": "float32", "dim": 16384} | changes
-    ids = np.asarray(ids, "<i8").tobytes()
-    return features_pb2.FetchRowsRequest(ids=ids, **fields).SerializeToString()
+def train_ids(first: int, count: int) -> bytes:
+    request = features_pb2.ReadIdsRequest(kind="splits", type="train", first=first, count=count)
+    return request.SerializeToString()
 
 
-def fetch(client, ids):
-    out = np.zeros((len(ids), 16384), np.float32)
-    client.fetch_rows("features", "paper", {0: np.array(ids)}, out, {0: ALL})
-    # All elements of a row are the same number.
+def fetch_first(client: FeatureClient, ids: Sequence[int]) -> list[float]:
+    """Fetch wide rows, in which all elements are the same number."""
+    out = fetch(client, ids, WIDE)
     assert (out == out[:, :1]).all()
-    return out[:, 0]
+    return out[:, 0].tolist()
 
 
-@pytest.mark.parametrize("method", [FETCH_ROWS, DESCRIBE, CHECK])
-def test_undecodable_requests_are_refused_and_leave_no_memory_behind(running, method):
-    server = running[0]
-    process = psutil.Process(server.process.pid)
-    with grpc.insecure_channel(server.address) as channel:
-        make = channel.unary_stream if method == FETCH_ROWS else channel.unary_unary
-        call = make(method)
-        sizes = []
-        for count in (300, 1000):
+def refusal(call: Callable[[], Any]) -> str:
+    """Return the text with which a server refuses a call as invalid."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert len(caught.value.details()) < 1100
+    return caught.value.details()
+
+
+@pytest.mark.parametrize("method", [FETCH_ROWS, READ_IDS, DESCRIBE_GRAPH, DESCRIBE, CHECK])
+def test_undecodable_requests_are_refused_and_leave_no_memory_behind(
+    running: list[RunningServer], method: str
+) -> None:
+    process = psutil.Process(running[0].process.pid)
+    with grpc.insecure_channel(running[0].address) as channel:
+        is_stream = method in (FETCH_ROWS, READ_IDS)
+        make = channel.unary_stream if is_stream else channel.unary_unary
+        sizes, call = [], make(method)
+        for count in (150, 500):
             for number in range(count):
                 # A length that reaches beyond the end, and a tag that no message has.
                 request = b"\x0a\x7f" if number % 2 else b"\x0f" + os.urandom(40)
-                with pytest.raises(grpc.RpcError) as caught:
-                    list(call(request, timeout=LIMIT))
-                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                refusal(lambda request=request: list(call(request, timeout=LIMIT)))
             sizes.append(process.memory_info().rss)
-    # 19 kB each made 19 MB of it.
-    assert sizes[1] - sizes[0] < 8 << 20
+    # 19 kB each made 9 MB of it.
+    assert sizes[1] - sizes[0] < 4 << 20
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"kind": "k" * 20_000}, "kind: expected at most 256 bytes, found 20000"),
-        ({"type": "t" * 500_000}, "type: expected at most 256 bytes, found 500000"),
-        ({"dtype": "d" * 300}, "dtype: expected at most 256 bytes, found 300"),
-        ({"dim": 2**63}, "dim: rows of"),
-        (
-            {"type": "author", "dtype": "float16", "dim": 3, "form": "int8"},
-            "only float32 is rounded, to int8 as to any form",
-        ),
-    ],
-)
-def test_absurd_fields_are_refused_with_a_short_text(addresses, changes, text):
+NOT_FLOATS = {"type": "author", "dtype": "float16", "form": "int8"}
+ABSURD = [
+    (FETCH_ROWS, request_for([1], 5, kind="k" * 20_000), "kind: expected at most 256 bytes, found"),
+    (FETCH_ROWS, request_for([1], 5, type="t" * 500_000), "type: expected at most 256 bytes"),
+    (FETCH_ROWS, request_for([1], 5, dtype="d" * 300), "dtype: expected at most 256 bytes, found"),
+    (FETCH_ROWS, request_for([1], 2**63), "dim: rows of"),
+    (FETCH_ROWS, request_for([1], 3, **NOT_FLOATS), "only float32 is rounded, to int8 as to any"),
+    (FETCH_ROWS, request_for([], 5, ids=bytes(23)), "ids: 23 bytes are not a multiple of 8 (int6"),
+    (SAMPLE_NEIGHBORS, b"\x0a\x00" * 5000, "draws: expected at most 4096 in a request, found 5000"),
+    (READ_IDS, train_ids(0, 2**62), "expected a range of 300, found 0 and"),
+    (READ_IDS, train_ids(2**63 - 1, 2**63 - 1), "expected a range of 300, found 9223372036854775"),
+    (READ_IDS, train_ids(5, -1), "expected a range of 300, found 5 and -1"),
+]
+
+
+@pytest.mark.parametrize(("method", "request_bytes", "text"), ABSURD)
+def test_absurd_fields_are_refused_with_a_short_text(
+    addresses: list[str], method: str, request_bytes: bytes, text: str
+) -> None:
     with grpc.insecure_channel(addresses[0]) as channel:
-        call = channel.unary_stream(FETCH_ROWS)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call(request_for([1], **{"dim": 5} | changes), timeout=LIMIT))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert text in caught.value.details()
-    assert len(caught.value.details()) < 1100
+        call = channel.unary_stream(method)
+        assert text in refusal(lambda: list(call(request_bytes, timeout=LIMIT)))
 
 
-def test_a_request_above_the_limit_of_bytes_is_not_tried_again(partitioned, start):
-    """The client does not know the server's limit, since it did not call ``wait_until_serving``."""
-    server = start(partitioned.path, 0, "--ids-per-request", "1")
-    with FeatureClient([server.address], deadline=LIMIT) as client:
-        out = np.zeros((200_000, 5), np.float32)
-        with pytest.raises(InvalidRequest, match="larger than max"):
-            client.fetch_rows("features", "paper", {0: np.zeros(200_000, np.int64)}, out, {0: ALL})
+def spoil(draw: random.Random, message: bytes) -> bytes:
+    """Flip bits of a message, cut it short, append to it, or replace it."""
+    changed = bytearray(message or b"\0")
+    kind = draw.randrange(4)
+    if kind == 0:
+        for _ in range(draw.choice((1, 2, 8))):
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    elif kind == 1:
+        del changed[draw.randrange(len(changed)) :]
+    else:
+        changed = bytearray(message if kind == 2 else b"")
+        changed += draw.randbytes(draw.randrange(1, 200))
+    return bytes(changed)
+
+
+class HostileServer(grpc.GenericRpcHandler):
+    """Answers as a servicer, but that half of the messages are spoiled under right checksums."""
+
+    def __init__(self, servicer: FeatureServicer, seed: int) -> None:
+        self._servicer, self._draw = servicer, random.Random(seed)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_stream_rpc_method_handler(partial(self._answer, details.method))
+
+    def _answer(self, method: str, raw: bytes, _context: Any) -> Iterator[bytes]:
+        seeds, draw = chunk_seeds(raw), self._draw
+        for message in self._servicer.answers[method](raw, Reply("here")):
+            seed = next(seeds)
+            data = message if method == DESCRIBE_GRAPH else read_chunk(message, seed).tobytes()
+            data = spoil(draw, data) if draw.randrange(2) else data
+            if method == DESCRIBE_GRAPH:
+                yield data
+            else:
+                chunk = write_chunk(np.frombuffer(data, np.uint8), seed)
+                yield from [chunk] * draw.choice((0, 1, 1, 1, 1, 2))
+
+
+def test_spoiled_replies_are_answers_or_named_errors(partitioned: Partitioned) -> None:
+    """Within the size that is due, a server can say what it wants."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    servicer = open_servicers([partitioned.path / "server-0"])[0]
+    server.add_generic_rpc_handlers((HostileServer(servicer, 11),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    outcomes: Counter[str] = Counter()
+    with FeatureClient([address], deadline=LIMIT) as client:
+        for _ in range(100):
+            for ask in (
+                lambda: fetch(client, range(30)),
+                lambda: client.read_ids("splits", "train", 3, 40),
+                client.describe_graph,
+            ):
+                try:
+                    ask()
+                except (BadReply, ServerFault) as error:
+                    outcomes[type(error).__name__] += 1
+                else:
+                    outcomes["an answer"] += 1
+    server.stop(0)
+    assert min(outcomes[name] for name in ("BadReply", "ServerFault", "an answer")) > 20, outcomes
 
 
 @contextmanager
-def unread_streams(address, connections, streams):
+def unread_streams(address: str, connections: int, streams: int) -> Iterator[None]:
     """Ask for replies of 16 MiB each and read none of them."""
-    channels = [
-        grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        for _ in range(connections)
-    ]
-    request = request_for(list(range(256)))
-    calls = [
-        channel.unary_stream(FETCH_ROWS)(request) for channel in channels for _ in range(streams)
-    ]
-    try:
+    with ExitStack() as stack:
+        for _ in range(connections):
+            call = open_channel(stack, address).unary_stream(FETCH_ROWS)
+            calls = [call(request_for(range(256))) for _ in range(streams)]
+            stack.callback(lambda calls=calls: [call.cancel() for call in calls])
         time.sleep(1.0)
-        yield calls
-    finally:
-        for call in calls:
-            call.cancel()
-        for channel in channels:
-            channel.close()
+        yield
 
 
-def test_a_reply_that_nobody_reads_is_given_up(wide, start):
+def open_channel(stack: ExitStack, address: str) -> grpc.Channel:
+    """Open a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return stack.enter_context(grpc.insecure_channel(address, options))
+
+
+def test_a_reply_that_nobody_reads_is_given_up(wide: Path, serve: Serve) -> None:
     """More connections ask than one address may have threads."""
-    server = start(wide, 0, "--send-timeout", "2")
+    address = serve(wide, send_seconds=2.0).address
     with (
-        unread_streams(server.address, connections=20, streams=4),
-        FeatureClient([server.address], deadline=LIMIT) as client,
+        unread_streams(address, connections=20, streams=4),
+        FeatureClient([address], deadline=LIMIT) as client,
     ):
         client.wait_until_serving(LIMIT)
-        assert fetch(client, [7]).tolist() == [7]
+        assert fetch_first(client, [7]) == [7]
 
 
-def read_slowly(calls, ended):
+def read_slowly(calls: list[Any], ended: threading.Event) -> None:
     """Read a chunk of 1 MiB of every reply a second."""
     while not ended.wait(1.0):
         for call in calls:
@@ -144,17 +226,18 @@ def read_slowly(calls, ended):
 
 
 @pytest.mark.parametrize("kind", ["slow readers", "silent calls"])
-def test_calls_that_let_the_server_wait_make_room_for_others(wide, start, kind):
-    """They come from the same address as a good client, and none reaches ``--send-timeout``."""
-    server, ended = start(wide, 0), threading.Event()
-    with ExitStack() as stack, FeatureClient([server.address], deadline=20.0) as client:
-        calls = []
+def test_calls_that_let_the_server_wait_make_room_for_others(
+    wide: Path, serve: Serve, kind: str
+) -> None:
+    """They come from the same address as a good client, and none reaches the time limit."""
+    address, ended = serve(wide).address, threading.Event()
+    with ExitStack() as stack, FeatureClient([address], deadline=20.0) as client:
+        calls: list[Any] = []
         stack.callback(lambda: [call.cancel() for call in calls])
         for _ in range(20):
-            options = [("grpc.use_local_subchannel_pool", 1)]
-            channel = stack.enter_context(grpc.insecure_channel(server.address, options))
+            channel = open_channel(stack, address)
             if kind == "slow readers":
-                calls.append(channel.unary_stream(FETCH_ROWS)(request_for(list(range(256)) * 40)))
+                calls.append(channel.unary_stream(FETCH_ROWS)(request_for([*range(256)] * 40)))
             else:
                 silence = [iter(partial(ended.wait, 60.0), True) for _ in range(8)]
                 calls += [channel.stream_stream(FETCH_ROWS)(requests) for requests in silence]
@@ -164,19 +247,35 @@ def test_calls_that_let_the_server_wait_make_room_for_others(wide, start, kind):
             stack.callback(reader.join)
         stack.callback(ended.set)
         time.sleep(1.0)
-        assert fetch(client, [3, 200]).tolist() == [3, 200]
+        assert fetch_first(client, [3, 200]) == [3, 200]
 
 
-def test_health_is_answered_while_all_threads_are_busy(wide, start):
-    server = start(wide, 0, "--threads", "1", "--send-timeout", "60")
+def test_health_is_answered_while_all_threads_are_busy(wide: Path, serve: Serve) -> None:
+    address = serve(wide, threads=1, send_seconds=60.0).address
     with (
-        unread_streams(server.address, connections=1, streams=8),
-        grpc.insecure_channel(server.address) as channel,
+        unread_streams(address, connections=1, streams=8),
+        grpc.insecure_channel(address) as channel,
     ):
         assert channel.unary_unary(CHECK)(b"", timeout=LIMIT) == b"\x08\x01"
 
 
-def test_garbage_instead_of_http_ends_no_server(running):
+def test_calls_beyond_those_of_a_connection_wait_in_its_client(wide: Path, serve: Serve) -> None:
+    """With four threads these are two, since a rank samples and fetches at once."""
+    server = serve(wide, threads=4)
+    read = server._servicer.metrics.registry.get_sample_value
+    with ExitStack() as stack:
+        call = open_channel(stack, server.address).unary_stream(FETCH_ROWS)
+        calls = [call(request_for(range(256))) for _ in range(6)]
+        time.sleep(0.5)
+        assert read("hopper_server_requests_in_flight") == 2
+        # They are not admitted in their order, so all are read at once.
+        with ThreadPoolExecutor(6) as pool:
+            assert [len(chunks) for chunks in pool.map(list, calls)] == [16] * 6
+    labels = {"method": "FetchRows", "status": "RESOURCE_EXHAUSTED"}
+    assert read("hopper_server_requests_total", labels) is None
+
+
+def test_garbage_instead_of_http_ends_no_server(running: list[RunningServer]) -> None:
     server = running[0]
     host, _, port = server.address.rpartition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -191,47 +290,117 @@ def test_garbage_instead_of_http_ends_no_server(running):
 
 
 class FlipOnce:
-    """Flips one bit at a place of the stream, the first ``times`` times that the place passes."""
+    """Flips one bit at a place of the stream, the first time that the place passes."""
 
-    def __init__(self, place, times):
-        self.place, self.left = place, times
+    def __init__(self, place: int) -> None:
+        self.place, self.is_due = place, True
 
-    def __call__(self, data, place):
-        if self.left and place <= self.place < place + len(data):
-            self.left -= 1
+    def __call__(self, data: bytes, place: int) -> bytes:
+        if self.is_due and place <= self.place < place + len(data):
+            self.is_due = False
             changed = bytearray(data)
             changed[self.place - place] ^= 0x10
             return bytes(changed)
         return data
 
 
-def test_a_bit_that_flips_on_the_way_changes_no_row(wide_server):
-    server, flip = wide_server, FlipOnce(300_000, 1)
-    with TcpProxy(server.address, flip) as proxy, FeatureClient([proxy.address]) as client:
-        assert fetch(client, [5, 6, 7, 8, 9, 10, 11, 12]).tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert not flip.left
+def flip_always(data: bytes, _place: int) -> bytes:
+    """Flip a bit in the middle of what only rows are long enough to be."""
+    if len(data) < 30_000:
+        return data
+    return data[:15_000] + bytes([data[15_000] ^ 1]) + data[15_001:]
 
 
-def test_bits_that_flip_again_and_again_are_told(wide_server):
-    def flip_always(data, place):
-        # In the middle of what only rows are long enough to be.
-        if len(data) < 30_000:
-            return data
-        return data[:15_000] + bytes([data[15_000] ^ 1]) + data[15_001:]
-
+def test_bits_that_flip_on_the_way_change_no_row(wide: Path, serve: Serve) -> None:
+    address, flip = serve(wide).address, FlipOnce(300_000)
+    with TcpProxy(address, flip) as proxy, FeatureClient([proxy.address]) as client:
+        assert fetch_first(client, range(5, 13)) == [*range(5, 13)]
+    assert not flip.is_due
     with (
-        TcpProxy(wide_server.address, flip_always) as proxy,
+        TcpProxy(address, flip_always) as proxy,
         FeatureClient([proxy.address], deadline=LIMIT) as client,
         pytest.raises(BadReply, match=r"feature server 0 at .* altered on the way 4 times"),
     ):
-        fetch(client, list(range(64)))
+        fetch_first(client, range(64))
 
 
-def test_rows_that_trickle_in_end_with_the_deadline(wide_server):
+def test_rows_that_trickle_in_end_with_the_deadline(wide: Path, serve: Serve) -> None:
     """At 60 kB/s no attempt fails, and no gap between bytes is long."""
     with (
-        TcpProxy(wide_server.address, pause=0.1, piece=6000) as proxy,
+        TcpProxy(serve(wide).address, pause=0.1, piece=6000) as proxy,
         FeatureClient([proxy.address], deadline=2.0) as client,
         pytest.raises(DeadlineExceeded, match=r"FetchRows features/paper"),
     ):
-        fetch(client, list(range(256)))
+        fetch_first(client, range(256))
+
+
+def private_bytes(process: psutil.Process) -> int:
+    """Return a process's resident memory without that of mapped files."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
+
+
+def test_a_flooded_server_stays_small_and_answers(tmp_path: Path, start: Start) -> None:
+    """Rows have 2 MiB, so it keeps 6 MiB for each of 96 replies that nobody reads."""
+    rows = np.broadcast_to(np.arange(16, dtype=np.float32)[:, None], (16, HUGE))
+    write_shard(tmp_path, "paper", rows)
+    words = ["--memory-in-flight", "64M", "--ids-per-request", "65536", "--threads", "64"]
+    server = start(tmp_path, 0, *words, "--send-timeout", "2", "--metrics", "127.0.0.1:0")
+    process = psutil.Process(server.process.pid)
+    before, most, calls = private_bytes(process), 0, list[Any]()
+    with ExitStack() as stack, FeatureClient([server.address], deadline=2 * LIMIT) as client:
+        for _ in range(12):
+            call = open_channel(stack, server.address).unary_stream(FETCH_ROWS)
+            calls += [call(request_for([*range(16)] * 400, HUGE), timeout=LIMIT) for _ in range(8)]
+        stack.callback(lambda: [call.cancel() for call in calls])
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            most = max(most, private_bytes(process))
+            time.sleep(0.02)
+        assert fetch(client, [3, 11], HUGE).mean(1).tolist() == [3, 11]
+        most = max(most, private_bytes(process))
+        samples = scrape(server.metrics)
+        refused = [
+            call for call in calls if call.done() and call.code().name == "RESOURCE_EXHAUSTED"
+        ]
+        assert any("bytes of this server's memory" in call.details() for call in refused)
+    assert most - before < BOUND + SLACK
+    labels = (("method", "FetchRows"), ("status", "RESOURCE_EXHAUSTED"))
+    assert samples["hopper_server_requests_total", labels] >= len(refused) > 0
+    assert samples["hopper_server_memory_in_flight_limit_bytes", ()] == BOUND
+
+
+def test_one_address_cannot_take_all_memory() -> None:
+    flow = FlowControl(16, 100, 1.0)
+    replies = {name: Reply(name) for name in ("a:1", "a:2", "b:1", "c:1")}
+    with ExitStack() as stack:
+        for reply in replies.values():
+            stack.enter_context(flow.admit(reply))
+        flow.hold(replies["a:1"], 50)
+        with pytest.raises(NoRoom, match="replies to a may hold 75 bytes"):
+            flow.hold(replies["a:2"], 26)
+        flow.hold(replies["a:2"], 25)
+        flow.hold(replies["b:1"], 25)
+        with pytest.raises(NoRoom, match="replies to all may hold 100 bytes"):
+            flow.hold(replies["c:1"], 1)
+        for reply in replies.values():
+            flow.hold(reply, 0)
+        # One alone may be larger than the bound.
+        flow.hold(replies["a:1"], 1000)
+        with pytest.raises(NoRoom):
+            flow.hold(replies["b:1"], 1)
+        assert flow.nbytes == 1000
+    assert (flow.running, flow.nbytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("threads", "of_an_address"), [(1, 1), (4, 3), (16, 12)])
+def test_one_address_cannot_take_all_threads(threads: int, of_an_address: int) -> None:
+    flow = FlowControl(threads)
+    with ExitStack() as stack:
+        for port in range(of_an_address):
+            stack.enter_context(flow.admit(Reply(f"a:{port}")))
+        with pytest.raises(NoRoom, match="replies to a are under way"):
+            stack.enter_context(flow.admit(Reply("a:99")))
+        stack.enter_context(flow.admit(Reply("b:1")))
+        assert flow.running == of_an_address + 1
+    assert flow.running == 0

@@ -16,9 +16,8 @@ from cache_server.client import FeatureClient
 from cache_server.errors import ServerFault, ServerUnavailable
 from cache_server.events import Events, events
 from cache_server.security import Security
-from cache_server.service.server import FeatureServer
-from cache_server.store.shard import Shard
 from cache_server.wire import FETCH_ROWS
+from tests.cache_server.conftest import Serve
 from tests.cache_server.test_security import OTHER, TOKEN
 
 
@@ -79,17 +78,14 @@ def in_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_tells_of_refusals_and_of_no_token(
-    partitioned: Any, tmp_path: Path, in_json: None, capfd: pytest.CaptureFixture[str]
+    serve: Serve, tmp_path: Path, in_json: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secured = []
     for token in (TOKEN, OTHER):
         (tmp_path / token).write_text(token)
         (tmp_path / token).chmod(0o600)
         secured.append(Security(token_file=str(tmp_path / token)))
-    server = FeatureServer(
-        Shard.open(partitioned.path / "server-0"), "127.0.0.1:0", security=secured[0]
-    )
-    server.start()
+    server = serve(security=secured[0])
     with (
         FeatureClient([server.address], security=secured[1]) as client,
         pytest.raises(ServerFault, match="UNAUTHENTICATED"),
@@ -98,7 +94,6 @@ def test_a_server_tells_of_refusals_and_of_no_token(
     header = (("authorization", f"Bearer {TOKEN}"),)
     with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError):
         list(channel.unary_stream(FETCH_ROWS)(b"\x0a\x7f", metadata=header, timeout=20))
-    server.stop(5.0)
     text = capfd.readouterr().err
     assert TOKEN not in text
     assert OTHER not in text

@@ -1,16 +1,25 @@
-"""Servers that never start, die, stall or answer nonsense cause a named error or a retry."""
+"""Servers that never start, die, stall or answer nonsense cause a named error, a retry, or a
+change to another replica."""
 
+from __future__ import annotations
+
+import json
+import shutil
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 import numpy as np
 import psutil
 import pytest
 import xxhash
+from numpy.typing import NDArray
 
 from cache_server.client import FeatureClient
 from cache_server.errors import (
@@ -22,116 +31,103 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.generated import features_pb2
-from cache_server.service.server import FeatureServer
+from cache_server.store.manifest import set_division
 from cache_server.store.row_source import CheckedSource
 from cache_server.store.shard import Shard
 from cache_server.store.table import SourceTable, TableDescription
-from cache_server.wire import SERVICE, decode_ids
+from cache_server.wire import DESCRIBE, FETCH_ROWS, decode_ids
+from hopper.config import make_config
+from tests.cache_server.conftest import Partitioned, Serve, Start, fetch
 from tests.tcp_proxy import TcpProxy
 
-ALL = slice(None)
+PAPERS = ("features", "paper")
 
 
-def fetch(client, ids, server=0):
-    """Fetch rows of papers (5 float32 wide) from one server."""
-    out = np.zeros((len(ids), 5), np.float32)
-    client.fetch_rows("features", "paper", {server: np.array(ids)}, out, {server: ALL})
-    return out
-
-
-def unused_port():
+def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
-def test_a_server_that_never_started_is_named():
+def test_a_server_that_never_started_is_named() -> None:
     address = f"127.0.0.1:{unused_port()}"
     with FeatureClient([address], deadline=0.6) as client:
         for call in (lambda: fetch(client, [1]), lambda: client.describe(0)):
             with pytest.raises(ServerUnavailable) as caught:
                 call()
-            assert f"feature server 0 at {address}" in str(caught.value)
-            assert "(limit 0.6 s)" in str(caught.value)
-            assert "UNAVAILABLE" in str(caught.value)
+            for text in (f"feature server 0 at {address}", "(limit 0.6 s)", "UNAVAILABLE"):
+                assert text in str(caught.value)
         with pytest.raises(ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"):
             client.wait_until_serving(0.3)
 
 
-def test_a_slow_connection_is_no_failure(partitioned, addresses):
-    def wait_first(data, offset):
+def test_a_slow_connection_is_no_failure(partitioned: Partitioned, addresses: list[str]) -> None:
+    def wait_first(data: bytes, offset: int) -> bytes:
         if offset == 0:
             time.sleep(0.5)
         return data
 
-    transfers = []
+    transfers: list[Any] = []
     with (
         TcpProxy(addresses[0], wait_first) as proxy,
         FeatureClient([proxy.address], on_transfer=lambda *sent: transfers.append(sent)) as client,
     ):
-        assert np.array_equal(fetch(client, [3]), partitioned.rows["features", "paper"][[3]])
+        assert np.array_equal(fetch(client, [3]), partitioned.rows[PAPERS][[3]])
     # A request that is sent again counts again.
     assert len(transfers) == 1
 
 
-def test_a_server_that_stalls_and_is_then_killed_is_named_both_times(partitioned, start):
+def test_a_server_that_stalls_dies_and_comes_back(partitioned: Partitioned, start: Start) -> None:
     server = start(partitioned.path, 0)
-    with FeatureClient([server.address], deadline=1.0) as client:
-        client.describe(0)
+    with FeatureClient([server.address], deadline=1.0) as client, ThreadPoolExecutor(1) as pool:
+        before = fetch(client, [5, 6])
         server.process.send_signal(signal.SIGSTOP)
         stopped = psutil.Process(server.process.pid)
         while stopped.status() != psutil.STATUS_STOPPED:
             time.sleep(0.01)
         with pytest.raises(DeadlineExceeded) as caught:
             fetch(client, [1])
-        assert f"feature server 0 at {server.address}: FetchRows features/paper" in str(
-            caught.value
-        )
-        assert "not finished within the limit (limit 1 s)" in str(caught.value)
+        named = f"feature server 0 at {server.address}: FetchRows features/paper: "
+        assert str(caught.value) == f"{named}not finished within the limit (limit 1 s)"
         killer = threading.Timer(0.3, server.process.kill)
         killer.start()
         with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
             fetch(client, [1])
         killer.join()
-    assert server.process.wait(5) == -signal.SIGKILL
+        assert server.process.wait(5) == -signal.SIGKILL
+        client.deadline = 20.0
+        answer = pool.submit(fetch, client, [5, 6])
+        time.sleep(0.3)
+        assert not answer.done()
+        again = start(partitioned.path, 0, listen=server.address)
+        assert again.address == server.address
+        np.testing.assert_array_equal(answer.result(20), before)
 
 
-def test_a_retry_finds_the_server_that_came_back(partitioned, start):
-    server = start(partitioned.path, 0)
-    with FeatureClient([server.address], deadline=20.0) as client:
-        before = fetch(client, [5, 6])
-        server.process.kill()
-        server.process.wait(5)
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(fetch, client, [5, 6])
-            time.sleep(0.3)
-            assert not answer.done()
-            again = start(partitioned.path, 0, listen=server.address)
-            assert again.address == server.address
-            np.testing.assert_array_equal(answer.result(20), before)
+Answer = Callable[[NDArray[np.int64], grpc.ServicerContext], Iterator[bytes]]
 
 
-class ScriptedServer:
+class ScriptedServer(grpc.GenericRpcHandler):
     """A server in this process that answers FetchRows, and describes itself, as a test tells it."""
 
-    def __init__(self, *answers, **described):
-        self.requests = []
+    def __init__(self, *answers: Answer, **described: Any) -> None:
+        self.requests: list[list[int]] = []
         self._answers = list(answers)
         self._server = grpc.server(ThreadPoolExecutor(2))
+        self._server.add_generic_rpc_handlers((self,))
         description = features_pb2.ServerDescription(server=0, servers=1, **described)
-        serving = features_pb2.HealthCheckResponse(status=features_pb2.HealthCheckResponse.SERVING)
-        rows = {"FetchRows": grpc.unary_stream_rpc_method_handler(self._answer)}
-        for service, handlers, name, reply in (
-            (SERVICE, rows, "Describe", description),
-            ("grpc.health.v1.Health", {}, "Check", serving),
-        ):
-            raw = reply.SerializeToString()
-            handlers[name] = grpc.unary_unary_rpc_method_handler(lambda *_, raw=raw: raw)
-            generic = grpc.method_handlers_generic_handler(service, handlers)
-            self._server.add_generic_rpc_handlers((generic,))
+        self._methods = {
+            FETCH_ROWS: grpc.unary_stream_rpc_method_handler(self._answer),
+            DESCRIBE: grpc.unary_unary_rpc_method_handler(
+                lambda *_: description.SerializeToString()
+            ),
+        }
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
-    def _answer(self, raw, context):
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        return self._methods.get(details.method)
+
+    def _answer(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         ids = decode_ids(features_pb2.FetchRowsRequest.FromString(raw).ids, 1000)
         self.requests.append(ids.tolist())
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -141,24 +137,24 @@ class ScriptedServer:
             checksum = xxhash.xxh3_64_intdigest(rows, seed)
             yield features_pb2.RowChunk(data=rows, checksum=checksum).SerializeToString()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._server.start()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self._server.stop(0).wait(5)
 
 
-def rows_of(ids):
+def rows_of(ids: Any) -> bytes:
     return np.repeat(np.asarray(ids, np.float32), 5).tobytes()
 
 
-def answer(ids, context):
+def answer(ids: NDArray[np.int64], _context: grpc.ServicerContext) -> Iterator[bytes]:
     yield rows_of(ids)
 
 
-def breaking_after(count, code):
-    def answer(ids, context):
+def breaking_after(count: int, code: grpc.StatusCode) -> Answer:
+    def answer(ids: NDArray[np.int64], context: grpc.ServicerContext) -> Iterator[bytes]:
         yield rows_of(ids[:count])
         context.abort(code, "lost on purpose")
 
@@ -166,16 +162,16 @@ def breaking_after(count, code):
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"])
-def test_a_retry_asks_only_for_what_is_missing(code):
-    counted = []
-    code = grpc.StatusCode[code]
+def test_a_retry_asks_only_for_what_is_missing(code: str) -> None:
+    counted: list[Any] = []
+    status = grpc.StatusCode[code]
     with (
-        ScriptedServer(breaking_after(2, code), breaking_after(0, code), answer) as server,
+        ScriptedServer(breaking_after(2, status), breaking_after(1, status), answer) as server,
         FeatureClient([server.address], on_transfer=lambda *a: counted.append(a)) as client,
     ):
         out = fetch(client, [7, 8, 9, 10, 11])
     np.testing.assert_array_equal(out[:, 0], [7, 8, 9, 10, 11])
-    assert server.requests == [[7, 8, 9, 10, 11], [9, 10, 11], [9, 10, 11]]
+    assert server.requests == [[7, 8, 9, 10, 11], [9, 10, 11], [10, 11]]
     assert len(counted) == 3
     assert all(server == 0 and sent > 24 for server, sent, _ in counted)
 
@@ -185,19 +181,17 @@ class SlowSource:
 
     dim, dtype = 5, "float32"
 
-    def read(self, ids):
+    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         time.sleep(1.0)
         return np.repeat(ids.astype(np.float32)[:, None], 5, axis=1)
 
 
-def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once():
-    spec = TableDescription(
-        kind="features", type="paper", first_id=0, count=9, dim=5, dtype="float32"
-    )
-    source = CheckedSource("SlowSource", "paper", SlowSource())
-    tables = {("features", "paper"): SourceTable(spec, source, np.arange(9), 0)}
-    server = FeatureServer(Shard(0, 1, tables), "127.0.0.1:0", threads=4, send_seconds=0.2)
-    server.start()
+def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once(serve: Serve) -> None:
+    facts: Any = {"kind": "features", "type": "paper", "dtype": "float32"}
+    spec = TableDescription(first_id=0, count=9, dim=5, **facts)
+    source = CheckedSource("SlowSource", "paper", SlowSource())  # type: ignore[arg-type]
+    tables: Any = {PAPERS: SourceTable(spec, source, np.arange(9), 0)}
+    server = serve(Shard(0, 1, tables), threads=4, send_seconds=0.2)
     with FeatureClient([server.address], deadline=20) as client, ThreadPoolExecutor(2) as pool:
         for call in [pool.submit(fetch, client, [3, 4]) for _ in range(2)]:
             assert call.result()[:, 0].tolist() == [3, 4]
@@ -209,7 +203,7 @@ def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once():
         assert read("hopper_server_requests_total", labels) == count
 
 
-def test_a_failure_of_the_server_is_not_retried():
+def test_a_failure_of_the_server_is_not_retried() -> None:
     with (
         ScriptedServer(breaking_after(1, grpc.StatusCode.INTERNAL)) as server,
         FeatureClient([server.address]) as client,
@@ -228,7 +222,7 @@ def test_a_failure_of_the_server_is_not_retried():
         ([], "0 of 2 rows came"),
     ],
 )
-def test_a_reply_that_does_not_fit_is_refused(reply, text):
+def test_a_reply_that_does_not_fit_is_refused(reply: Sequence[bytes], text: str) -> None:
     with (
         ScriptedServer(lambda ids, context: iter(reply)) as server,
         FeatureClient([server.address]) as client,
@@ -238,39 +232,33 @@ def test_a_reply_that_does_not_fit_is_refused(reply, text):
     assert text in str(caught.value)
 
 
-def test_the_first_failure_cancels_the_other_servers():
+def test_the_first_failure_cancels_the_other_servers() -> None:
     """A refusal ends the fetch at once, though another server would keep it waiting."""
     entered, released = threading.Event(), threading.Event()
 
-    def hold(ids, context):
+    def hold(ids: NDArray[np.int64], context: grpc.ServicerContext) -> Iterator[bytes]:
         context.add_callback(released.set)
         entered.set()
         yield rows_of(ids[:1])
         released.wait(10)
 
-    def refuse(ids, context):
+    def refuse(ids: NDArray[np.int64], context: grpc.ServicerContext) -> Iterator[bytes]:
         entered.wait(10)
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not these")
         yield b""
 
+    ids, places = {0: np.array([1, 2]), 1: np.array([1])}, {0: slice(0, 2), 1: slice(2, 3)}
     with (
         ScriptedServer(hold) as slow,
         ScriptedServer(refuse) as refusing,
         FeatureClient([slow.address, refusing.address], deadline=30) as client,
     ):
-        out = np.zeros((3, 5), np.float32)
         with pytest.raises(InvalidRequest, match=r"feature server 1 .*not these"):
-            client.fetch_rows(
-                "features",
-                "paper",
-                {0: np.array([1, 2]), 1: np.array([1])},
-                out,
-                {0: slice(0, 2), 1: slice(2, 3)},
-            )
+            client.fetch_rows(*PAPERS, ids, np.zeros((3, 5), np.float32), places)
         assert released.wait(5)
 
 
-def test_closing_ends_a_fetch_between_attempts():
+def test_closing_ends_a_fetch_between_attempts() -> None:
     client = FeatureClient([f"127.0.0.1:{unused_port()}"], deadline=30)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(fetch, client, [1])
@@ -289,10 +277,71 @@ def test_closing_ends_a_fetch_between_attempts():
         ({"ids_per_request": 9}, "serves the division without a fingerprint, expected beef"),
     ],
 )
-def test_an_unusable_server_is_refused_before_any_request(described, text):
+def test_an_unusable_server_is_refused_before_any_request(described: Any, text: str) -> None:
     with (
         ScriptedServer(**described) as server,
         FeatureClient([server.address], division="beef") as client,
         pytest.raises(BadReply, match=text),
     ):
         client.wait_until_serving(20)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_the_other_replica_is_asked_once_one_is_gone(
+    partitioned: Partitioned, serve: Serve, gone: int
+) -> None:
+    replicas = [serve(), serve()]
+    addresses = ",".join(server.address for server in replicas)
+    with FeatureClient([addresses], deadline=10.0) as client:
+        for stopped in (None, replicas[gone]):
+            if stopped is not None:
+                stopped.stop(0.0)
+            for _ in range(4):
+                rows = fetch(client, range(40))
+                np.testing.assert_array_equal(rows, partitioned.rows[PAPERS][:40])
+        replicas[1 - gone].stop(0.0)
+        client.deadline = 0.5
+        with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
+            fetch(client, [1])
+
+
+def test_calls_leave_a_replica_that_hangs(partitioned: Partitioned, start: Start) -> None:
+    """Two calls that fail on the same replica must not turn back to it."""
+    servers = [start(partitioned.path, 0) for _ in range(2)]
+    addresses = ",".join(server.address for server in servers)
+    with FeatureClient([addresses], deadline=3.0) as client, ThreadPoolExecutor(2) as pool:
+        for server in servers:
+            server.process.send_signal(signal.SIGSTOP)
+            for call in [pool.submit(fetch, client, range(40)) for _ in range(2)]:
+                np.testing.assert_array_equal(call.result(), partitioned.rows[PAPERS][:40])
+            server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_server_that_takes_the_address_of_another_gives_no_rows(
+    partitioned: Partitioned, serve: Serve, tmp_path: Path, part: int
+) -> None:
+    """The client has asked the right server before. The new one has another division, or another
+    part whose rows have the same ids."""
+    running = []
+    for name, server, division in (("right", 0, "abcd"), ("wrong", part, "abcd" if part else "ef")):
+        folder = Path(shutil.copytree(partitioned.path / "server-0", tmp_path / name))
+        set_division(folder, division)
+        manifest = json.loads((folder / "shard.json").read_text())
+        (folder / "shard.json").write_text(json.dumps(manifest | {"server": server}))
+        running.append(serve(folder))
+    right, wrong = running
+    with (
+        TcpProxy(right.address) as proxy,
+        FeatureClient([proxy.address], division="abcd") as client,
+    ):
+        fetch(client, [1])
+        proxy.lead_to(wrong.address)
+        with pytest.raises(InvalidRequest, match=r"expected server 0 of the division abcd"):
+            fetch(client, [1])
+
+
+def test_replicas_are_written_as_lists_or_texts() -> None:
+    for servers in ([["a:1", "b:1"], "c:1"], ["a:1,b:1", ["c:1"]]):
+        values = {"data": {"partitioned": "parts"}, "cluster": {"servers": servers}}
+        assert make_config(values).cluster.servers == ["a:1,b:1", "c:1"]

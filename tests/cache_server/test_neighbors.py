@@ -16,13 +16,12 @@ from cache_server.draw import draw_key
 from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.neighbor_lists import NOTHING, NeighborLists
-from cache_server.sampling import DrawQuestion, RemoteDraw
+from cache_server.sampling import DrawCall, RemoteDraw
 from cache_server.sampling_spec import METHODS, VERSION, ExcludedEdges, Method, SamplingSpec
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
@@ -62,18 +61,13 @@ def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) 
 @pytest.fixture(scope="module")
 def lists(parts: PartitionedGraph) -> NeighborLists:
     """The neighbour lists of all servers, put together."""
-    topology, ids = parts.topology(EDGE), parts.original_ids("node")
-    return make_lists(topology, ids)
+    ids = parts.original_ids("node")
+    return parts.topology(EDGE).lists(ids, ids)
 
 
 def make_spec(method: Method, fanout: int, *, seed: int = 0) -> SamplingSpec:
     """A spec whose draws last for three iterations."""
     return SamplingSpec(method, fanout, draw_key(1, seed, 0, 7, 0, 5, 3))
-
-
-def make_lists(topology: Topology, ids: np.ndarray) -> NeighborLists:
-    by_edge = topology.cumulative_weights, topology.times, topology.by_time
-    return NeighborLists(topology.indptr, topology.indices, ids, ids, *by_edge)
 
 
 def test_servers_draw_what_a_rank_with_all_edges_draws(
@@ -92,20 +86,13 @@ def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
 ) -> None:
     """There are pairs with edges (many into one node), pairs without, and pairs named twice.
     A request holds 16 nodes and 16 pairs at most."""
-    generator = np.random.default_rng(12)
+    generator, indices = np.random.default_rng(12), lists.arrays.indices
     dst = np.repeat(np.arange(NODES), np.diff(lists.arrays.indptr))
-    hub_sources = lists.arrays.indices[dst == hub(parts)][:7]
-    edges = generator.choice(EDGES, 60)
+    into_hub = np.flatnonzero(dst == hub(parts))[:7]
+    edges = np.concatenate([into_hub, into_hub[:2], generator.choice(EDGES, 60)])
+    others = generator.integers(0, NODES, (2, 9))
     excluded = lists.exclude(
-        np.concatenate(
-            [
-                hub_sources,
-                hub_sources[:2],
-                lists.arrays.indices[edges],
-                generator.integers(0, NODES, 9),
-            ]
-        ),
-        np.concatenate([np.full(9, hub(parts)), dst[edges], generator.integers(0, NODES, 9)]),
+        np.concatenate([indices[edges], others[0]]), np.concatenate([dst[edges], others[1]])
     )
     assert excluded.places.size > 60
     for method, fanout in itertools.product(METHODS, (-1, 3, 40)):
@@ -123,17 +110,27 @@ def test_halos_have_whole_lists(
     wider = partition_graph(graph, tmp_path / "wider", SERVERS, "random", topology="halo:1")
     ids = wider.original_ids("node")
     for server in range(SERVERS):
-        topology = wider.topology(EDGE, server)
-        stored = np.flatnonzero(topology.has_lists(np.arange(NODES)))
+        halo_lists = wider.topology(EDGE, server).lists(ids, ids)
+        stored = halo_lists.stored.all_ids()
         first, stop = wider.book.range("node", server)
         assert stored.size > stop - first
-        halo_lists, until = make_lists(topology, ids), np.full(stored.size, 20)
+        until = np.full(stored.size, 20)
         for method in METHODS:
             question = stored, make_spec(method, 3), NOTHING, until
             for from_halo, from_all in zip(
                 halo_lists.draw(*question), lists.draw(*question), strict=True
             ):
                 np.testing.assert_array_equal(from_halo, from_all)
+
+
+def test_servers_tell_the_original_ids_of_all_nodes(
+    client: FeatureClient, parts: PartitionedGraph
+) -> None:
+    """Though the ids of each server's nodes are in a file of their own."""
+    described = {(array.kind, array.type): array.count for array in client.describe_graph(1).ids}
+    assert described["original_ids", "node"] == NODES
+    told = client.read_ids("original_ids", "node", 3, NODES - 3, server=1)
+    np.testing.assert_array_equal(told, parts.original_ids("node")[3:])
 
 
 def hub(parts: PartitionedGraph) -> int:
@@ -183,30 +180,17 @@ def check_draws(
 def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: PartitionedGraph) -> None:
     first, stop = parts.book.range("node", 1)
 
-    def expect_refusal(
-        match: str, relation: str = str(EDGE), node: int = first, **how: object
-    ) -> None:
-        spec = make_spec("uniform", 2)._replace(**how)  # type: ignore[arg-type]
-        draw = RemoteDraw(relation, spec, np.array([node]), NODES)
-        with pytest.raises(InvalidRequest, match=match):
-            client.begin_sampling({1: [draw]})()
-
-    expect_refusal(
-        rf"nodes: id {stop} is outside \[{first}, {stop}\), the range of in-edges", node=stop
-    )
-    expect_refusal(
-        "no in-edges of 'node/knows/node'; it has those of node/edge/node", "node/knows/node"
-    )
-    expect_refusal("method: expected one of uniform, labor, .* found 'nearest'", method="nearest")
-    expect_refusal("fanout: expected -1 or 1 to 1048576, found 0", fanout=0)
-    expect_refusal("times: method recent wants one for each node, found none", method="recent")
     channel = grpc.insecure_channel(client.addresses[1])
     call = channel.unary_stream(SAMPLE_NEIGHBORS)
     one_id, two_ids, many_ids = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
     far_id = encode_ids(np.array([stop]))
     for match, fields in {
         "ids: 17 ids exceed the limit of 16 ids": {"nodes": many_ids},
-        "method: expected": {"method": ""},
+        f"nodes: id {stop} is outside [{first}, {stop}), the range of in-edges": {"nodes": far_id},
+        "no in-edges of 'a/b/c'; it has those of node/edge/node": {"relation": "a/b/c"},
+        "method: expected one of uniform, labor": {"method": "nearest"},
+        "fanout: expected -1 or 1 to 1048576, found 0": {"fanout": 0},
+        "times: method recent wants one for each node, found none": {"method": "recent"},
         "draws of version 3, the client expects version 2": {"version": 2},
         "draws of version 3, the client expects an older one": {"version": 0},
         "elapsed: expected less than the dependence of 3, found 3": {"dependence": 3, "elapsed": 3},
@@ -234,9 +218,9 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
             "without_destinations": one_id,
         },
     }.items():
-        defaults: dict[str, Any] = {"version": VERSION, "method": "uniform", "nodes": one_id}
-        defaults["fanout"] = 2
-        draw = features_pb2.NeighborDraw(relation=str(EDGE), **defaults | fields)
+        defaults: dict[str, Any] = {"relation": str(EDGE), "version": VERSION, "nodes": one_id}
+        defaults |= {"method": "uniform", "fanout": 2, "dependence": 1}
+        draw = features_pb2.NeighborDraw(**defaults | fields)
         request = features_pb2.SampleNeighborsRequest(draws=[draw])
         with pytest.raises(grpc.RpcError) as caught:
             list(call(request.SerializeToString(), timeout=10))
@@ -266,7 +250,7 @@ def test_replies_that_do_not_fit_are_refused() -> None:
 
     def take_reply(sources: int, end: int) -> None:
         how = make_spec("uniform", 2)
-        question = DrawQuestion(0, [RemoteDraw("a/b/a", how, nodes, sources)])
+        question = DrawCall(0, [RemoteDraw("a/b/a", how, nodes, sources)])
         question.end = end
         question.take(message, 8)
 
@@ -279,20 +263,15 @@ def test_replies_that_do_not_fit_are_refused() -> None:
         read_neighbours(message, 9)
 
 
-def test_servers_of_replicated_topology_have_no_in_edges(
+def test_servers_that_cannot_draw_are_named(
     tmp_path: Path, serve_partitions: Callable[..., list[str]], community_graph: GraphDirectory
 ) -> None:
     partition_graph(community_graph, tmp_path / "parts", 1, "random")
-    how = make_spec("uniform", 2)
+    draw = RemoteDraw(str(EDGE), make_spec("uniform", 2), np.array([0]), 300)
     with FeatureClient(serve_partitions(tmp_path / "parts", 1), deadline=20) as client:
         client.wait_until_serving(60)
-        draw = RemoteDraw(str(EDGE), how, np.array([0]), 300)
         with pytest.raises(InvalidRequest, match="it has those of nothing"):
             client.begin_sampling({0: [draw]})()
-
-
-def test_a_server_that_is_not_there_is_named() -> None:
-    draw = RemoteDraw(str(EDGE), make_spec("uniform", 2), np.array([0]), 9)
     with (
         FeatureClient(["127.0.0.1:1"], deadline=0.3) as client,
         pytest.raises(ServerUnavailable, match=r"server 0 .*: SampleNeighbors: unavailable"),

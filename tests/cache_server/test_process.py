@@ -1,12 +1,14 @@
 """The server as a process: how it starts, reports its port, drains, and ends."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -17,65 +19,59 @@ from cache_server.errors import ListenError
 from cache_server.generated import features_pb2, features_pb2_grpc
 from cache_server.service.listen import bind
 from cache_server.wire import SERVICE, encode_ids
-from tests.cache_server.conftest import ends_within
+from tests.cache_server.conftest import Partitioned, Start, ends_within
 from tests.server_processes import REPOSITORY
 
 
-def test_a_server_prints_one_line_and_reports_its_health(partitioned, start):
-    server = start(partitioned.path, 2)
-    assert server.line == f"feature server 2 of 3 on {server.address}\n"
-    host, _, port = server.address.rpartition(":")
-    assert host == "127.0.0.1"
-    assert int(port) > 0
-    with grpc.insecure_channel(server.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        for service in ("", SERVICE):
-            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
-            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+def rows_request(ids: Any) -> features_pb2.FetchRowsRequest:
+    return features_pb2.FetchRowsRequest(
+        kind="features", type="paper", ids=encode_ids(ids), dtype="float32", dim=5
+    )
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_ends_with_0(partitioned, start, signum):
+def test_a_server_tells_where_it_is_and_drains_after_a_signal(
+    partitioned: Partitioned, start: Start, signum: signal.Signals
+) -> None:
     """After the signal, a stream that is longer than any buffer can still be read to its end."""
     server = start(partitioned.path, 0)
+    assert server.line == f"feature server 0 of 3 on {server.address}\n"
+    assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", server.address)
+    # If nothing caught the signal, the kernel could end the process through a library's thread.
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    assert int(status.partition("SigCgt:")[2].split()[0], 16) >> (signum - 1) & 1
     ids = np.random.default_rng(3).integers(0, 40, 1_000_000)
-    request = features_pb2.FetchRowsRequest(
-        kind="features", type="paper", ids=encode_ids(ids), dtype="float32", dim=5
-    )
     options = [("grpc.http2.bdp_probe", 0), ("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server.address, options) as channel:
-        stub = features_pb2_grpc.FeatureServiceStub(channel)
-        stream = stub.FetchRows(request, timeout=30)
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", SERVICE):
+            reply = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        stream = features_pb2_grpc.FeatureServiceStub(channel).FetchRows(
+            rows_request(ids), timeout=30
+        )
         received = [next(stream).data]
         server.process.send_signal(signum)
         time.sleep(0.5)
         assert server.process.poll() is None
         received += [chunk.data for chunk in stream]
-    expected = partitioned.rows["features", "paper"][ids]
-    assert b"".join(received) == expected.tobytes()
+    assert b"".join(received) == partitioned.rows["features", "paper"][ids].tobytes()
     assert server.process.wait(15) == 0
 
 
-def test_a_server_that_goes_on_and_is_told_to_end_at_once_drains(partitioned, start):
-    """Its main thread does not wait yet, and threads of libraries block no signal.
-
-    If nothing caught the signal, the kernel could end the process through one of them.
-    """
+def test_a_server_that_goes_on_and_is_told_to_end_at_once_drains(
+    partitioned: Partitioned, start: Start
+) -> None:
+    """Its main thread does not wait yet."""
     server = start(partitioned.path, 0)
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        assert caught >> (signum - 1) & 1
     for signum in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
         server.process.send_signal(signum)
     assert server.process.wait(15) == 0
 
 
-def test_the_drain_has_a_limit(partitioned, start):
+def test_the_drain_has_a_limit(partitioned: Partitioned, start: Start) -> None:
     server = start(partitioned.path, 0, "--drain", "0.3")
-    request = features_pb2.FetchRowsRequest(
-        kind="features", type="paper", ids=bytes(8_000_000), dtype="float32", dim=5
-    )
+    request = rows_request(np.zeros(1_000_000, np.int64))
     with grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)]) as channel:
         stream = features_pb2_grpc.FeatureServiceStub(channel).FetchRows(request, timeout=30)
         next(stream)

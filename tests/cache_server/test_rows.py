@@ -1,74 +1,92 @@
-"""Rows arrive as the files hold them, for any ids, servers, dtypes and places, in any thread."""
+"""Rows and ids arrive as the files hold them, in any thread; what cannot be answered is named."""
 
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
 from cache_server.client import FeatureClient
+from cache_server.errors import BadReply, BadRequest, InvalidRequest
 from cache_server.generated import features_pb2, features_pb2_grpc
+from cache_server.store.manifest import write_manifest
 from cache_server.wire import CHUNK_BYTES, encode_ids
+from tests.cache_server.conftest import Partitioned, Serve, fetch
+from tests.server_processes import REPOSITORY
+
+ALL = slice(None)
+PAPERS, AUTHORS, LABELS = ("features", "paper"), ("features", "author"), ("labels", "author")
 
 
-@pytest.mark.parametrize(
-    "table", [("features", "paper"), ("features", "author"), ("labels", "paper")]
-)
-@pytest.mark.parametrize("count", [0, 1, 17, 2000])
-def test_random_ids_of_several_servers_give_their_rows(client, partitioned, table, count):
+def fetch_table(client: FeatureClient, partitioned: Partitioned, table: Any, ids: Any) -> Any:
+    """Fetch rows of a table from all servers."""
     rows = partitioned.rows[table]
-    ids = np.random.default_rng(count).integers(0, len(rows), count)
-    out = np.full((count, *rows.shape[1:]), 77, rows.dtype)
-    client.fetch_rows(*table, *_for(partitioned, table[1], ids, out))
-    np.testing.assert_array_equal(out, rows[ids])
+    out = np.full((len(ids), *rows.shape[1:]), 77, rows.dtype)
+    by_server, places = partitioned.split(table[1], ids)
+    client.fetch_rows(*table, by_server, out, places)
+    return out
 
 
-def test_slices_fill_only_their_rows(client, partitioned):
+@pytest.mark.parametrize("table", [PAPERS, AUTHORS, ("labels", "paper")])
+def test_random_ids_of_several_servers_give_their_rows(
+    client: FeatureClient, partitioned: Partitioned, table: Any
+) -> None:
+    rows = partitioned.rows[table]
+    for count in (0, 1, 17, 2000):
+        ids = np.random.default_rng(count).integers(0, len(rows), count)
+        np.testing.assert_array_equal(fetch_table(client, partitioned, table, ids), rows[ids])
+
+
+def test_slices_fill_only_their_rows(client: FeatureClient, partitioned: Partitioned) -> None:
     out = np.full((10, 5), -1, np.float32)
     ids = {0: np.array([39, 0, 39]), 2: np.array([149, 90])}
-    client.fetch_rows("features", "paper", ids, out, {0: slice(1, 4), 2: slice(9, 5, -2)})
+    client.fetch_rows(*PAPERS, ids, out, {0: slice(1, 4), 2: slice(9, 5, -2)})
     expected = np.full((10, 5), -1, np.float32)
-    expected[1:4] = partitioned.rows["features", "paper"][[39, 0, 39]]
-    expected[[9, 7]] = partitioned.rows["features", "paper"][[149, 90]]
+    expected[1:4] = partitioned.rows[PAPERS][[39, 0, 39]]
+    expected[[9, 7]] = partitioned.rows[PAPERS][[149, 90]]
     np.testing.assert_array_equal(out, expected)
 
 
-def test_many_chunks_and_split_requests_with_bytes_counted(addresses, partitioned):
+def test_many_chunks_and_split_requests_with_bytes_counted(
+    addresses: list[str], partitioned: Partitioned
+) -> None:
     """More rows than fit one chunk come in three requests, each counted with its messages."""
-    counted = []
-    rows = partitioned.rows["features", "paper"]
+    counted: list[tuple[int, ...]] = []
     ids = np.random.default_rng(0).integers(0, 40, 2 * CHUNK_BYTES // 20 + 13)
     out = np.zeros((ids.size, 5), np.float32)
     with FeatureClient(
         addresses,
-        on_transfer=lambda *bytes_moved: counted.append(bytes_moved),
+        on_transfer=lambda *transfer: counted.append(transfer),
         ids_per_request=ids.size // 2 - 1,
     ) as client:
-        client.fetch_rows(
-            "features", "paper", {0: ids, 1: ids[:0]}, out, {0: slice(None), 1: slice(0)}
-        )
-    np.testing.assert_array_equal(out, rows[ids])
-    assert [server for server, _, _ in counted] == [0, 0, 0]
-    sent = sum(sent for _, sent, _ in counted)
-    received = sum(received for _, _, received in counted)
-    assert 8 * ids.size < sent < 8 * ids.size + 300
-    assert out.nbytes < received < out.nbytes + 100
+        client.fetch_rows(*PAPERS, {0: ids, 1: ids[:0]}, out, {0: ALL, 1: slice(0)})
+    np.testing.assert_array_equal(out, partitioned.rows[PAPERS][ids])
+    servers, sent, received = zip(*counted, strict=True)
+    assert servers == (0, 0, 0)
+    assert 8 * ids.size < sum(sent) < 8 * ids.size + 300
+    assert out.nbytes < sum(received) < out.nbytes + 100
 
 
-def test_threads_share_a_client(client, partitioned):
-    rows = partitioned.rows["features", "paper"]
-
-    def fetch(seed):
-        ids = np.random.default_rng(seed).integers(0, len(rows), 3000)
-        out = np.zeros((ids.size, 5), np.float32)
-        client.fetch_rows("features", "paper", *_for(partitioned, "paper", ids, out))
-        return np.array_equal(out, rows[ids])
+def test_threads_share_a_client(client: FeatureClient, partitioned: Partitioned) -> None:
+    def is_right(seed: int) -> bool:
+        ids = np.random.default_rng(seed).integers(0, 150, 3000)
+        rows = fetch_table(client, partitioned, PAPERS, ids)
+        return np.array_equal(rows, partitioned.rows[PAPERS][ids])
 
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(fetch, range(40)))
+        assert all(pool.map(is_right, range(40)))
 
 
-def test_a_generated_stub_reads_the_same_bytes(addresses, partitioned):
+def test_a_generated_stub_reads_the_same_bytes(
+    addresses: list[str], partitioned: Partitioned
+) -> None:
     """Rows written by hand in wire.py are the protobuf messages that features.proto declares."""
     ids = np.array([140, 91, 140])
     request = features_pb2.FetchRowsRequest(
@@ -76,25 +94,199 @@ def test_a_generated_stub_reads_the_same_bytes(addresses, partitioned):
     )
     with grpc.insecure_channel(addresses[2]) as channel:
         chunks = list(features_pb2_grpc.FeatureServiceStub(channel).FetchRows(request, timeout=10))
-    data = b"".join(chunk.data for chunk in chunks)
-    assert data == partitioned.rows["features", "paper"][ids].tobytes()
+    assert b"".join(chunk.data for chunk in chunks) == partitioned.rows[PAPERS][ids].tobytes()
 
 
-def test_servers_describe_their_tables_and_are_healthy(client, partitioned):
+def test_servers_describe_their_tables_and_are_healthy(client: FeatureClient) -> None:
     client.wait_until_serving(10)
     for server in range(3):
-        description = client.describe(server)
-        assert (description.server, description.servers) == (server, 3)
-        assert {"python", "numpy", "grpcio"} == set(description.versions)
+        described = client.describe(server)
+        assert client.is_serving(server)
+        assert (described.server, described.servers) == (server, 3)
+        assert {"python", "numpy", "grpcio"} == set(described.versions)
+        papers, authors = ((0, 40), (40, 50), (90, 60)), ((0, 30), (30, 0), (30, 25))
         assert [
-            (t.kind, t.type, t.first_id, t.count, t.dim, t.dtype) for t in description.tables
+            (t.kind, t.type, t.first_id, t.count, t.dim, t.dtype) for t in described.tables
         ] == [
-            ("features", "paper", [0, 40, 90][server], [40, 50, 60][server], 5, "float32"),
-            ("features", "author", [0, 30, 30][server], [30, 0, 25][server], 3, "float16"),
-            ("labels", "paper", [0, 40, 90][server], [40, 50, 60][server], 1, "int64"),
+            ("features", "paper", *papers[server], 5, "float32"),
+            ("features", "author", *authors[server], 3, "float16"),
+            ("labels", "paper", *papers[server], 1, "int64"),
         ]
 
 
-def _for(partitioned, type, ids, out):
-    by_server, places = partitioned.split(type, ids)
-    return by_server, out, places
+def test_descriptions_and_all_ids_of_the_graph_are_read(
+    addresses: list[str], partitioned: Partitioned
+) -> None:
+    """A client with a small limit asks for several ranges."""
+    with FeatureClient(addresses, deadline=20.0, ids_per_request=100) as client:
+        described = client.describe_graph()
+        assert json.loads(described.graph) == {"name": "größer"}
+        assert json.loads(described.partition) == {"topology": "replicated"}
+        counts = {(array.kind, array.type): array.count for array in described.ids}
+        assert counts == {key: ids.size for key, ids in partitioned.ids.items()}
+        elsewhere = {array.type for array in client.describe_graph(1).ids}
+        assert "paper/cites/paper" not in elsewhere
+        for (kind, name), ids in partitioned.ids.items():
+            np.testing.assert_array_equal(client.read_ids(kind, name, 0, ids.size), ids)
+            np.testing.assert_array_equal(client.read_ids(kind, name, 290, 7), ids[290:297])
+            assert client.read_ids(kind, name, 3, 0).size == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (("splits", "../splits/train", 0, 1), "no splits of '../splits/train'; it has train"),
+        (("shard", "train", 0, 1), "kind: expected one of splits, original_ids, global_ids"),
+        (("splits", "train", 299, 2), "expected a range of 300, found 299 and 2"),
+        (("splits", "train", -1, 2), "expected a range of 300, found -1 and 2"),
+    ],
+)
+def test_ids_that_a_server_does_not_have_are_refused(
+    client: FeatureClient, array: Any, text: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        client.read_ids(*array)
+    assert text in str(caught.value)
+
+
+def test_a_server_without_a_graph_says_so(tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "server-0").mkdir()
+    write_manifest(tmp_path / "server-0", 0, 1, [])
+    with (
+        FeatureClient([serve(tmp_path / "server-0").address]) as client,
+        pytest.raises(InvalidRequest, match=r"server 0 has no readable graph\.json"),
+    ):
+        client.describe_graph()
+
+
+@pytest.mark.parametrize(
+    ("table", "ids", "out", "text"),
+    [
+        (PAPERS, [41, 90, 40], (3, 5, "f4"), "id 90 is outside [40, 90), the range of features/pa"),
+        (PAPERS, [-5], (1, 5, "f4"), "id -5 is outside [40, 90)"),
+        (PAPERS, [2**62], (1, 5, "f4"), f"id {2**62} is outside [40, 90)"),
+        (AUTHORS, [30], (1, 3, "f2"), "id 30 is outside [30, 30)"),
+        (("features", "venue"), [4], (1, 5, "f4"), "no features/'venue'; it has features/author, "),
+        (LABELS, [40], (1, 1, "i8"), "has no labels/'author'; it has features/author"),
+        (("weights", "paper"), [4], (1, 5, "f4"), "has no weights/'paper'; it has features/author"),
+        (PAPERS, [40], (1, 5, "f2"), "of server 1 is float32, not 'float16'"),
+        (PAPERS, [40], (1, 4, "f4"), "have 5 elements, not 4"),
+    ],
+)
+def test_a_refusal_names_what_was_asked(
+    client: FeatureClient, addresses: list[str], table: Any, ids: Any, out: Any, text: str
+) -> None:
+    *shape, dtype = out
+    with pytest.raises(InvalidRequest) as caught:
+        client.fetch_rows(*table, {1: np.array(ids)}, np.zeros(shape, dtype), {1: ALL})
+    assert text in str(caught.value)
+    operation = f"FetchRows {'/'.join(table)}"
+    assert f"feature server 1 at {addresses[1]}: {operation}: " in str(caught.value)
+    assert (caught.value.server, caught.value.address) == (1, addresses[1])
+    assert (caught.value.operation, caught.value.limit_seconds) == (operation, 10.0)
+
+
+def test_a_refusal_ends_the_fetch_and_the_client_lives_on(
+    client: FeatureClient, partitioned: Partitioned
+) -> None:
+    out = np.zeros((200_001, 5), np.float32)
+    ids = {0: np.zeros(100_000, np.int64), 1: np.array([7]), 2: np.full(100_000, 90)}
+    places = {0: slice(0, 100_000), 1: slice(100_000, 100_001), 2: slice(100_001, None)}
+    with pytest.raises(InvalidRequest, match="id 7 is outside"):
+        client.fetch_rows(*PAPERS, ids, out, places)
+    ids[1][:] = 40
+    client.fetch_rows(*PAPERS, ids, out, places)
+    expected = partitioned.rows[PAPERS][np.repeat([0, 40, 90], [100_000, 1, 100_000])]
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_requests_beyond_a_servers_limits_are_refused(serve: Serve) -> None:
+    """The client does not know the limits, since it did not call ``wait_until_serving``."""
+    address = serve(ids_per_request=100).address
+    with FeatureClient([address], deadline=20) as client:
+        assert client.describe(0).ids_per_request == 100
+        for count, text in ((101, "101 ids exceed the limit of 100 ids"), (200_000, "larger than")):
+            with pytest.raises(InvalidRequest, match=text):
+                fetch(client, [0] * count)
+
+
+def test_addresses_in_the_wrong_order_are_refused(addresses: list[str]) -> None:
+    swapped = [addresses[1], addresses[0], addresses[2]]
+    with (
+        FeatureClient(swapped) as client,
+        pytest.raises(BadReply, match=r"it is server . of 3, expected . of 3: addresses go by"),
+    ):
+        client.wait_until_serving(10)
+
+
+@pytest.mark.parametrize(
+    ("ids", "out", "places", "text"),
+    [
+        ({3: [0]}, np.zeros((1, 5), "f4"), {3: ALL}, "server 3 is outside [0, 3)"),
+        ({0: [0]}, np.zeros((1, 5), "f4"), {1: ALL}, "ids are for servers [0], places for [1]"),
+        ({0: [0, 1]}, np.zeros((1, 5), "f4"), {0: ALL}, "places for server 0: 1 rows for 2 ids"),
+        ({0: [0.5]}, np.zeros((1, 5), "f4"), {0: ALL}, "expected [n] int64, found float64 (1,)"),
+        ({0: [0]}, np.zeros((5, 1), "f4").T[:, ::2], {0: ALL}, "out: expected a writable C-cont"),
+        ({0: [0]}, np.zeros((1, 5), "c8"), {0: ALL}, "out: dtype <c8 is not one of float16"),
+        ({0: [0]}, np.zeros((1, 5), "f4"), {0: np.array([1])}, "1 is outside [0, 1), rows of out"),
+        ({0: [0]}, np.zeros((1, 5), "f4"), {0: np.array([0.0])}, "expected a slice or [n] int64"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_sending(
+    ids: Any, out: Any, places: Any, text: str
+) -> None:
+    counted: list[Any] = []
+    arrays = {server: np.array(values) for server, values in ids.items()}
+    with (
+        FeatureClient(["127.0.0.1:1"] * 3, on_transfer=lambda *a: counted.append(a)) as client,
+        pytest.raises(BadRequest) as caught,
+    ):
+        client.fetch_rows(*PAPERS, arrays, out, places)
+    assert text in str(caught.value)
+    assert counted == []
+
+
+def test_what_could_never_be_asked_is_refused() -> None:
+    for options in ({"deadline": 0.0}, {"ids_per_request": 0}):
+        with pytest.raises(BadRequest, match="expected deadline > 0 and ids_per_request >= 1"):
+            FeatureClient(["127.0.0.1:1"], **options)
+    client = FeatureClient(["127.0.0.1:1"])
+    for name, text in (("n" * 257, "at most 256 bytes"), ("\udc80", "expected text")):
+        for table in ((name, "paper"), ("features", name)):
+            with pytest.raises(BadRequest, match=text):
+                client.fetch_rows(*table, {0: np.array([1])}, np.zeros((1, 1), "f4"), {0: ALL})
+    client.close()
+    client.close()
+    with pytest.raises(BadRequest, match="the client is closed"):
+        client.describe(0)
+
+
+FORK = r"""
+import os, sys
+import numpy as np
+from cache_server.client import FeatureClient
+
+client = FeatureClient([sys.argv[1], "127.0.0.1:1", "127.0.0.1:1"], deadline=20.0)
+
+def fetch():
+    out = np.empty((2, 5), np.float32)
+    client.fetch_rows("features", "paper", {0: np.array([3, 1])}, out, {0: slice(None)})
+    os.write(1, f"{out[:, 0].tolist()}\n".encode())
+
+fetch()
+child = os.fork()
+fetch()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os._exit(0)
+"""
+
+
+def test_a_client_is_used_in_a_process_that_was_forked_since(
+    partitioned: Partitioned, addresses: list[str]
+) -> None:
+    command = [sys.executable, "-c", FORK, addresses[0]]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    expected = partitioned.rows[PAPERS][[3, 1], 0].tolist()
+    assert done.stdout.splitlines() == [str(expected)] * 3

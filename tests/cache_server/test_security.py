@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 import trustme
 
 from cache_server.client import FeatureClient
-from cache_server.errors import (
-    ListenError,
-    SecurityError,
-    ServerFault,
-    ServerUnavailable,
-)
+from cache_server.errors import ListenError, SecurityError, ServerFault, ServerUnavailable
 from cache_server.security import Security, Token
-from cache_server.service.server import FeatureServer
-from cache_server.store.shard import Shard
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
-from tests.cache_server.conftest import Partitioned
+from tests.cache_server.conftest import Serve, fetch
 
 TOKEN = "of-this-cluster-0123456789"
 OTHER = "of-another-cluster-0123456"
-Serve = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -62,48 +53,45 @@ def ca(folder: Path, name: str = "own") -> str:
     return str(folder / f"{name}-ca.pem")
 
 
-@pytest.fixture
-def serve(partitioned: Partitioned) -> Iterator[Serve]:
-    """A function that starts a server of the first shard in this process; returns its address."""
-    running = []
-
-    def start(security: Security, listen: str = "127.0.0.1:0") -> str:
-        server = FeatureServer(Shard.open(partitioned.path / "server-0"), listen, security=security)
-        server.start()
-        running.append(server)
-        return server.address
-
-    yield start
-    for server in running:
-        assert server.stop(5.0)
-
-
-def fetch(partitioned: Partitioned, address: str, security: Security, limit: float = 10.0) -> None:
-    """Fetch rows and check that they are the right ones."""
-    ids = np.array([3, 0, 39, 3])
-    out = np.empty((ids.size, 5), np.float32)
+def fetch_with(address: str, security: Security, limit: float = 10.0) -> None:
     with FeatureClient([address], deadline=limit, security=security) as client:
-        client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
-    np.testing.assert_array_equal(out, partitioned.rows["features", "paper"][ids])
+        fetch(client, [3, 0, 39, 3])
 
 
-def test_clients_with_token_and_certificates_get_rows(
-    partitioned: Partitioned, files: Path, serve: Serve
-) -> None:
+def test_clients_with_token_and_certificates_get_rows(files: Path, serve: Serve) -> None:
     token, authority = str(files / "token"), ca(files)
     plain = Security(token_file=token)
-    fetch(partitioned, serve(plain), plain)
-    one_way = serve(Security(**tls(files)))
-    fetch(partitioned, one_way, Security(tls_ca=authority))
+    fetch_with(serve(security=plain).address, plain)
+    one_way = serve(security=Security(**tls(files)))
+    fetch_with(one_way.address, Security(tls_ca=authority))
     both = Security(tls_ca=authority, token_file=token, **tls(files))
-    fetch(partitioned, serve(both), both)
+    fetch_with(serve(security=both).address, both)
+
+
+def test_a_server_follows_its_certificates(
+    files: Path, serve: Serve, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those that do not fit each other leave the earlier ones in use."""
+
+    def put(name: str, *kinds: str) -> None:
+        for kind in kinds:
+            shutil.copy(files / f"{name}-{kind}.pem", tmp_path / f"now-{kind}.pem")
+
+    put("own", "certificate", "key")
+    address = serve(security=Security(**tls(tmp_path, "now"))).address
+    own, other = (Security(tls_ca=ca(files, name)) for name in ("own", "other"))
+    put("other", "certificate")
+    fetch_with(address, own)
+    assert "warning: the earlier certificates stay in use: tls_c" in capfd.readouterr().err
+    put("other", "key")
+    fetch_with(address, other)
+    with pytest.raises(ServerUnavailable):
+        fetch_with(address, own, limit=0.4)
 
 
 @pytest.mark.parametrize("shown", ["nothing", "another cluster's", "twice"])
-def test_without_the_token_nothing_is_told(
-    partitioned: Partitioned, files: Path, serve: Serve, shown: str
-) -> None:
-    address = serve(Security(token_file=str(files / "token")))
+def test_without_the_token_nothing_is_told(files: Path, serve: Serve, shown: str) -> None:
+    address = serve(security=Security(token_file=str(files / "token"))).address
     metadata = {
         "nothing": None,
         "another cluster's": (("authorization", f"Bearer {OTHER}"),),
@@ -115,18 +103,14 @@ def test_without_the_token_nothing_is_told(
                 list(channel.unary_stream(method)(b"", metadata=metadata, timeout=5))
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
             assert caught.value.details() == "expected this cluster's token"
-    with pytest.raises(
-        ServerFault, match="UNAUTHENTICATED: expected this cluster's token"
-    ) as fault:
-        fetch(partitioned, address, Security(token_file=str(files / "other-token")))
+    with pytest.raises(ServerFault, match="UNAUTHENTICATED: expected this cluster's") as fault:
+        fetch_with(address, Security(token_file=str(files / "other-token")))
     assert OTHER not in str(fault.value)
     assert TOKEN not in str(fault.value)
 
 
-def test_without_a_certificate_nothing_is_told(
-    partitioned: Partitioned, files: Path, serve: Serve
-) -> None:
-    address = serve(Security(tls_ca=ca(files), **tls(files)))
+def test_without_a_certificate_nothing_is_told(files: Path, serve: Serve) -> None:
+    address = serve(security=Security(tls_ca=ca(files), **tls(files))).address
     both = files / "both-ca.pem"
     both.write_bytes(b"".join(Path(ca(files, name)).read_bytes() for name in ("own", "other")))
     for wrong in (
@@ -135,22 +119,19 @@ def test_without_a_certificate_nothing_is_told(
         Security(tls_ca=str(both), **tls(files, "other")),
         Security(tls_ca=ca(files, "other"), **tls(files, "other")),
     ):
-        with (
-            FeatureClient([address], deadline=0.4, security=wrong) as client,
-            pytest.raises(ServerUnavailable),
-        ):
-            client.describe(0)
-    fetch(partitioned, address, Security(tls_ca=ca(files), **tls(files)))
+        with pytest.raises(ServerUnavailable):
+            fetch_with(address, wrong, limit=0.4)
+    fetch_with(address, Security(tls_ca=ca(files), **tls(files)))
 
 
 def test_listening_beyond_loopback_needs_certificates(files: Path, serve: Serve) -> None:
     for listen in ("0.0.0.0:0", "[::]:0"):
         with pytest.raises(SecurityError, match=r"^insecure: listening on .* anybody in between"):
-            serve(Security(token_file=str(files / "token")), listen)
+            serve(security=Security(token_file=str(files / "token")), listen=listen)
     with pytest.raises(ListenError, match="is no address"):
-        serve(Security(), "no.such.name.invalid:0")
-    serve(Security(**tls(files)), "0.0.0.0:0")
-    serve(Security(insecure=True), "0.0.0.0:0")
+        serve(listen="no.such.name.invalid:0")
+    for security in (Security(**tls(files)), Security(insecure=True)):
+        serve(security=security, listen="0.0.0.0:0")
 
 
 def test_asking_beyond_loopback_needs_certificates(files: Path) -> None:
@@ -208,18 +189,18 @@ def test_certificates_that_the_other_end_would_refuse_are_refused_at_the_start(
         security = Security(tls_ca=authority, **pair)
         expected = rf"^tls_certificate: {pair['tls_certificate']}: {reason}"
         with pytest.raises(SecurityError, match=expected):
-            serve(security)
+            serve(security=security)
         with pytest.raises(SecurityError, match=expected):
             FeatureClient(["127.0.0.1:1"], security=security)
     with pytest.raises(SecurityError, match="expired on"):
-        serve(Security(**tls(tmp_path, "old")))
+        serve(security=Security(**tls(tmp_path, "old")))
 
 
 def test_secrets_that_others_can_read_are_told(
     files: Path, serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
     security = Security(token_file=str(files / "token"))
-    address = serve(security)
+    address = serve(security=security).address
     (files / "token").chmod(0o640)
     FeatureClient([address], security=security).close()
     (files / "token").chmod(0o600)

@@ -115,7 +115,7 @@ def test_its_gradient_is_that_of_one_process(
             (0, 2),
             (1, 2),
         ]
-        assert [partition.part.parts for partition in parts.partitions].count(1) == servers - 2
+        assert [partition.part.num_shards for partition in parts.partitions].count(1) == servers - 2
         if name == "featured":
             partition_by_relation(graph, tmp_path / "whole", servers, layers=2)
     scored, cases = SCORED[servers], []

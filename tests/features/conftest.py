@@ -26,10 +26,11 @@ from hopper.features import (
     open_graph,
 )
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
-from hopper.graph.row_form import stored_features
+from hopper.graph.layout import stored_features
 from hopper.graph.schema import Relation
 from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition import PartitionedGraph, partition_graph
+from tests.server_processes import serve_here
 
 SERVERS = 3
 SERVER = 1  # where the sources under test sit
@@ -71,15 +72,14 @@ def write_tables(out: Path) -> GraphDirectory:
                 else:
                     table[...] = generator.standard_normal(table.shape)
         for name, labels in SCHEMA.labels.items():
-            count = SCHEMA.node_types[name].count
-            if labels.kind == "class":
-                writer.labels(name, generator.integers(-1, labels.classes, count))
-            elif labels.kind == "multi_hot":
-                writer.labels(name, generator.integers(0, 2, (count, labels.classes), np.uint8))
-            elif labels.classes == 1:
-                writer.labels(name, generator.random(count, np.float32))
+            count, classes = SCHEMA.node_types[name].count, labels.classes
+            shape = (count, classes) if classes > 1 else (count,)
+            if labels.kind == "float":
+                writer.labels(name, generator.random(shape, np.float32))
+            elif labels.kind == "class":
+                writer.labels(name, generator.integers(-1, classes, count))
             else:
-                writer.labels(name, generator.random((count, labels.classes), np.float32))
+                writer.labels(name, generator.integers(0, 2, shape, np.uint8))
         writer.split("train", generator.permutation(90)[:20])
     return GraphDirectory.open(out)
 
@@ -106,17 +106,17 @@ class Tables:
         return np.arange(first, last)
 
 
-@pytest.fixture(scope="module")
-def tables(
-    tmp_path_factory: pytest.TempPathFactory,
-    serve_partitions: Callable[[Path, int], list[str]],
-) -> Tables:
-    """Three servers, each in a process of its own."""
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    """Three servers, in this process."""
     folder = tmp_path_factory.mktemp("features")
     directory = write_tables(folder / "graph")
     graph = partition_graph(directory, folder / "three", SERVERS, "random", 4)
     single = partition_graph(directory, folder / "one", 1, "random", 4)
-    return Tables(graph, serve_partitions(graph.path, SERVERS), single, directory)
+    servers = serve_here(graph.path, SERVERS)
+    yield Tables(graph, [server.address for server in servers], single, directory)
+    for server in servers:
+        assert server.stop(1.0)
 
 
 def fill_caches(remote: RemoteRows) -> dict[str, RowCache]:
@@ -155,10 +155,6 @@ def remote(tables: Tables) -> Iterator[RemoteRows]:
 def downloaded(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteRows]:
     """Rows of all servers, of which only the addresses are known."""
     graph = download_graph(tables.addresses, tmp_path_factory.mktemp("downloaded"))
-    for name, table in (("train", "paper"), ("train", "word")):
-        assert np.array_equal(graph.split(name), tables.graph.split(name))
-        for read in ("original_ids", "global_ids"):
-            assert np.array_equal(getattr(graph, read)(table), getattr(tables.graph, read)(table))
     rows = RemoteRows(graph, tables.addresses, 20.0)
     yield rows
     rows.close()
@@ -178,15 +174,8 @@ def own_source(
         node_ids = originals[offsets[server] : offsets[server + 1]]
         write_rows(folder / f"{server}.db", ((node, features[node]) for node in node_ids))
     name, options = "sqlite_features:SqliteFeatures", {"path": f"{folder}/{{server}}.db", "dim": 7}
-    config = make_config(
-        {
-            "data": {
-                "partitioned": str(tables.graph.path),
-                "features": {"paper": name},
-                "features_options": {"paper": options},
-            }
-        }
-    )
+    data = {"features": {"paper": name}, "features_options": {"paper": options}}
+    config = make_config({"data": data | {"partitioned": str(tables.graph.path)}})
     graph = open_graph(config, SERVER)
     arguments = f"--features=paper={name}", f"--features-options=paper={json.dumps(options)}"
     addresses = serve_partitions(graph.path, SERVERS, *arguments)
@@ -219,12 +208,11 @@ def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
     if request.param == "without the directory":
         return Source(request.getfixturevalue("downloaded"), tables.graph, all_ids)
     remote = request.getfixturevalue("remote")
-    if request.param == "remote":
-        return Source(remote, tables.graph, all_ids)
-    if request.param == "cached":
-        return Source(CachedRows(remote, fill_caches(remote)), tables.graph, all_ids)
     partitioned = PartitionedRows(tables.graph, SERVER, remote)
-    if request.param == "partitioned":
-        return Source(partitioned, tables.graph, all_ids)
-    pregathered = PregatheredRows(partitioned, {"paper": [all_ids("paper")]})
-    return Source(pregathered, tables.graph, all_ids)
+    sources: dict[str, Callable[[], FeatureSource]] = {
+        "remote": lambda: remote,
+        "cached": lambda: CachedRows(remote, fill_caches(remote)),
+        "partitioned": lambda: partitioned,
+        "pregathered": lambda: PregatheredRows(partitioned, {"paper": [all_ids("paper")]}),
+    }
+    return Source(sources[request.param](), tables.graph, all_ids)

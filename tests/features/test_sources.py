@@ -1,18 +1,25 @@
-"""What single sources do: what they refuse, what they count, and what they send."""
+"""What every FeatureSource promises, and what single ones refuse, count and send."""
 
 from __future__ import annotations
 
-import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from cache_server.client import FeatureClient
+from cache_server.service.server import FeatureServer
 from cache_server.store import mapped_rows
+from cache_server.store.manifest import set_division
+from cache_server.store.shard import Shard
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
     LocalRows,
@@ -21,12 +28,59 @@ from hopper.features import (
     PregatheredRows,
     RemoteRows,
     RowCounts,
+    RowKind,
+    download_graph,
 )
 from hopper.hetero.row_cache import RowCache
+from hopper.partition import partition_graph
 from hopper.traffic import CAUSES, Traffic
 from tests.tcp_proxy import TcpProxy
 
 SERVER = 1
+
+
+FEATURES = ("paper", "author", "venue", "ghost", "journal", "series")
+LABELS = ("paper", "author", "venue", "word")
+TABLES = [("features", name) for name in FEATURES] + [("labels", name) for name in LABELS]
+
+
+@pytest.mark.parametrize(("kind", "node_type"), TABLES)
+def test_rows_come_in_the_requested_order(
+    source: Any, tables: Any, kind: RowKind, node_type: str
+) -> None:
+    """Random ids with repeats, and orders that are read by another path, bit for bit."""
+    expected, all_ids = tables.rows(source.graph, kind, node_type), source.ids(node_type)
+    generator = np.random.default_rng(5)
+    requests = [all_ids, all_ids[::-1].copy(), all_ids[:0]]
+    if all_ids.size:
+        requests += [generator.choice(all_ids, size) for size in (1, 2, 30, 200)]
+    for ids in requests:
+        rows = source.rows.gather(kind, node_type, ids)
+        assert rows.dtype == expected.dtype
+        assert rows.shape == (ids.size, expected.shape[1])
+        assert np.array_equal(rows, expected[ids])
+
+
+def test_rows_are_the_callers_own(source: Any, tables: Any) -> None:
+    """Torch uses returned rows without a copy, so they must be writable and shared with no one."""
+    ids = source.ids("paper")[:4]
+    tensor = torch.from_numpy(source.rows.gather("features", "paper", ids))
+    tensor.zero_()
+    expected = tables.rows(source.graph, "features", "paper")[ids]
+    assert np.array_equal(source.rows.gather("features", "paper", ids), expected)
+
+
+@pytest.mark.parametrize("kind", ["features", "labels"])
+def test_what_does_not_exist_is_named(source: Any, kind: RowKind) -> None:
+    for bad_id in (-1, 90, 1 << 40):
+        with pytest.raises(GraphError, match=str(bad_id)):
+            source.rows.gather(kind, "paper", np.append(source.ids("paper")[:3], bad_id))
+    lacking = {"features": "word", "labels": "ghost"}[kind]
+    for size in (0, 3):
+        with pytest.raises(GraphError, match="'editor'"):
+            source.rows.gather(kind, "editor", np.arange(size))
+        with pytest.raises(GraphError, match=f"'{lacking}' has no {kind}"):
+            source.rows.gather(kind, lacking, source.ids(lacking)[:size])
 
 
 class Meter:
@@ -177,10 +231,64 @@ os._exit(0)
 def test_rows_are_read_after_a_fork(tables: Any) -> None:
     """They are made of a directory and addresses alone, and connect when they are used."""
     command = [sys.executable, "-c", FORK, str(tables.graph.path), *tables.addresses]
-    done = subprocess.run(command, capture_output=True, timeout=120, env=os.environ)
+    done = subprocess.run(command, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     expected = tables.rows(tables.graph, "features", "paper")
     assert done.stdout == 2 * expected.tobytes()
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_a_downloaded_graph_has_splits_and_maps(
+    tables: Any, tmp_path: Path, serve_partitions: Any, topology: Any
+) -> None:
+    """Where topology is divided, so are the maps."""
+    parts = partition_graph(tables.directory, tmp_path / "parts", 3, "random", 4, topology=topology)
+    graph = download_graph(serve_partitions(parts.path, 3), tmp_path / "graph")
+    assert np.array_equal(graph.split("train"), parts.split("train"))
+    for node_type in graph.schema.node_types:
+        for read in ("original_ids", "global_ids"):
+            ids = getattr(graph, read)(node_type)
+            assert np.array_equal(np.asarray(ids), np.asarray(getattr(parts, read)(node_type)))
+
+
+LIES = [
+    ("graph", lambda text: text[:-9], GraphError, "graph.json"),
+    ("graph", lambda text: text.replace('"venue"', '"../../venue"'), GraphError, "venue"),
+    ("graph", lambda text: text.replace('"train": 20', '"../train": 20'), GraphError, "train"),
+    ("graph", lambda text: text.replace('"train": 20', '"train": 21'), ClusterError, "a range of"),
+    ("graph", lambda text: text.replace('"count": 41', '"count": -1'), GraphError, "author"),
+    ("partition", lambda text: "[]", GraphError, "partition.json"),
+    ("partition", lambda text: text.replace('"paper"', '"x"'), GraphError, "partition.json"),
+]
+
+
+@pytest.mark.parametrize(("field", "change", "kind", "text"), LIES)
+def test_a_server_that_lies_of_the_graph_is_told(
+    tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, change: Any,
+    kind: type[Exception], text: str,
+) -> None:  # fmt: skip
+    describe = FeatureClient.describe_graph
+
+    def lie(client: FeatureClient) -> Any:
+        described = describe(client)
+        setattr(described, field, change(getattr(described, field)))
+        return described
+
+    monkeypatch.setattr(FeatureClient, "describe_graph", lie)
+    with pytest.raises(kind, match=re.escape(text)):
+        download_graph(tables.addresses, tmp_path / "in" / "here")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_servers_of_two_divisions_tell_no_graph(tables: Any, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tables.graph.path, tmp_path / "other"))
+    set_division(other / "server-1", "abcd")
+    server = FeatureServer(Shard.open(other / "server-1"), "127.0.0.1:0")
+    server.start()
+    addresses = [tables.addresses[0], server.address, tables.addresses[2]]
+    with pytest.raises(ClusterError, match=r"server 1 at .* serves the division abcd, expected"):
+        download_graph(addresses, tmp_path / "graph")
+    server.stop(1.0)
 
 
 def test_a_server_that_does_not_answer_is_named(tables: Any) -> None:

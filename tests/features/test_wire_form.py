@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,14 @@ import numpy as np
 import pytest
 
 from cache_server.errors import BadRequest
-from cache_server.row_form import ROW_FORMS, RowFormName
+from cache_server.feature_codec import CODECS, FeatureForm
 from hopper.errors import ClusterError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.write import GraphWriter
-from hopper.partition import partition_graph
+from hopper.partition import PartitionedGraph
 from hopper.traffic import Traffic
 
-FORMS: tuple[RowFormName, ...] = ("float16", "bfloat16", "int8")
+FORMS: tuple[FeatureForm, ...] = ("float16", "bfloat16", "int8")
 
 
 class _Alone:
@@ -31,28 +29,27 @@ class _Alone:
 
 
 @pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> RowFormName:
+def form(request: pytest.FixtureRequest) -> FeatureForm:
     return request.param
 
 
 @pytest.fixture
-def rounded(tables: Any, form: RowFormName) -> Iterator[RemoteRows]:
+def rounded(tables: Any, form: FeatureForm) -> Iterator[RemoteRows]:
     rows = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)
     yield rows
     rows.close()
 
 
-def test_float32_rows_are_rounded_once(tables: Any, rounded: RemoteRows, form: RowFormName) -> None:
+def test_float32_rows_are_rounded_and_no_others(
+    tables: Any, rounded: RemoteRows, form: FeatureForm
+) -> None:
     ids = np.array([3, 88, 3, 40, 41, 0])
     stored = tables.rows(tables.graph, "features", "paper")[ids]
-    codec = ROW_FORMS[form]
+    codec = CODECS[form]
     rows = rounded.gather("features", "paper", ids)
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, codec.decode(codec.encode(stored)))
     assert not np.array_equal(rows, stored)
-
-
-def test_other_rows_travel_as_they_are_stored(tables: Any, rounded: RemoteRows) -> None:
     for kind, node_type in [
         ("features", "author"),
         ("features", "journal"),
@@ -65,7 +62,7 @@ def test_other_rows_travel_as_they_are_stored(tables: Any, rounded: RemoteRows) 
         np.testing.assert_array_equal(rows, stored)
 
 
-def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: RowFormName) -> None:
+def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: FeatureForm) -> None:
     ids = np.arange(90)
     sent_bytes = []
     for rows in (remote, RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)):
@@ -76,21 +73,21 @@ def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: RowFormName
         rows.gather("features", "paper", ids)
         sent_bytes.append(traffic.take()["feature"])
     rows.close()
-    codec = ROW_FORMS[form]
+    codec = CODECS[form]
     # The name of the form stands in each of three requests, with two bytes before it; the lengths
     # of what it makes longer or shorter may take a byte less each.
-    saved_bytes = 90 * (ROW_FORMS["float32"].row_bytes(7) - codec.row_bytes(7))
+    saved_bytes = 90 * (CODECS["float32"].row_bytes(7) - codec.row_bytes(7))
     assert saved_bytes - 3 * (2 + len(form)) <= sent_bytes[0] - sent_bytes[1] <= saved_bytes + 6
 
 
-def test_errors_are_those_of_the_rows(tables: Any, form: RowFormName) -> None:
+def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     rows = PartitionedRows(tables.graph, 1, None)
     errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
     assert set(errors) == {"paper", "venue", "ghost"}
     local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")].astype(
         np.float64
     )
-    codec = ROW_FORMS[form]
+    codec = CODECS[form]
     errors_of_rows = np.abs(codec.decode(codec.encode(local_rows.astype(np.float32))) - local_rows)
     assert errors["paper"].absolute == errors_of_rows.max()
     assert errors["paper"].relative == (errors_of_rows.max(1) / np.abs(local_rows).max(1)).max()
@@ -110,31 +107,15 @@ def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: 
 
 
 def test_numbers_beyond_float16_are_named(
-    tmp_path: Path, serve_partitions: Callable[..., list[str]]
+    tables: Any, tmp_path: Path, serve_partitions: Callable[..., list[str]]
 ) -> None:
-    relation = Relation("item", "near", "item")
-    schema = GraphSchema(
-        name="large",
-        node_types={"item": NodeType(4, 2, "float32")},
-        relations={relation: EdgeType(1)},
-        target="item",
-        labels={"item": Labels("class", 2)},
-        splits={"train": 1},
-    )
-    with GraphWriter(tmp_path / "graph", schema) as writer:
-        writer.topology(relation, np.array([0]), np.array([1]))
-        writer.features("item")[:] = 70_000
-        writer.labels("item", np.zeros(4, np.int64))
-        writer.split("train", np.array([0]))
-    directory = GraphDirectory.open(tmp_path / "graph")
-    graph = partition_graph(directory, tmp_path / "parts", 2, "random", 0)
-    rows = RemoteRows(graph, serve_partitions(graph.path, 2), 20.0, wire="float16")
-    first = graph.book.offsets["item"][1:2]
-    with pytest.raises(
-        ClusterError, match=r"beyond what float16 can hold, such as 70000; expected"
-    ):
-        rows.gather("features", "item", np.asarray(first))
+    parts = Path(shutil.copytree(tables.graph.path, tmp_path / "parts"))
+    np.load(parts / "server-1" / "features" / "paper.npy", mmap_mode="r+")[:] = 70_000
+    graph = PartitionedGraph.open(parts)
+    rows = RemoteRows(graph, serve_partitions(parts, 3), 20.0, wire="float16")
+    with pytest.raises(ClusterError, match=r"what float16 can hold, such as 70000; expected"):
+        rows.gather("features", "paper", tables.local_ids("paper")[:1])
     rows.close()
-    local_rows = PartitionedRows(graph, 0, None)
-    with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of item have numbers"):
+    local_rows = PartitionedRows(graph, 1, None)
+    with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of paper have num"):
         measure_wire_error(local_rows, _Alone(), "float16")  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -28,75 +30,70 @@ EDGES = {
 
 def library_schema() -> GraphSchema:
     """Three node types (one empty), five relations (three of one name, two empty)."""
+    papers, authors = NodeType(5, 3, "float32"), NodeType(4, 2, "float16")
+    counts = {WRITTEN_BY: 3, REVIEWS: 0, APPEARS: 0}
+    others = {relation: EdgeType(count) for relation, count in counts.items()}
+    labels = Labels("class", 3), Labels("multi_hot", 2), Labels("float", 1)
     return GraphSchema(
         name="library",
         source="made by hand",
-        node_types={
-            "paper": NodeType(5, 3, "float32"),
-            "author": NodeType(4, 2, "float16"),
-            "venue": NodeType(0, 7, "float32"),
-        },
-        relations={
-            CITES: EdgeType(5),
-            WRITES: EdgeType(3, 2, "float32"),
-            WRITTEN_BY: EdgeType(3),
-            REVIEWS: EdgeType(0),
-            APPEARS: EdgeType(0),
-        },
+        node_types={"paper": papers, "author": authors, "venue": NodeType(0, 7, "float32")},
+        relations={CITES: EdgeType(5), WRITES: EdgeType(3, 2, "float32"), **others},
         target="paper",
-        labels={
-            "paper": Labels("class", 3),
-            "author": Labels("multi_hot", 2),
-            "venue": Labels("float", 1),
-        },
+        labels=dict(zip(("paper", "author", "venue"), labels, strict=True)),
         splits={"train": 2, "val": 0, "test": 1},
     )
 
 
-def fill_graph(writer: GraphWriter) -> None:
-    """Write every part of the library."""
-    for relation, (src, dst) in EDGES.items():
-        writer.topology(relation, np.array(src, np.int32), np.array(dst, np.int32))
-    writer.features("paper")[:] = np.arange(15).reshape(5, 3)
-    writer.features("author")[:] = np.arange(8).reshape(4, 2)
-    writer.features("venue")
-    writer.edge_features(WRITES)[:] = [[20, 1], [0, 1], [10, 0]]
-    writer.labels("paper", np.array([0, 2, -1, 1, 2]))
-    writer.labels("author", np.array([[1, 0], [1, 1], [0, 0], [0, 1]], np.uint8))
-    writer.labels("venue", np.empty(0, np.float32))
-    writer.split("train", np.array([4, 0]))
-    writer.split("val", np.array([], np.int64))
-    writer.split("test", np.array([3], np.int32))
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """The library as a graph directory."""
-    out = tmp_path / "library"
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a graph directory; tests that change it put it back."""
+    out = tmp_path_factory.mktemp("graphs") / "library"
     with GraphWriter(out, library_schema()) as writer:
-        fill_graph(writer)
+        for relation, (src, dst) in EDGES.items():
+            writer.topology(relation, np.array(src, np.int32), np.array(dst, np.int32))
+        writer.features("paper")[:] = np.arange(15).reshape(5, 3)
+        writer.features("author")[:] = np.arange(8).reshape(4, 2)
+        writer.features("venue")
+        writer.edge_features(WRITES)[:] = [[20, 1], [0, 1], [10, 0]]
+        writer.labels("paper", np.array([0, 2, -1, 1, 2]))
+        writer.labels("author", np.array([[1, 0], [1, 1], [0, 0], [0, 1]], np.uint8))
+        writer.labels("venue", np.empty(0, np.float32))
+        writer.split("train", np.array([4, 0]))
+        writer.split("val", np.array([], np.int64))
+        writer.split("test", np.array([3], np.int32))
     return out
 
 
-@pytest.fixture
-def friends(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def friends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A homogeneous graph whose target is its relation: splits hold edge ids."""
     relation = Relation("person", "knows", "person")
     schema = GraphSchema(
-        "friends",
-        {"person": NodeType(3)},
-        {relation: EdgeType(4)},
-        relation,
-        {"person": Labels("float", 2)},
-        {"train": 3, "test": 1},
+        *("friends", {"person": NodeType(3)}, {relation: EdgeType(4)}, relation),
+        *({"person": Labels("float", 2)}, {"train": 3, "test": 1}),
     )
-    out = tmp_path / "friends"
+    out = tmp_path_factory.mktemp("graphs") / "friends"
     with GraphWriter(out, schema) as writer:
         writer.topology(relation, np.array([0, 1, 2, 2]), np.array([1, 2, 0, 0]))
         writer.labels("person", np.array([[0.5, 1], [2, 3], [np.nan, np.nan]], np.float32))
         writer.split("train", np.array([0, 3, 1]))
         writer.split("test", np.array([2]))
     return out
+
+
+@contextmanager
+def replaced(file: Path, content: bytes | np.ndarray) -> Iterator[None]:
+    """Replace the content of a file, as bytes or an array, within a ``with`` block."""
+    before = file.read_bytes()
+    try:
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            np.save(file, content)
+        yield
+    finally:
+        file.write_bytes(before)
 
 
 @pytest.fixture

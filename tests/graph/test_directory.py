@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +12,18 @@ import pytest
 
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory, Relation
-from hopper.graph.layout import topology_arrays
-from tests.graph.conftest import APPEARS, CITES, REVIEWS, WRITES, WRITTEN_BY
+from tests.graph.conftest import APPEARS, CITES, REVIEWS, WRITES, WRITTEN_BY, replaced
 
 TOPOLOGY = "topology/paper/linked/paper"
 
 
-def test_everything_written_is_read_back(library: Path) -> None:
+def test_everything_written_is_read_back(library: Path, friends: Path) -> None:
     graph = GraphDirectory.open(library)
     cites = graph.topology(CITES)
     assert cites.indptr.tolist() == [0, 3, 4, 5, 5, 5]
     assert cites.indices.tolist() == [1, 3, 3, 0, 2]
     assert cites.edge_ids.tolist() == [1, 0, 2, 4, 3]
+    assert {cites.indices.dtype, cites.edge_ids.dtype} == {np.dtype(np.int32)}
     assert cites.in_degrees.tolist() == [3, 1, 1, 0, 0]
     assert cites.out_degrees.tolist() == [1, 1, 1, 2, 0]
     assert graph.topology(WRITES).indices.tolist() == [1, 0, 2]
@@ -39,36 +38,28 @@ def test_everything_written_is_read_back(library: Path) -> None:
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
     # An empty type, empty relations and an empty split.
-    assert graph.features("venue").shape == (0, 7)
-    assert graph.labels("venue").shape == (0,)
+    assert (graph.features("venue").shape, graph.labels("venue").shape) == ((0, 7), (0,))
     assert graph.topology(APPEARS).indptr.tolist() == [0]
     assert graph.topology(APPEARS).out_degrees.tolist() == [0] * 5
     assert graph.topology(REVIEWS).indptr.tolist() == [0] * 6
     assert graph.split("val").size == 0
-
-
-def test_edge_splits_and_float_labels(friends: Path) -> None:
+    # Splits of edges, and labels of floats.
     graph = GraphDirectory.open(friends)
     assert graph.schema.target == Relation("person", "knows", "person")
     assert graph.split("train").tolist() == [0, 1, 3]
+    assert graph.links("train").src.tolist() == [0, 1, 2]
+    assert graph.links("train").dst.tolist() == [1, 2, 0]
     assert (graph.labels("person").dtype, graph.labels("person").shape) == (np.float32, (3, 2))
 
 
-def test_ids_of_edges_have_four_bytes_and_older_directories_eight(library: Path) -> None:
-    topology = GraphDirectory.open(library).topology(CITES)
-    assert {topology.indices.dtype, topology.edge_ids.dtype} == {np.dtype(np.int32)}
-    sources = topology.indices.tolist()
-    for name in ("indices", "edge_ids"):
-        file = library / f"{TOPOLOGY}/{name}.npy"
-        np.save(file, np.load(file).astype(np.int64))
-    schema = library / "graph.json"
-    schema.write_text(schema.read_text().replace('"schema": 2', '"schema": 1'))
-    older = GraphDirectory.open(library).topology(CITES)
-    assert older.indices.dtype == np.int64
-    assert older.indices.tolist() == sources
-    # Ids that do not fit have eight bytes in new directories, too.
-    wide = topology_arrays(1 << 31, 1 << 31, 1)
-    assert {wide["indices"][0], wide["edge_ids"][0]} == {np.dtype(np.int64)}
+def test_ids_of_edges_of_older_directories_have_eight_bytes(library: Path) -> None:
+    schema, files = library / "graph.json", [library / TOPOLOGY / "indices.npy"]
+    files.append(library / TOPOLOGY / "edge_ids.npy")
+    indices, edge_ids = (np.load(file).astype(np.int64) for file in files)
+    version = schema.read_bytes().replace(b'"schema": 2', b'"schema": 1')
+    with replaced(files[0], indices), replaced(files[1], edge_ids), replaced(schema, version):
+        older = GraphDirectory.open(library).topology(CITES)
+        assert (older.indices.dtype, older.indices.tolist()) == (np.int64, indices.tolist())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +77,7 @@ def test_unknown_parts_are_named(
     library: Path, read: Callable[[GraphDirectory], object], text: str
 ) -> None:
     with pytest.raises(GraphError, match=text):
-        read(GraphDirectory.open(library))
+        read(GraphDirectory.open(library, check="shapes"))
 
 
 # File, places of changed values, new values, error.
@@ -110,22 +101,23 @@ BAD_VALUES: list[tuple[str, Any, Any, str]] = [
     ("splits/train", 1, 5, "split train: at 1: expected an id in [0, 5), given 5"),
     ("splits/train", 0, -1, "split train: at 0: expected an id in [0, 5), given -1"),
     ("splits/train", 0, 4, "at 1: expected distinct ids in ascending order, given 4 after 4"),
-    ("splits/train", [0, 1], [4, 0], "expected distinct ids in ascending order, given 0 after 4"),
+    ("labels/person", 1, np.inf, "of node 1: expected a finite number"),
+    ("splits/test", 0, 4, "split test: at 0: expected an id in [0, 4), given 4"),
 ]
 
 
 @pytest.mark.parametrize(("file", "places", "values", "text"), BAD_VALUES)
 def test_full_check_finds_bad_values(
-    library: Path, file: str, places: Any, values: Any, text: str
+    library: Path, friends: Path, file: str, places: Any, values: Any, text: str
 ) -> None:
-    path = library / f"{file if '/' in file else f'{TOPOLOGY}/{file}'}.npy"
+    folder = friends if file in ("labels/person", "splits/test") else library
+    path = folder / f"{file if '/' in file else f'{TOPOLOGY}/{file}'}.npy"
     damaged = np.load(path)
     damaged[places] = values
-    assert not np.array_equal(damaged, np.load(path))
-    np.save(path, damaged)
-    GraphDirectory.open(library, check="shapes")
-    with pytest.raises(GraphError, match=re.escape(text)) as error:
-        GraphDirectory.open(library)
+    with replaced(path, damaged):
+        GraphDirectory.open(folder, check="shapes")
+        with pytest.raises(GraphError, match=re.escape(text)) as error:
+            GraphDirectory.open(folder)
     # An unsorted row is a fault of indices and edge_ids together, reported at the first.
     assert path.name in str(error.value) or "ascending" in text
 
@@ -137,16 +129,14 @@ BAD_SHAPES: list[tuple[str, Callable[[Any], Any], str]] = [
     ("features/paper", np.asfortranarray, "expected C order"),
     ("features/venue", lambda a: a[:, :3], "expected shape [0, 7], given [0, 3]"),
     ("edge_features/author/linked/paper", lambda a: a[:, 0], "expected shape [3, 2], given [3]"),
-    ("labels/paper", lambda a: a.astype(np.int32), "expected dtype int64, given int32"),
     ("labels/author", lambda a: a.astype(np.int64), "expected dtype uint8, given int64"),
     ("labels/author", lambda a: a[:, 0], "expected shape [4, 2], given [4]"),
     ("splits/test", lambda a: a[:0], "split test: expected shape [1], given [0]"),
     (f"{TOPOLOGY}/indptr", lambda a: a[:-1], "indptr of paper/linked/paper: expected shape [6]"),
     (f"{TOPOLOGY}/indptr", lambda a: a.astype("i4"), "expected dtype int64, given int32"),
     (f"{TOPOLOGY}/indices", lambda a: a.astype("f4"), "dtype int32 or int64, given float32"),
-    (f"{TOPOLOGY}/edge_ids", lambda a: a[:3], "expected shape [5], given [3]"),
-    (f"{TOPOLOGY}/in_degrees", lambda a: a[:3], "expected shape [5], given [3]"),
     (f"{TOPOLOGY}/out_degrees", lambda a: a[:3], "expected shape [5], given [3]"),
+    ("features/paper", lambda a: np.array([{}], dtype=object), "Python objects in dtype"),
 ]
 
 
@@ -155,59 +145,26 @@ def test_both_checks_find_bad_headers(
     library: Path, file: str, change: Callable[[Any], Any], text: str
 ) -> None:
     path = library / f"{file}.npy"
-    np.save(path, change(np.load(path)))
-    for check in ("shapes", "full"):
-        with pytest.raises(GraphError, match=re.escape(text)) as error:
-            GraphDirectory.open(library, check=check)  # type: ignore[arg-type]
-        assert str(error.value).startswith(str(path))
+    with replaced(path, change(np.load(path))):
+        for check in ("shapes", "full"):
+            with pytest.raises(GraphError, match=re.escape(text)) as error:
+                GraphDirectory.open(library, check=check)  # type: ignore[arg-type]
+            assert str(error.value).startswith(str(path))
 
 
-def test_missing_and_unreadable_files(library: Path) -> None:
-    path = library / "features/paper.npy"
-    content = path.read_bytes()
-    for damaged in (content[:-4], content[:20], b"", b"not numpy"):
-        path.write_bytes(damaged)
-        with pytest.raises(GraphError, match=r"features of paper: not a readable \.npy file"):
+def test_missing_and_unreadable_files(library: Path, tmp_path: Path) -> None:
+    path, text = library / "features/paper.npy", r"features of paper: not a readable \.npy file"
+    for damaged in (path.read_bytes()[:-4], path.read_bytes()[:20], b"", b"not numpy"):
+        with replaced(path, damaged), pytest.raises(GraphError, match=text):
             GraphDirectory.open(library, check="shapes")
-    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(GraphError, match=r"features of paper: .*Object arrays are not read"):
-        GraphDirectory.open(library, check="shapes")
-    path.write_bytes(content)
     for file in ("features/paper", "labels/paper", "splits/val", f"{TOPOLOGY}/edge_ids"):
-        moved = (library / f"{file}.npy").rename(library / "moved")
+        moved = (library / f"{file}.npy").rename(tmp_path / "moved")
         with pytest.raises(GraphError, match=f"{file}.npy: .*: missing file"):
             GraphDirectory.open(library, check="shapes")
         moved.rename(library / f"{file}.npy")
-
-
-@pytest.mark.parametrize(
-    ("file", "values", "text"),
-    [
-        ("labels/person", np.float32([[1, 1], [1, np.inf], [1, 1]]), "node 1: expected a finite"),
-        ("splits/test", np.array([4]), "split test: at 0: expected an id in [0, 4), given 4"),
-    ],
-)
-def test_infinite_labels_and_edges_that_are_not_there(
-    friends: Path, file: str, values: Any, text: str
-) -> None:
-    np.save(friends / f"{file}.npy", values)
-    with pytest.raises(GraphError, match=re.escape(text)):
-        GraphDirectory.open(friends)
-
-
-def test_no_directory_and_no_schema(library: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="nowhere: not a directory"):
         GraphDirectory.open(tmp_path / "nowhere")
     with pytest.raises(GraphError, match=r"graph\.json: missing file"):
         GraphDirectory.open(tmp_path)
     with pytest.raises(ValueError, match="check: expected 'full' or 'shapes'"):
         GraphDirectory.open(library, check="some")  # type: ignore[arg-type]
-    file = library / "graph.json"
-    data = json.loads(file.read_text(encoding="utf-8"))
-    data["relations"][0]["count"] = 6
-    file.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(GraphError, match=r"indices\.npy: .* expected shape \[6\], given \[5\]"):
-        GraphDirectory.open(library, check="shapes")
-    file.write_text("{", encoding="utf-8")
-    with pytest.raises(GraphError, match=r"graph\.json: not valid JSON"):
-        GraphDirectory.open(library)

@@ -35,7 +35,7 @@ def test_networkx(tmp_path: Path) -> None:
         graph = GraphDirectory.from_networkx(people(), tmp_path / "graph")
     assert {str(warning.message) for warning in caught_warnings} == {
         "graph: node attributes left out: town (no number, or not there everywhere)",
-        "graph: label: 2 classes, in order of text: 0 = blue, 1 = red",
+        "graph: node label: 2 classes, in order of text: 0 = blue, 1 = red",
     }
     np.testing.assert_allclose(graph.features("node"), [[30, 1.7], [40, 1.8], [50, 1.9]])
     np.testing.assert_array_equal(graph.labels("node"), [1, 0, -1])
@@ -57,7 +57,7 @@ def test_lists_of_features_and_directions(tmp_path: Path) -> None:
     assert directory.schema.relations[EDGES].count == 1
     assert not names_file(tmp_path / "graph", "node").exists()
     graph.nodes[1]["features"] = [1]
-    with pytest.raises(GraphError, match="features of node 1: expected 2 numbers"):
+    with pytest.raises(GraphError, match="node 1: features: expected 2 numbers"):
         tables_from_networkx(graph, "graph", "graph")
     graph.nodes[1]["label"] = (1, 2)
     graph.nodes[1]["features"] = [1, 2]
@@ -97,7 +97,7 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
             {"edges": {("a", "b", "c"): [[0], [0]]}},
             "target: expected splits or labels",
         ),
-        ({"edges": [[0], [1]], "features": [1, 2]}, r"features of node: expected shape \[n, d\]"),
+        ({"edges": [[0], [1]], "features": [[[1]], [[2]]]}, r"node: expected shape \[n, d\]"),
         ({"edges": [[0], [5]], "features": [[1], [2]]}, r"dst of edge 0: expected an id of node"),
         ({"edges": [[0], [1]], "splits": {"train": [7]}}, r"split train: expected ids of nodes"),
         ({"edges": [[0], [1]], "labels": [1j, 2j]}, "expected integer or float labels"),

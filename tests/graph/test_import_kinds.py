@@ -14,11 +14,19 @@ import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit, check_tables, import_graph
-from hopper.graph.importers import write_tables as write
+from hopper.graph import GraphDirectory, Relation
+from hopper.graph.importers import (
+    GraphTables,
+    ImportOptions,
+    RandomSplit,
+    import_graph,
+    write_tables,
+)
+from hopper.graph.importers.database import open_database
 from hopper.graph.importers.networkx import tables_from_networkx
 from hopper.graph.importers.ogb import tables_from_ogb
+from hopper.graph.importers.query import Query
+from hopper.graph.importers.read_query import read_queries
 from hopper.graph.layout import TOPOLOGY_ARRAYS
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # notes on the import
@@ -54,6 +62,20 @@ def import_parquet(folder: Path, options: ImportOptions) -> list[str]:
     for name, frame in frames().items():
         frame.to_parquet(folder / f"{name}.parquet", index=False)
     return import_graph("parquet", str(folder), folder / "out", options)
+
+
+def import_queries(folder: Path, options: ImportOptions) -> list[str]:
+    """Any SQL that DuckDB runs may give the tables of a graph."""
+    queries, owners = [], {"nodes": "node", "edges": Relation("node", "edge", "node")}
+    with open_database(folder / "out") as database:
+        for name, frame in frames().items():
+            frame.sample(frac=1, random_state=1).to_parquet(folder / f"{name}.parquet")
+            rows = f"SELECT * EXCLUDE (__index_level_0__) FROM '{folder}/{name}.parquet'"
+            source = f"({rows} ORDER BY __index_level_0__)"
+            queries.append(Query.of_types(owners[name], f"graph.toml: {name}", source, database))
+        tables = GraphTables("sql", "queries")
+        read_queries(queries, database, tables, "graph.toml", follows=bool(options.targets))
+        return write_tables(tables, folder / "out", options, database)
 
 
 def import_npy(folder: Path, options: ImportOptions) -> list[str]:
@@ -107,16 +129,14 @@ def import_networkx(folder: Path, options: ImportOptions) -> list[str]:
         data = {"weight": float(WEIGHTS[edge]), "time": int(TIMES[edge])}
         graph.add_edge(src, dst, amount=float(AMOUNT[edge, 0]), **data)
     tables = tables_from_networkx(graph, "graph", "graph")
-    check_tables(tables)
-    return write(tables, folder / "out", options)
+    return write_tables(tables, folder / "out", options)
 
 
 def import_ogb(folder: Path, options: ImportOptions) -> list[str]:
     graph = {"edge_index": ENDS, "edge_feat": AMOUNT, "node_feat": X, "num_nodes": N}
     splits = {{"val": "valid"}.get(name, name): ids for name, ids in SPLITS.items()}
     tables = tables_from_ogb("small", graph, LABELS[:, None], splits)
-    check_tables(tables)
-    return write(tables, folder / "out", options)
+    return write_tables(tables, folder / "out", options)
 
 
 def from_arrays(folder: Path, options: ImportOptions) -> list[str]:
@@ -130,6 +150,7 @@ def from_arrays(folder: Path, options: ImportOptions) -> list[str]:
 KINDS: dict[str, Importer] = {
     "csv": import_csv,
     "parquet": import_parquet,
+    "queries": import_queries,
     "npy": import_npy,
     "pyg": import_pyg,
     "dgl": import_dgl,

@@ -7,8 +7,7 @@ import json
 import os
 import random
 import shutil
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +70,13 @@ def refuse(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return import_and_refuse
 
 
-def paths_of_values(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the path to every value of a JSON document."""
-    children: list[Any] = []
-    if isinstance(value, dict):
-        children = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
-    return [
-        path,
-        *(
-            inner_path
-            for key, child in children
-            for inner_path in paths_of_values(child, (*path, key))
-        ),
-    ]
+def paths_of_values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Iterate over the paths to every value of a JSON document."""
+    yield path
+    if isinstance(value, dict | list):
+        children = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, child in children:
+            yield from paths_of_values(child, (*path, key))
 
 
 WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, 10**30, [[[]]], "\0", "../../etc"]
@@ -95,7 +86,7 @@ def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At each place of the document stands one half of the bad values, at the next the other."""
-    for number, path in enumerate(paths_of_values(META)[1:]):
+    for number, path in enumerate(list(paths_of_values(META))[1:]):
         for bad_value in WRONG[number % 2 :: 2]:
             meta = json.loads(json.dumps(META))
             holder = meta
@@ -173,57 +164,48 @@ def test_a_pipe_is_not_waited_for(source: Path, refuse: Callable[[], str]) -> No
         (source / name).write_bytes(content)
 
 
-ARRAYS: dict[str, tuple[str, Any, str]] = {
-    "split out of range": ("train.npy", np.array([0, 10**12]), "split train: expected ids"),
-    "split below zero": ("train.npy", np.array([-1, 0]), "split train: expected ids"),
-    "split of floats": ("train.npy", np.array([0.0, 1.0]), "split train: expected integers"),
-    "split twice": ("train.npy", np.array([1, 1]), "split train"),
-    "split of no dimension": ("train.npy", np.array(3), "split train: expected integers of shape"),
-    "edge out of range": (
-        "edges.npy",
-        np.array([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6]]),
-        "edges of author/is_by_/paper: dst of edge 6: expected an id of paper in [0, 6), given 6",
-    ),
-    "edge below zero": ("edges.npy", np.full((2, 7), -1), "src of edge 0: expected an id"),
-    "label beyond classes": ("label.npy", np.array([0, 1, 9, 0, 1, 2]), "labels of paper"),
-    "labels of dates": ("label.npy", np.zeros(6, "M8[s]"), "expected integer or float labels"),
-    "features of NaN": ("feat__paper.npy", np.full((6, 5), np.nan), "row 0, column 0: expected a"),
-    "infinite features": ("feat__paper.npy", np.full((6, 5), np.inf), "given inf (one of 30)"),
-    "features beyond float32": ("feat__paper.npy", np.full((6, 5), 1e300), "given inf"),
-    "complex features": ("feat__paper.npy", np.ones((6, 5), complex), "given complex128"),
-    "dates as features": ("feat__paper.npy", np.zeros((6, 5), "M8[D]"), "given datetime64[D]"),
-    "text as features": ("feat__paper.npy", np.full((6, 5), "a"), "expected numbers, given <U1"),
-    "edges of floats": (
-        "edges.npy",
-        np.zeros((2, 7)),
-        "edges.npy: edges of author/is_by_/paper: expected integers of shape [2, edges], sources",
-    ),
-    "too many features": ("feat__paper.npy", np.ones((7, 5)), "of paper: expected 6 rows, given 7"),
-    "features in one row": ("feat__paper.npy", np.ones(30), "expected shape [n, d]"),
-}
+FEATURES, ONES = "feat__paper.npy", np.ones((6, 5))
+BEYOND = np.array([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6]])
+OF_EDGES = "edges of author/is_by_/paper"
+ARRAYS: list[tuple[str, Any, str]] = [
+    ("train.npy", np.array([0, 10**12]), "split train: expected ids"),
+    ("train.npy", np.array([-1, 0]), "split train: expected ids"),
+    ("train.npy", np.array([0.0, 1.0]), "split train: expected integers"),
+    ("train.npy", np.array([1, 1]), "split train"),
+    ("train.npy", np.array(3), "split train: expected integers of shape"),
+    ("edges.npy", BEYOND, f"{OF_EDGES}: dst of edge 6: expected an id of paper in [0, 6), given 6"),
+    ("edges.npy", np.full((2, 7), -1), "src of edge 0: expected an id"),
+    ("edges.npy", np.zeros((2, 7)), f"{OF_EDGES}: expected integers of shape [2, edges], sources"),
+    ("label.npy", np.array([0, 1, 9, 0, 1, 2]), "labels of paper"),
+    ("label.npy", np.zeros(6, "M8[s]"), "expected integer or float labels"),
+    ("label.npy", np.zeros(5, np.int64), "labels of paper: expected 6, one for each node, given 5"),
+    (FEATURES, ONES * np.nan, "row 0, column 0: expected a finite number, given nan (one of 30)"),
+    (FEATURES, ONES * 1e300, "given inf"),
+    (FEATURES, ONES.astype(complex), "given complex128"),
+    (FEATURES, np.zeros((6, 5), "M8[D]"), "given datetime64[D]"),
+    (FEATURES, np.full((6, 5), "a"), "expected numbers, given <U1"),
+    (FEATURES, np.ones((7, 5)), "of paper: expected 6 rows, given 7"),
+    (FEATURES, np.ones(30), "of paper: expected 6 rows, given 30"),
+    (FEATURES, np.ones((6, 5, 1)), "expected shape [n, d]"),
+]
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize(("file", "array", "text"), ARRAYS)
 def test_arrays_that_do_not_fit_are_refused(
-    source: Path, refuse: Callable[[], str], name: str
+    source: Path, refuse: Callable[[], str], file: str, array: Any, text: str
 ) -> None:
-    file, array, text = ARRAYS[name]
     np.save(source / file, array)
     assert text in refuse()
 
 
-def test_an_object_array_is_refused(source: Path, refuse: Callable[[], str]) -> None:
+def test_files_that_are_no_arrays_are_refused(source: Path, refuse: Callable[[], str]) -> None:
+    good = (source / "label.npy").read_bytes()
     np.save(source / "label.npy", np.array([{}, 1, 2, 3, 4, 5], object), allow_pickle=True)
     assert "label.npy: labels of paper: not a readable .npy file: Object arrays" in refuse()
-
-
-def test_a_zip_named_npy_is_refused(source: Path, refuse: Callable[[], str]) -> None:
-    np.savez(source / "label.npz", np.arange(6))
-    (source / "label.npz").rename(source / "label.npy")
+    with (source / "label.npy").open("wb") as stream:
+        np.savez(stream, np.arange(6))
     assert "expected one .npy array, given an archive of several" in refuse()
-    with zipfile.ZipFile(source / "label.npy", "w") as archive:
-        archive.writestr("x", "y" * 100)
-    refuse()
+    (source / "label.npy").write_bytes(good)
     for name, kind in (
         ("feat__author.npz", "SciPy sparse matrix"),
         ("feat__paper.npy", "readable .npy file"),
@@ -244,16 +226,13 @@ def test_indices_beyond_a_sparse_matrix_are_refused(
         ("indptr", lambda a: a * 1000, "not a SciPy sparse matrix"),
         ("indptr", lambda a: a[::-1].copy(), "not a SciPy sparse matrix"),
         ("shape", lambda a: np.array([-1, 5]), "not a SciPy sparse matrix"),
-        ("shape", lambda a: np.array([4, 2**62]), "features of author"),
+        # No disk could hold a matrix of that width.
+        ("shape", lambda a: np.array([4, 2**62]), ""),
         ("data", lambda a: a[:-1], "not a SciPy sparse matrix"),
         ("format", lambda a: np.array("csc"), "not a SciPy sparse matrix"),
         ("format", lambda a: np.arange(3), "not a SciPy sparse matrix"),
     ):
         np.savez(file, **(arrays | {name: change_array(arrays[name])}))
-        if name == "shape" and text == "features of author":
-            # No disk could hold a matrix of that width.
-            refuse()
-            continue
         assert text in refuse()
 
 
@@ -261,7 +240,7 @@ def test_flipped_bits_end_in_one_error_line_or_in_a_graph(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = random.Random(11)
-    for number in range(80):
+    for number in range(40):
         name = draw.choice(["feat__author.npz", "feat__paper.npy", "edges.npy", "train.npy"])
         file_bytes = (source / name).read_bytes()
         damaged = bytearray(file_bytes)
@@ -302,63 +281,42 @@ def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "refused").exists()
 
 
-REAL = (
-    "acm_heco",
-    "aifb",
-    "amazon_computers",
-    "cora",
-    "imdb_magnn",
-    "ms_academic_cs",
-    "mutag",
-    "tolokers",
-)
+def test_real_graphs(real_data: Path, tmp_path: Path) -> None:
+    for source in (meta.parent for meta in sorted(real_data.glob("*/meta.json"))):
+        import_graph("npy", str(source), tmp_path / source.name)
+        graph = GraphDirectory.open(tmp_path / source.name, check="full")
+        meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
+        assert {type_: kind.count for type_, kind in graph.schema.node_types.items()} == {
+            type_: kind["count"] for type_, kind in meta["node_types"].items()
+        }
+        assert len(graph.schema.relations) == len(meta["edge_types"])
+        for entry in meta["edge_types"]:
+            relation = Relation(entry["src"], entry["rel"], entry["dst"])
+            src, dst = np.load(source / entry["file"])
+            assert graph.schema.relations[relation].count == entry["count"]
+            topology = graph.topology(relation)
+            assert np.array_equal(topology.indices, src[topology.edge_ids])
+            rows = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
+            assert np.array_equal(rows, dst[topology.edge_ids])
+        for split, entry in meta["splits"].items():
+            assert np.array_equal(graph.split(split), np.sort(np.load(source / entry["file"])))
+        target = meta["target_type"]
+        assert np.array_equal(graph.labels(target), np.load(source / meta["labels"][target]))
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_real_graphs(real_data: Path, tmp_path: Path, name: str) -> None:
-    source = real_data / name
-    import_graph("npy", str(source), tmp_path / "out")
-    graph = GraphDirectory.open(tmp_path / "out", check="full")
-    meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
-    assert {type_: kind.count for type_, kind in graph.schema.node_types.items()} == {
-        type_: kind["count"] for type_, kind in meta["node_types"].items()
-    }
-    assert len(graph.schema.relations) == len(meta["edge_types"])
-    for entry in meta["edge_types"]:
-        relation = Relation(entry["src"], entry["rel"], entry["dst"])
-        src, dst = np.load(source / entry["file"])
-        assert graph.schema.relations[relation].count == entry["count"]
-        topology = graph.topology(relation)
-        assert np.array_equal(topology.indices, src[topology.edge_ids])
-        rows = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
-        assert np.array_equal(rows, dst[topology.edge_ids])
-    for split, entry in meta["splits"].items():
-        assert np.array_equal(graph.split(split), np.sort(np.load(source / entry["file"])))
-    target = meta["target_type"]
-    assert np.array_equal(graph.labels(target), np.load(source / meta["labels"][target]))
-
-
-def test_a_real_random_split(real_data: Path, tmp_path: Path) -> None:
+def test_options_on_real_graphs(real_data: Path, tmp_path: Path) -> None:
     options = ImportOptions(split=RandomSplit.parse("random:20:30"), seed=7)
-    import_graph("npy", str(real_data / "amazon_computers"), tmp_path / "out", options)
-    graph = GraphDirectory.open(tmp_path / "out")
+    import_graph("npy", str(real_data / "amazon_computers"), tmp_path / "split", options)
+    graph = GraphDirectory.open(tmp_path / "split")
     labels = graph.labels("node")
     assert np.bincount(labels[graph.split("train")]).tolist() == [20] * 10
     assert np.bincount(labels[graph.split("val")]).tolist() == [30] * 10
     assert graph.schema.splits["test"] == 13_752 - 500
-
-
-@pytest.mark.parametrize(
-    ("name", "nodes", "edges", "relations"),
     # HiFuse, Table 2.
-    [("aifb", 7_262, 48_810, 104), ("mutag", 27_163, 148_100, 50)],
-)
-def test_real_typed_graphs_have_the_published_counts(
-    real_data: Path, tmp_path: Path, name: str, nodes: int, edges: int, relations: int
-) -> None:
-    options = ImportOptions(add_reverse="all")
-    import_graph("npy", str(real_data / name), tmp_path / "out", options)
-    schema = GraphDirectory.open(tmp_path / "out").schema
-    assert sum(kind.count for kind in schema.node_types.values()) == nodes
-    assert sum(kind.count for kind in schema.relations.values()) == edges
-    assert len(schema.relations) == relations
+    for name, *published in (("aifb", 7_262, 48_810, 104), ("mutag", 27_163, 148_100, 50)):
+        reverses = ImportOptions(add_reverse="all")
+        import_graph("npy", str(real_data / name), tmp_path / name, reverses)
+        schema = GraphDirectory.open(tmp_path / name).schema
+        nodes = sum(kind.count for kind in schema.node_types.values())
+        edges = sum(kind.count for kind in schema.relations.values())
+        assert [nodes, edges, len(schema.relations)] == published

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import replace
@@ -11,9 +12,8 @@ from typing import Any
 import pytest
 
 from hopper.errors import GraphError
-from hopper.graph import EdgeType, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.columns import ColumnRange, FeatureColumn
-from hopper.graph.row_form import RoundingError
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.columns import ColumnRange, FeatureColumn, RoundingError, find_column_difference
 from hopper.graph.schema_json import (
     check_schema,
     read_schema,
@@ -21,7 +21,9 @@ from hopper.graph.schema_json import (
     schema_from_json,
     schema_to_json,
 )
+from tests.graph.conftest import library_schema
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "graph-directory.md"
 KNOWS = Relation("a", "knows", "a")
 RANGE = ColumnRange(0, 0.0, 9.0, 1.0, 2.0)
 EVERYTHING = GraphSchema(
@@ -32,7 +34,7 @@ EVERYTHING = GraphSchema(
             (FeatureColumn("x", ("u", "v")), FeatureColumn("y", ranges=(RANGE,))),
         )
     },
-    {KNOWS: EdgeType(5, weighted=True, timed=True)},
+    {KNOWS: EdgeType(5, 2, "int8", weighted=True, feature_error=RoundingError(0.25, 0.004))},
     KNOWS,
     {"a": Labels("tasks", 5, (("s", Labels("class", 4)), ("t", Labels("float", 1)))),
      KNOWS: Labels("class", 2)},
@@ -40,23 +42,37 @@ EVERYTHING = GraphSchema(
 )  # fmt: skip
 
 
-def test_there_and_back(library: Path, friends: Path) -> None:
-    for schema in (read_schema(library), read_schema(friends), EVERYTHING):
-        data = json.loads(json.dumps(schema_to_json(schema)))
-        assert schema_from_json(data, "here") == schema
-        older = schema_from_json(data | {"schema": 1}, "here")
-        assert schema_fingerprint(older) == schema_fingerprint(schema)
-    column = schema_to_json(EVERYTHING)["node_types"]["a"]["columns"][0]
-    assert column == {"name": "x", "categories": ["u", "v"]}
+@pytest.mark.parametrize("schema", [library_schema(), EVERYTHING], ids=["library", "everything"])
+def test_there_and_back(schema: GraphSchema) -> None:
+    data = json.loads(json.dumps(schema_to_json(schema)))
+    assert schema_from_json(data, "here") == schema
+    older = schema_from_json(data | {"schema": 1}, "here")
+    assert schema_fingerprint(older) == schema_fingerprint(schema)
+
+
+def test_the_documented_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of docs/reference/graph-directory.md do what the page says."""
+    text = PAGE.read_text(encoding="utf-8")
+    schema, code = (
+        re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[0]
+        for language in ("json", "python")
+    )
+    assert schema_to_json(schema_from_json(json.loads(schema), str(PAGE))) == json.loads(schema)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(PAGE), "exec"), {})
+    graph = GraphDirectory.open("library")
+    assert graph.split("train").tolist() == [0, 4]
+    assert graph.features("paper").shape == (5, 3)
 
 
 def test_optional_fields_have_defaults() -> None:
     few = {"schema": 1, "name": "g", "node_types": {"a": {"count": 2}}, "relations": []}
-    assert schema_from_json(few | {"target": "a"}, "here") == GraphSchema(
-        "g", {"a": NodeType(2)}, {}, "a"
-    )
+    schema = GraphSchema("g", {"a": NodeType(2)}, {}, "a")
+    assert schema_from_json(few | {"target": "a"}, "here") == schema
     with pytest.raises(GraphError, match="here: top level: expected an object"):
         schema_from_json([], "here")
+    column = schema_to_json(EVERYTHING)["node_types"]["a"]["columns"][0]
+    assert column == {"name": "x", "categories": ["u", "v"]}
 
 
 ABSENT = object()
@@ -68,29 +84,32 @@ REFUSED: list[tuple[tuple[Any, ...], Any, str]] = [
     (("schema",), None, f"{READS} None"),
     (("target",), ABSENT, "target: missing field"),
     (("color",), "red", "color: unknown field"),
-    (("name",), 3, "name: expected text, given 3"),
+    (("name",), 3, "name: expected a valid string, given 3"),
     ((*PAPER, "columns"), [{"name": "a"}], "columns: expected columns of feature_dim 3, given 1"),
     ((*PAPER, "columns"), [{"name": "a", "numbers": "x"}],
      "node_types.paper.columns[0].numbers: expected a valid integer"),
     ((*PAPER, "columns"), [{"name": "a", "numbers": 3, "fill": [1]}],
      "node_types.paper.columns: column 'a': fill, offset, divisor: expected 3 numbers each"),
-    ((*PAPER, "feature_error"), {"absolute": -1, "relative": 0},
-     "node_types.paper.feature_error.absolute: expected at least 0.0, given -1"),
-    (("node_types",), [], "node_types: expected an object, given []"),
+    *(((*PAPER, "feature_error"), error, f"node_types.paper.feature_error{text}")
+      for error, text in (
+          ({"absolute": -1, "relative": 0}, ".absolute: expected greater than or equal to 0, giv"),
+          ({"absolute": None, "relative": 0.0}, ".absolute: expected a valid number, given None"),
+          ({"absolute": 1.0}, ".relative: "), (3, ": expected"))),
+    (("node_types",), [], "node_types: expected a valid dictionary, given []"),
     (("node_types",), {}, "node_types: expected at least one node type, given none"),
-    ((*PAPER, "count"), -1, "node_types.paper.count: expected at least 0, given -1"),
-    ((*PAPER, "count"), True, "node_types.paper.count: expected an integer, given True"),
-    ((*PAPER, "count"), 5.0, "node_types.paper.count: expected an integer, given 5.0"),
+    ((*PAPER, "count"), -1, "types.paper.count: expected greater than or equal to 0, given -1"),
+    ((*PAPER, "count"), True, "node_types.paper.count: expected a valid integer, given True"),
+    ((*PAPER, "count"), 5.0, "node_types.paper.count: expected a valid integer, given 5.0"),
     ((*PAPER, "width"), 3, "node_types.paper.width: unknown field"),
-    ((*PAPER, "timed"), 1, "node_types.paper.timed: expected true or false, given 1"),
+    ((*PAPER, "timed"), 1, "node_types.paper.timed: expected a valid boolean, given 1"),
     ((*PAPER, "feature_dim"), None, "feature_dim and feature_dtype both or neither"),
-    ((*PAPER, "feature_dim"), 0, "paper.feature_dim: expected at least 1, given 0"),
-    ((*PAPER, "feature_dtype"), "int4", "feature_dtype: expected one of 'float32', 'float16'"),
+    ((*PAPER, "feature_dim"), 0, "paper.feature_dim: expected greater than or equal to 1, given 0"),
+    ((*PAPER, "feature_dtype"), "int4", "feature_dtype: expected 'float32', 'float16'"),
     *((("node_types", name), {"count": 1}, f"node_types: {NAME}") for name in ("a/b", "..", "")),
-    (("relations",), {}, "relations: expected a list, given {}"),
+    (("relations",), {}, "relations: expected a valid list, given {}"),
     (("relations", 0, "dst"), "editor", "relations: dst of paper/linked/editor: expected one of"),
     (("relations", 0, "rel"), "a#b", f"name of paper/a#b/paper: {NAME}"),
-    (("relations", 0, "src"), 7, "relations[0].src: expected text, given 7"),
+    (("relations", 0, "src"), 7, "relations[0].src: expected a valid string, given 7"),
     (("relations", 1, "src"), "paper", "relations[1]: paper/linked/paper stands there twice"),
     (("relations", 2, "count"), ABSENT, "relations[2].count: missing field"),
     (("target",), "editor", "target: expected one of the node types"),
@@ -99,18 +118,17 @@ REFUSED: list[tuple[tuple[Any, ...], Any, str]] = [
      "target: expected a node type, [src, rel, dst] or a list of these, given ['paper']"),
     (("labels", "editor"), {"kind": "class", "classes": 2},
      "labels: expected a node type or a relation, given 'editor'"),
-    (("labels", "paper", "kind"), "rank", "labels.paper.kind: expected one of 'class'"),
-    (("labels", "paper", "classes"), 0, "labels.paper.classes: expected at least 1, given 0"),
-    (("labels", "paper", "classes"), "3", "labels.paper.classes: expected an integer, given '3'"),
+    (("labels", "paper", "kind"), "rank", "labels.paper.kind: expected 'class', 'multi_hot'"),
+    (("labels", "paper", "classes"), "3", "labels.paper.classes: expected a valid integer, given"),
     (("labels", "paper", "kind"), "tasks", 'paper.tasks: expected where kind is "tasks", and only'),
-    (("splits", "train"), -2, "splits.train: expected at least 0, given -2"),
+    (("splits", "train"), -2, "splits.train: expected greater than or equal to 0, given -2"),
     (("splits", "a b"), 0, f"splits: {NAME}"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "value", "text"), REFUSED)
-def test_refused_fields(library: Path, path: tuple[Any, ...], value: Any, text: str) -> None:
-    data = schema_to_json(read_schema(library))
+def test_refused_fields(path: tuple[Any, ...], value: Any, text: str) -> None:
+    data = copy.deepcopy(schema_to_json(library_schema()))
     place: Any = data
     for key in path[:-1]:
         place = place[key]
@@ -118,22 +136,62 @@ def test_refused_fields(library: Path, path: tuple[Any, ...], value: Any, text: 
         del place[path[-1]]
     else:
         place[path[-1]] = value
-    (library / "graph.json").write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(GraphError, match=re.escape(text)) as error:
-        read_schema(library)
-    assert str(library / "graph.json") in str(error.value)
-    assert "\n" not in str(error.value)
+    with pytest.raises(GraphError, match=rf"^here: .*{re.escape(text)}[^\n]*$"):
+        schema_from_json(data, "here")
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"node_types": {"a": NodeType(-1)}}, "node_types.a.count: expected at least 0"),
+        ({"node_types": {"a": NodeType(-1)}}, "node_types.a.count: expected greater than"),
         ({"labels": {Relation("a", "x", "a"): Labels("class", 2)}}, "given 'a/x/a'"),
         ({"also": (KNOWS,)}, "target: a/knows/a stands there twice"),
         ({"labels": {"a": Labels("tasks", 3, (("s", Labels("class", 4)),))}}, "expected 4"),
     ],
-)  # fmt: skip
+)
 def test_a_schema_made_in_python_is_checked_alike(change: dict[str, Any], text: str) -> None:
     with pytest.raises(GraphError, match=re.escape(text)):
         check_schema(replace(EVERYTHING, **change), "here")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON: nested too deeply"),
+        ('{"name": 1, "name": 2}', "not valid JSON: field 'name' is given twice"),
+        ("[]", "expected a JSON object, found list"),
+    ],
+)
+def test_damaged_files(content: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_text(content)
+    with pytest.raises(GraphError, match=rf"graph\.json: {text}"):
+        read_schema(tmp_path)
+
+
+X, MATRIX = FeatureColumn("x"), FeatureColumn("", numbers=3)
+SCALED = replace(X, scale="standard", offset=(2.0,), divisor=(0.5,))
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "text"),
+    [
+        ([X], [X], ""),
+        ([X, replace(X, name="y")], [X], "t: has the columns [x, y]; the run was trained with [x]"),
+        ([SCALED], [X], "t: column 'x' is scaled by [standard, 2, 0.5]; the run was trained w"),
+        ([MATRIX], [X, replace(X, name="y", scale="log")],
+         "t: has numbers scaled by [nothing]; the run was trained with [log, nothing]"),
+        ([MATRIX], [replace(MATRIX, numbers=4)], "t: its matrix holds lists of [3]; the run was"),
+        ([replace(X, missing="mean", fill=(1.0,))], [X], ""),
+        ([replace(X, missing="mean", fill=(1.0,))], [replace(X, missing="zero", fill=(0.0,))],
+         "t: column 'x' has missing numbers filled with [1]; the run was trained with [0]"),
+        ([replace(X, categories=tuple("abcdefgh"))], [replace(X, categories=tuple("abcdefgi"))],
+         "t: column 'x' has the categories [..., h]; the run was trained with [..., i]"),
+    ],
+)  # fmt: skip
+def test_differences_of_columns(
+    new: list[FeatureColumn], old: list[FeatureColumn], text: str
+) -> None:
+    found = find_column_difference({"t": tuple(old), "u": ()}, {"t": tuple(new)})
+    assert found.startswith(text)
+    assert bool(found) == bool(text)

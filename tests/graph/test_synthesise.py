@@ -1,25 +1,26 @@
-"""What `make` promises of a synthetic graph: a pure function, its schema and its edges."""
+"""What `make` promises of a synthetic graph: a pure function, its schema, edges and labels."""
 
 from __future__ import annotations
 
-import shutil
-from collections import namedtuple
 from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.typing import NDArray
 
 from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
-from hopper.graph import GraphDirectory, Relation, synthesise
+from hopper.graph import GraphDirectory, Relation
+from hopper.graph.memory_budget import LEAST_CHUNK, MemoryBudget, limit_memory
 from hopper.graph.presets import PRESETS
-from hopper.graph.synthesise import EDGE, NODE, make
-from hopper.graph.synthetic_nodes import combine_parts, make_nodes
+from hopper.graph.synthesise import EDGE, NODE, combine_parts, draw_nodes, make
+from hopper.micrograph.locality import measure_locality
+from hopper.partition import partition_graph
 
 SCALES = {
-    "arxiv-like": 0.05,
+    "arxiv-like": 0.1,
     "products-like": 0.003,
     "uk-like": 0.006,
     "in-like": 0.003,
@@ -68,36 +69,22 @@ def edge_ends(graph: GraphDirectory, relation: Relation = EDGE) -> NDArray[np.in
     return np.stack([topology.indices, destinations]).astype(np.int64)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.02), ("donor-like", 0.001)])
-def test_same_seed_same_bytes_whatever_the_threads_and_chunks(
-    name: str, scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.01), ("mag-like", 0.001)])
+def test_same_seed_same_bytes_whatever_the_threads_and_pieces(
+    name: str, scale: float, tmp_path: Path
 ) -> None:
     threads = numba.get_num_threads()
     try:
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
         first = read_files(make(name, tmp_path / "a", scale=scale, seed=7))
-        monkeypatch.setattr(synthesise, "_CHUNK_EDGES", 1000)
-        monkeypatch.setattr(synthesise, "_CHUNK_VALUES", 12_345)
-        numba.set_num_threads(1)
-        assert read_files(make(name, tmp_path / "b", scale=scale, seed=7)) == first
     finally:
         numba.set_num_threads(threads)
+    with limit_memory(MemoryBudget(LEAST_CHUNK)):
+        assert read_files(make(name, tmp_path / "b", scale=scale, seed=7)) == first
     other = read_files(make(name, tmp_path / "c", scale=scale, seed=8))
     equal = {Path(file).name for file in first if first[file] == other[file]}
     assert equal <= {"edge_ids.npy"}
     assert first.keys() == other.keys()
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_totals_are_the_published_ones(name: str) -> None:
-    preset = PRESETS[name]
-    nodes, types, edges, relations, featured, classes = PUBLISHED[name]
-    assert preset.nodes == pytest.approx(nodes, rel=0.03)
-    assert preset.edges == pytest.approx(edges, rel=0.05)
-    assert len(preset.types) == types
-    assert sum(len(preset.stored_relations(edges)) for edges in preset.relations) == relations
-    assert sum(kind.feature_dim is not None for kind in preset.types.values()) == featured
-    assert preset.classes == classes
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -105,14 +92,18 @@ def test_a_scaled_graph_keeps_types_relations_and_reverses(
     name: str, graphs: dict[str, GraphDirectory]
 ) -> None:
     preset, graph = PRESETS[name], graphs[name]
-    schema = graph.schema
+    schema, stored = graph.schema, preset.stored_relations
     for node_type, kind in preset.types.items():
         made = schema.node_types[node_type]
         assert made.count == max(min(kind.count, 16), round(kind.count * SCALES[name]))
         assert made.feature_dim == kind.feature_dim
-    assert set(schema.relations) == {
-        r for e in preset.relations for r in preset.stored_relations(e)
-    }
+    assert set(schema.relations) == {r for edges in preset.relations for r in stored(edges)}
+    if name in PUBLISHED:
+        nodes, types, total, relations, featured, classes = PUBLISHED[name]
+        assert preset.nodes == pytest.approx(nodes, rel=0.03)
+        assert preset.edges == pytest.approx(total, rel=0.05)
+        assert (len(preset.types), len(schema.relations)) == (types, relations)
+        assert (len(schema.feature_tables), preset.classes) == (featured, classes)
     for edges in preset.relations:
         sources, destinations = edge_ends(graph, edges.relation)
         width = schema.node_types[edges.src].count
@@ -122,7 +113,7 @@ def test_a_scaled_graph_keeps_types_relations_and_reverses(
             assert not np.any(sources == destinations)
             reversed_pairs = np.sort(sources * width + destinations)
             assert np.array_equal(pairs, reversed_pairs) == preset.is_symmetrised(edges)
-        for reverse in preset.stored_relations(edges)[1:]:
+        for reverse in stored(edges)[1:]:
             ends = edge_ends(graph, reverse)
             assert np.array_equal(np.sort(ends[0] * width + ends[1]), pairs)
     assert schema.labels[preset.target].classes == preset.classes
@@ -161,36 +152,69 @@ def test_degrees_splits_and_labels_of_one_type(
 def test_no_single_relation_reveals_the_class(graphs: dict[str, GraphDirectory]) -> None:
     name = "mag-like"
     preset, graph = PRESETS[name], graphs[name]
-    types = make_nodes(preset, graph.schema, key_of(SYNTHESIS, *name.encode(), 0))
-    paper = types["paper"]
-    without_noise = combine_parts(paper.parts, preset.classes)
+    types = draw_nodes(preset, graph.schema, key_of(SYNTHESIS, *name.encode(), 0))
+    without_noise = combine_parts(preset, types["paper"])
     assert 0.94 < np.mean(without_noise == np.asarray(graph.labels("paper"))) < 0.97
-    chance = np.mean(paper.parts[1] == np.random.default_rng(0).permutation(paper.parts[1]))
+    parts = {of: [one.parts for one in nodes.structures] for of, nodes in types.items()}
+    chance = np.mean(parts["paper"][1] == np.random.default_rng(0).permutation(parts["paper"][1]))
     for edges in preset.relations:
         src, dst = edge_ends(graph, edges.relation)
-        equal = [
-            np.mean(
-                types[edges.src].parts[structure][src] == types[edges.dst].parts[structure][dst]
-            )
-            for structure in (0, 1)
-        ]
+        equal = [np.mean(parts[edges.src][s][src] == parts[edges.dst][s][dst]) for s in (0, 1)]
         assert equal[edges.structure] > 0.3
         assert equal[1 - edges.structure] < chance + 0.1
 
 
-@pytest.mark.parametrize("name", ["products-like", "in-like"])
-def test_the_smallest_scale_works(name: str, tmp_path: Path) -> None:
-    preset = PRESETS[name]
+def measure_accuracy(graph: GraphDirectory, inputs: NDArray[np.float32]) -> float:
+    """Return the test accuracy of a linear classifier (ridge regression on one-hot classes)."""
+    labels = np.asarray(graph.labels(NODE))
+    train, test = graph.split("train"), graph.split("test")
+    rows = (inputs - inputs[train].mean(0)) / inputs[train].std(0)
+    one_hot = np.eye(graph.schema.labels[NODE].classes, dtype=np.float32)[labels[train]]
+    gram = rows[train].T @ rows[train] + 10.0 * np.eye(rows.shape[1], dtype=np.float32)
+    weight = np.linalg.solve(gram, rows[train].T @ (one_hot - one_hot.mean(0)))
+    predicted = (rows[test] @ weight + one_hot.mean(0)).argmax(1)
+    return float(np.mean(predicted == labels[test]))
+
+
+def test_neighbours_say_more_of_the_class_than_own_features(
+    graphs: dict[str, GraphDirectory],
+) -> None:
+    graph = graphs["arxiv-like"]
+    features, topology = np.array(graph.features(NODE)), graph.topology(EDGE)
+    ones = np.ones(topology.indices.size, np.float32)
+    adjacency = scipy.sparse.csr_array((ones, topology.indices, topology.indptr))
+    degrees = np.maximum(topology.in_degrees, 1)[:, None].astype(np.float32)
+    accuracy = measure_accuracy(graph, features)
+    assert 0.15 < accuracy < 0.6, "features alone should say something, and not everything"
+    both = np.hstack([features, adjacency @ features / degrees])
+    assert measure_accuracy(graph, both) > accuracy + 0.1
+
+
+# DGL leaves /proc/self/status open when it reports its memory.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_locality_under_metis_is_the_published_one(
+    graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    """HopGNN Table 1, METIS, node-wise sampling, two layers, 4 servers: R_micro is 66 %."""
+    pytest.importorskip("dgl", reason="needs DGL for METIS")
+    parts = partition_graph(graphs["arxiv-like"], tmp_path / "parts", 4, "metis")
+    measured = measure_locality(parts, (10, 10), roots=400).micrograph
+    assert measured == pytest.approx(0.66, abs=0.1)
+
+
+def test_the_smallest_scale_works(tmp_path: Path) -> None:
+    preset = PRESETS["products-like"]
     scale = (preset.smallest_count() + 1) / preset.nodes
-    graph = GraphDirectory.open(make(name, tmp_path / "g", scale=scale))
+    graph = GraphDirectory.open(make("products-like", tmp_path / "g", scale=scale, feature_dim=3))
     assert graph.topology(EDGE).in_degrees.max() > 0
+    assert graph.features(NODE).shape[1] == 3
 
 
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
         *(("arxiv-like", {"scale": scale}, "scale: expected more than 0 and at most 1, given")
-          for scale in (0.0, -0.1, 1.5, float("nan"), float("inf"))),
+          for scale in (0.0, 1.5, float("nan"), float("inf"))),
         ("arxiv-like", {"scale": 1e-4}, r"arxiv-like needs at least \d+ nodes.*\(17 nodes\)"),
         ("arxiv-like", {"feature_dim": 0}, "feature dim: expected at least 1, given 0"),
         ("mag-like", {"feature_dim": 3}, "feature dim: mag-like has several"),
@@ -206,24 +230,9 @@ def test_unusable_requests_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_occupied_destination_and_a_small_machine_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(RequestError, match="already exists"):
-        make("arxiv-like", tmp_path, scale=0.05)
-    assert read_files(tmp_path) == {"file": b"mine"}
-    (tmp_path / "file").unlink()
-
-    with monkeypatch.context() as patch:
-        usage = namedtuple("usage", "total used free")(1 << 40, 1 << 40, 1 << 20)
-        patch.setattr(shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(RequestError, match="too little disk space"):
-            make("arxiv-like", tmp_path / "g", scale=0.05)
-
+def test_little_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Stands for a control group's limit too: both are read by ``available_memory``.
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
-    for name in ("arxiv-like", "am-like"):
-        with pytest.raises(RequestError, match=r"too little memory: about .* GiB needed"):
-            make(name, tmp_path / "g", scale=0.05)
+    with pytest.raises(RequestError, match=r"too little memory: about .* GiB needed"):
+        make("am-like", tmp_path / "g", scale=0.05)
     assert list(tmp_path.iterdir()) == []

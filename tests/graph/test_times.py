@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
-from hopper.graph.importers.read_arrays import read_times
+from hopper.graph.importers.arrays import set_column
+from hopper.graph.importers.tables import Table
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -95,8 +97,8 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
         assert topology_of_server.times is not None
         assert topology_of_server.by_time is not None
         edges_seen = 0
-        for node in range(30):
-            in_edges = slice(topology_of_server.indptr[node], topology_of_server.indptr[node + 1])
+        for start, stop in itertools.pairwise(topology_of_server.indptr):
+            in_edges = slice(start, stop)
             expected = np.maximum(
                 edge_times[topology_of_server.edge_ids[in_edges]],
                 node_times[original[topology_of_server.indices[in_edges]]],
@@ -111,7 +113,10 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
 
 
 def test_bad_times_are_refused(tmp_path: Path) -> None:
-    assert read_times(np.array([[1.0], [2.0]]), "x").tolist() == [1, 2]
+    table = Table(2)
+    set_column(table, "times", np.array([[1.0], [2.0]]), "x")
+    assert table.times is not None
+    assert table.times.tolist() == [1, 2]
     for bad_times in (
         np.array([1.5]),
         np.array(["a"]),
@@ -119,7 +124,7 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
         np.array([np.nan]),
     ):
         with pytest.raises(GraphError, match="x: expected integers"):
-            read_times(bad_times, "x")
+            set_column(table, "times", bad_times, "x")
     with pytest.raises(GraphError, match=r"times of node: expected 3, one for each node, given 2"):
         GraphDirectory.from_arrays(
             tmp_path / "graph",
@@ -127,6 +132,11 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
             features=np.ones((3, 1)),
             labels=np.zeros(3, np.int64),
             times=np.array([1, 2]),
+        )
+    with pytest.raises(GraphError, match=r"labels of node: expected 3, one for each node, given 2"):
+        GraphDirectory.from_arrays(
+            *(tmp_path / "graph", np.array([[0], [1]]), np.ones((3, 1)), [0, 1]),
+            options=ImportOptions(largest_component=True),
         )
     with pytest.raises(RequestError, match=r"--split: expected random:TRAIN:VAL.* or fractions in"):
         RandomSplit.parse("time:20:30")

@@ -14,7 +14,6 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.micrograph.locality import measure_locality
-from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
 
 CITES = Relation("paper", "links", "paper")
@@ -132,10 +131,6 @@ def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
     assert measured.micrograph == pytest.approx(np.mean(micro))
 
 
-def test_without_a_training_split_every_target_node_may_be_a_root(tmp_path: Path) -> None:
-    assert measure_locality(_divide(_library(tmp_path), 2), [2], roots=1000).roots == 50
-
-
 def test_metis_keeps_micrographs_together_and_subgraphs_apart(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     src = generator.integers(0, 800, 6000)
@@ -151,36 +146,12 @@ def test_metis_keeps_micrographs_together_and_subgraphs_apart(tmp_path: Path) ->
     assert metis.micrograph > 2 * metis.subgraph
 
 
-def test_unusable_requests_are_refused(tmp_path: Path) -> None:
+def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(
+    tmp_path: Path,
+) -> None:
     graph = _divide(_library(tmp_path), 2)
+    assert measure_locality(graph, [2], roots=1000).roots == 50
     with pytest.raises(RequestError, match="at least 1 root and a batch of at least 1, given 0"):
         measure_locality(graph, [2], roots=0)
     with pytest.raises(ConfigError, match="fanouts"):
         measure_locality(graph, [0])
-
-
-def _drawn_edges(graph: PartitionedGraph, roots: Sequence[int]) -> list[list[tuple[str, int, int]]]:
-    """Return the drawn edges of each hop, sorted: (relation, original source and destination)."""
-    original = {t: graph.original_ids(t) for t in graph.schema.node_types}
-    topologies = {relation: graph.topology(relation) for relation in graph.schema.relations}
-    sampler = NeighborSampler(topologies, original, "paper", [3, 2], seed=8)
-    subgraph = sampler.sample(graph.global_ids("paper")[np.array(roots)], 1, 4)
-    nodes = {t: original[t][ids] for t, ids in subgraph.nodes.items()}
-    return [
-        sorted(
-            (str(relation), int(nodes[relation.src][source]), int(nodes[relation.dst][row]))
-            for relation, edges in hop.items()
-            for row in range(edges.indptr.size - 1)
-            for source in edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
-        )
-        for hop in subgraph.hops
-    ]
-
-
-def test_draws_do_not_change_with_the_partition(tmp_path: Path) -> None:
-    graph = _library(tmp_path)
-    roots = [7, 0, 33, 12]
-    expected = _drawn_edges(_divide(graph, 1), roots)
-    assert min(len(hop) for hop in expected) > 5
-    for partitioned in (_divide(graph, 2), _divide(graph, 5, seed=3), _divide(graph, 3, "metis")):
-        assert _drawn_edges(partitioned, roots) == expected

@@ -75,34 +75,26 @@ def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
             trained = np.concatenate(steps.groups[model])
             assert sorted(trained.tolist()) == sorted(batch.of_model(model).tolist())
             assert len(set(steps.ranks[model].tolist())) == steps.count
+    with pytest.raises(ValueError, match=rf"expected 0 to {ranks - 1} of {ranks} steps, got"):
+        make_time_steps(batch, ranks, dissolve=ranks)
     fewest = make_time_steps(batch, ranks, dissolve)
     for step in range(fewest.count):
         assert sorted(fewest.ranks[:, step].tolist()) == list(range(ranks))
 
 
-def test_random_selection_lets_models_meet_and_can_be_repeated() -> None:
-    batch = make_batch(np.full((4, 4), 3))
-    ranks_by_seed = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
-    repeated_ranks = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
-    assert all((a == b).all() for a, b in zip(ranks_by_seed, repeated_ranks, strict=True))
-    assert any((a != ranks_by_seed[0]).any() for a in ranks_by_seed)
-    most_at_once = [max(np.bincount(step).max() for step in ranks.T) for ranks in ranks_by_seed]
-    assert max(most_at_once) > 1
-
-
-def test_random_selection_takes_every_step_equally_often() -> None:
-    batch = make_batch(np.ones((3, 3), np.int64))
-    times_dissolved = np.zeros((3, 3))
+def test_random_selection_takes_every_step_equally_often_and_lets_models_meet() -> None:
+    batch, times_dissolved, most_at_once = (
+        make_batch(np.ones((3, 3), np.int64)),
+        np.zeros((3, 3)),
+        0,
+    )
     for seed in range(600):
         ranks = make_time_steps(batch, 3, 1, "random", seed).ranks
+        assert (make_time_steps(batch, 3, 1, "random", seed).ranks == ranks).all()
+        most_at_once = max(most_at_once, *(np.bincount(step).max() for step in ranks.T))
         for model in range(3):
             remaining_steps = {(rank - model) % 3 for rank in ranks[model].tolist()}
             times_dissolved[model, ({0, 1, 2} - remaining_steps).pop()] += 1
     # Binomial with 600 draws of 1/3: five standard deviations are 58.
     assert abs(times_dissolved - 200).max() < 58
-
-
-def test_more_steps_than_there_are_cannot_be_dissolved() -> None:
-    batch = make_batch(np.ones((2, 2), np.int64))
-    with pytest.raises(ValueError, match="expected 0 to 1 of 2 steps, got 2"):
-        make_time_steps(batch, 2, dissolve=2)
+    assert most_at_once > 1

@@ -23,7 +23,7 @@ from cache_server.draw import NEIGHBORS, draw_key
 from cache_server.draw_kernels import draw_edges
 from cache_server.kernel import read_only
 from cache_server.neighbor_lists import NOTHING, NeighborLists
-from cache_server.sampling_spec import IN_TIME, METHODS, ExcludedEdges, Method, SamplingSpec
+from cache_server.sampling_spec import METHODS, ExcludedEdges, Method, SamplingSpec
 
 NODES, RELATION_KEY = 40, 77
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -260,14 +260,6 @@ def test_weighted_draws_have_the_chances_of_successive_draws(others: int, depend
     assert fits(counts, chances)
 
 
-def test_equal_weights_are_equally_likely() -> None:
-    drawn = draw_alike([300] * 7, 20_000, 3, "weighted")
-    counts = np.bincount(np.sort(drawn, 1) @ [49, 7, 1])
-    counts = counts[counts > 0]
-    assert counts.size == math.comb(7, 3)
-    assert fits(counts, np.ones(counts.size))
-
-
 @pytest.mark.parametrize("method", ["replacement", "weighted_replacement"])
 def test_with_replacement_each_draw_is_from_all(method: Method) -> None:
     units = [500, 100, 300, 50]
@@ -280,28 +272,31 @@ def test_with_replacement_each_draw_is_from_all(method: Method) -> None:
     assert fits(pairs, np.outer(chances, chances).ravel())
 
 
-def test_draws_in_time_are_uniform_over_what_is_there() -> None:
+def test_sets_are_equally_likely_where_weights_are_equal_and_in_time() -> None:
     times, nodes = np.array([5, 1, 2, 60, 3, 4, 5, 70, 6]), 20_000
+    order, key = np.argsort(times, kind="stable"), draw_key(NEIGHBORS, 5, 0, 1, 0, RELATION_KEY)
     lists, _ = lists_of([[1] * 9] * nodes)
-    order = np.argsort(times, kind="stable")
-    arrays = lists.arrays
     timed = NeighborLists(
-        *(arrays.indptr, arrays.indices, arrays.src_ids, arrays.dst_ids),
+        *(lists.arrays.indptr, lists.arrays.indices, lists.src_ids, lists.arrays.dst_ids),
         times=np.tile(times[order], nodes),
         by_time=np.tile(order, nodes),
     )
-    spec = SamplingSpec("temporal", 2, draw_key(NEIGHBORS, 5, 0, 1, 0, RELATION_KEY))
-    drawn = timed.draw(np.arange(nodes), spec, until=np.full(nodes, 5))[2].reshape(nodes, 2)
-    counts = np.bincount(np.sort(drawn, 1) @ [9, 1], minlength=81)
-    assert (counts > 0).sum() == math.comb(6, 2)
-    assert fits(counts[counts > 0], np.ones(15))
-    assert set(IN_TIME) == {"temporal", "recent"}
+    spec, until = SamplingSpec("temporal", 2, key), np.full(nodes, 5)
+    in_time = timed.draw(np.arange(nodes), spec, until=until)[2].reshape(nodes, 2)
+    weighted = draw_alike([300] * 7, nodes, 3, "weighted")
+    # 6 of 9 are there.
+    for drawn, sets in ((in_time, math.comb(6, 2)), (weighted, math.comb(7, 3))):
+        counts = np.bincount(np.sort(drawn, 1) @ 9 ** np.arange(drawn.shape[1]))
+        counts = counts[counts > 0]
+        assert counts.size == sets
+        assert fits(counts, np.ones(sets))
 
 
 def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code() -> None:
     """Otherwise every combination of writable and read-only arrays would be compiled."""
     edges = make_edges(2)
-    lists = edges.lists(np.arange(NODES)).arrays
+    ids, arrays = np.arange(NODES), edges.lists(np.arange(NODES)).arrays
+    lists = (*arrays[:2], ids, *arrays[2:])
     spec = SamplingSpec("uniform", 3, draw_key(NEIGHBORS, 3, 1, 2, 0, RELATION_KEY))
     NeighborLists(*lists).draw(np.arange(NODES), spec)
     compiled = len(draw_edges.signatures)  # type: ignore[attr-defined]

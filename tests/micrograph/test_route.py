@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cache_server.draw import permute
-from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
+from hopper.micrograph.route import GlobalBatch, LocalRootSchedule, RootSchedule, TrainingNodes
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 
@@ -30,10 +31,12 @@ class RandomPartition:
         counts = np.bincount(homes, minlength=servers)
         self.book = PartitionBook(servers, {"node": [0, *np.cumsum(counts).tolist()]})
 
-    def schedule(self, train: NDArray[np.int64], **options: int | bool) -> RootSchedule:
+    def schedule(
+        self, train: NDArray[np.int64], kind: type[RootSchedule] = RootSchedule, **options: Any
+    ) -> RootSchedule:
         values = {"seed": 3, "batch_size": 4, "models": 2, "ranks_per_server": 1, **options}
         placement = Placement(self.book, values.pop("ranks_per_server"))
-        return RootSchedule(TrainingNodes(placement, "node", train, self.global_ids), **values)
+        return kind(TrainingNodes(placement, "node", train, self.global_ids), **values)
 
     def original(self, roots: NDArray[np.int64]) -> list[int]:
         return self.original_ids[roots].tolist()
@@ -155,12 +158,28 @@ def test_the_last_batch(
     assert [np.diff(batch.bounds).tolist() for batch in batches] == sizes
 
 
-def test_epochs_differ_and_do_not_depend_on_their_order() -> None:
+@pytest.mark.parametrize("kind", [RootSchedule, LocalRootSchedule])
+def test_epochs_differ_and_do_not_depend_on_their_order(kind: type[RootSchedule]) -> None:
     placement = RandomPartition(40, 2, 0)
-    schedule = placement.schedule(np.arange(40))
+    schedule = placement.schedule(np.arange(40), kind)
     first = [batch.roots.tolist() for batch in batches_of_epoch(schedule, 0)]
     second = [batch.roots.tolist() for batch in batches_of_epoch(schedule, 1)]
     assert first != second
     assert [batch.roots.tolist() for batch in batches_of_epoch(schedule, 0)] == first
-    new_schedule = placement.schedule(np.arange(40))
-    assert new_schedule.batch(1, 3).roots.tolist() == second[3]
+    assert placement.schedule(np.arange(40), kind).batch(1, 3).roots.tolist() == second[3]
+
+
+@without_deadline
+@given(schedules(), st.integers(0, 3))
+def test_ranks_of_a_local_schedule_train_their_roots_once_and_no_others(
+    case: tuple, epoch: int
+) -> None:
+    placement, train, options = case
+    local = placement.schedule(train, LocalRootSchedule, **options)
+    assert local.iterations == placement.schedule(train, **options).iterations
+    batches = batches_of_epoch(local, epoch)
+    assert sorted(placement.original(np.concatenate([b.roots for b in batches]))) == sorted(train)
+    for batch in batches:
+        assert batch.models.tolist() == batch.home_ranks.tolist()
+    # Each rank deals its roots evenly; one without roots has empty mini-batches.
+    assert (np.ptp([np.diff(batch.bounds) for batch in batches], axis=0) <= 1).all()

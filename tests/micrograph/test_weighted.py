@@ -19,7 +19,7 @@ from hopper.graph.layout import topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.weighted_sampler import Destinations, WeightedSampler, weigh_drawn
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.partition.sampling_index import add_up_weights
 
 EDGE = Relation("node", "edge", "node")
@@ -92,7 +92,7 @@ def test_sums_over_draws_have_the_sum_over_all_as_their_expectation(
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("degree", [12, 200])
 def test_blocks_of_unbiased_draws_estimate_sums(replace: bool, degree: int) -> None:
-    generator, nodes = np.random.default_rng(3), 20_000
+    generator, nodes = np.random.default_rng(3), 10_000
     weights = np.exp(generator.normal(0, 1, degree)).tolist()
     # In proportion to the square roots of weights, so that draws by weight help.
     values = torch.from_numpy(generator.normal(2.0, 1.0, degree)) * torch.tensor(weights).sqrt()
@@ -103,7 +103,7 @@ def test_blocks_of_unbiased_draws_estimate_sums(replace: bool, degree: int) -> N
     sums = products.view(nodes, -1).sum(1)
     error = float(sums.std()) / math.sqrt(nodes)
     assert abs(float(sums.mean() - values.sum())) < 4.5 * error
-    assert error < 0.02 * float(values.sum().abs())
+    assert error < 0.03 * float(values.sum().abs())
     # Edges in another order count what they counted.
     (other,) = subgraph.shuffled(generator).blocks()
     assert not torch.equal(other.positions, block.positions)
@@ -131,34 +131,34 @@ def test_units_are_in_proportion_to_weights(spread: float) -> None:
 
 def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
     generator = np.random.default_rng(4)
-    GraphDirectory.from_arrays(
-        tmp_path / "graph",
-        generator.integers(0, 200, (2, 3000)),
-        labels=np.zeros(200, np.int64),
-        edge_weights=np.exp(generator.normal(0, 2, 3000)),
+    graph, results = (
+        GraphDirectory.from_arrays(
+            tmp_path / "graph",
+            generator.integers(0, 200, (2, 3000)),
+            labels=np.zeros(200, np.int64),
+            edge_weights=np.exp(generator.normal(0, 2, 3000)),
+        ),
+        [],
     )
-    graph, results = GraphDirectory.open(tmp_path / "graph"), []
-    for servers, topology in ((1, "replicated"), (3, "replicated"), (2, "partitioned")):
-        parts = tmp_path / f"{servers}-{topology}"
-        partition_graph(graph, parts, servers, "random", seed=servers, topology=topology)
-        partitioned = PartitionedGraph.open(parts)
-        ids = partitioned.original_ids("node")
-        arguments = {EDGE: partitioned.topology(EDGE)}, {"node": ids}, "node", [5, 3], 9
-        sampler = WeightedSampler(*arguments, unbiased=True, dependence=2)
-        roots = np.asarray(partitioned.global_ids("node")[np.arange(40)])
-        subgraph = sampler.sample(roots, 1, 2)
+    for servers, topology in ((1, "replicated"), (2, "partitioned")):
+        out = tmp_path / topology
+        parts = partition_graph(graph, out, servers, "random", topology=topology)
+        ids = parts.original_ids("node")
+        sampler = WeightedSampler(
+            {EDGE: parts.topology(EDGE)}, {"node": ids}, "node", [5, 3], 9, unbiased=True
+        )
+        subgraph = sampler.sample(parts.global_ids("node")[:40], 1, 2)
         blocks = subgraph.blocks()
         inverses = [block.inverse_probability(torch.float64).numpy() for block in blocks]
         positions = [np.asarray(block.positions) for block in blocks]
         results.append((ids[subgraph.nodes["node"]], *positions, *inverses))
     assert len(results[0][0]) > 100
-    for result in results[1:]:
-        for expected_array, array in zip(results[0], result, strict=True):
-            np.testing.assert_array_equal(expected_array, array)
+    for expected, array in zip(*results, strict=True):
+        np.testing.assert_array_equal(expected, array)
     # What an older version wrote has no such array.
-    topology_file(parts / "server-0", EDGE, "cumulative_weights").unlink()
+    topology_file(parts.path / "server-0", EDGE, "cumulative_weights").unlink()
     with pytest.raises(GraphError, match=r"cumulative_weights.npy: .*missing file.* divide it aga"):
-        partitioned.topology(EDGE, 0)
+        parts.topology(EDGE, 0)
 
 
 def test_edges_count_alike_unless_asked() -> None:

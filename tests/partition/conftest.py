@@ -17,9 +17,10 @@ from hopper.graph.write import GraphWriter
 MakeGraph = Callable[..., GraphDirectory]
 
 
-def library_schema() -> GraphSchema:
-    """Repeated relation names, an empty type, a type too small for every server to have a node."""
-    return GraphSchema(
+def write_library(folder: Path) -> GraphDirectory:
+    """Write a graph with repeated relation names, parallel edges, self-loops, an empty type, and a
+    type too small for every server to have a node."""
+    schema = GraphSchema(
         name="library",
         node_types={
             "author": NodeType(17, 3, "float16"),
@@ -42,58 +43,37 @@ def library_schema() -> GraphSchema:
         },
         splits={"train": 15, "val": 10},
     )
-
-
-def fill_graph(writer: GraphWriter, schema: GraphSchema, generator: np.random.Generator) -> None:
-    """Write random edges (parallel ones and self-loops included), features, labels and splits."""
-    for relation, edges in schema.relations.items():
-        sources = schema.node_types[relation.src].count
-        destinations = schema.node_types[relation.dst].count
-        src = generator.integers(0, max(sources, 1), edges.count)
-        dst = generator.integers(0, max(destinations, 1), edges.count)
-        writer.topology(relation, src, dst)
-        if edges.feature_dim is not None:
-            table = writer.edge_features(relation)
-            table[...] = generator.random(table.shape)
-    for name, kind in schema.node_types.items():
-        if kind.feature_dim is not None:
-            table = writer.features(name)
-            table[...] = generator.random(table.shape)
-    for name, labels in schema.labels.items():
-        count = schema.node_types[name].count
-        if labels.kind == "class":
-            writer.labels(name, generator.integers(-1, labels.classes, count))
-        elif labels.kind == "multi_hot":
-            writer.labels(name, generator.integers(0, 2, (count, labels.classes), np.uint8))
-        else:
-            writer.labels(name, generator.random(count, np.float32))
-    target = schema.target
-    population = (
-        schema.node_types[target].count
-        if isinstance(target, str)
-        else schema.relations[target].count
-    )
-    for name, size in schema.splits.items():
-        writer.split(name, generator.permutation(population)[:size])
+    generator, out = np.random.default_rng(7), folder / "library"
+    with GraphWriter(out, schema) as writer:
+        for relation, edges in schema.relations.items():
+            counts = (schema.node_types[end].count for end in (relation.src, relation.dst))
+            ends = [generator.integers(0, max(count, 1), edges.count) for count in counts]
+            writer.topology(relation, *ends)
+            if edges.feature_dim is not None:
+                table = writer.edge_features(relation)
+                table[...] = generator.random(table.shape)
+        for name, kind in schema.node_types.items():
+            if kind.feature_dim is not None:
+                table = writer.features(name)
+                table[...] = generator.random(table.shape)
+        writer.labels("paper", generator.integers(-1, 4, 40))
+        writer.labels("author", generator.integers(0, 2, (17, 6), np.uint8))
+        writer.labels("venue", generator.random(1, np.float32))
+        for name, size in schema.splits.items():
+            writer.split(name, generator.permutation(40)[:size])
+    return GraphDirectory.open(out)
 
 
 @pytest.fixture(scope="session")
 def shared_library(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """A heterogeneous graph with every kind of table, for tests that only read it."""
-    return _write_library(tmp_path_factory.mktemp("shared"))
+    """A typed graph with every kind of table, for tests that only read it."""
+    return write_library(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> GraphDirectory:
     """The same graph, alone in a folder of the test's own."""
-    return _write_library(tmp_path)
-
-
-def _write_library(folder: Path) -> GraphDirectory:
-    out, schema = folder / "library", library_schema()
-    with GraphWriter(out, schema) as writer:
-        fill_graph(writer, schema, np.random.default_rng(7))
-    return GraphDirectory.open(out)
+    return write_library(tmp_path)
 
 
 @pytest.fixture
@@ -106,22 +86,17 @@ def make_graph(tmp_path: Path) -> MakeGraph:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     """Four communities of 500, interleaved by id; nine edges in ten stay inside."""
     ends = planted_edges(np.random.default_rng(3), 2000, 10_000, 4, 0.9)
-    return write_graph(
-        tmp_path_factory.mktemp("planted"), "planted", 2000, *ends, range(0, 2000, 3)
-    )
+    folder = tmp_path_factory.mktemp("planted")
+    return write_graph(folder, "planted", 2000, *ends, range(0, 2000, 3))
 
 
 def write_graph(
     folder: Path, name: str, nodes: int, src: ArrayLike, dst: ArrayLike, train: Sequence[int]
 ) -> GraphDirectory:
     relation = Relation("node", "edge", "node")
-    schema = GraphSchema(
-        name=name,
-        node_types={"node": NodeType(nodes)},
-        relations={relation: EdgeType(np.size(src))},
-        target="node",
-        splits={"train": len(train)} if train else {},
-    )
+    splits = {"train": len(train)} if train else {}
+    edges = {relation: EdgeType(np.size(src))}
+    schema = GraphSchema(name, {"node": NodeType(nodes)}, edges, "node", splits=splits)
     with GraphWriter(folder / name, schema) as writer:
         writer.topology(relation, np.asarray(src, np.int64), np.asarray(dst, np.int64))
         if train:

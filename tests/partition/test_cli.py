@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,18 +18,20 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.memory import format_bytes
 
 
-def _arguments(library: GraphDirectory, *options: str) -> list[str]:
+def run(library: GraphDirectory, *options: str) -> int:
     out = str(library.path.parent / "out")
-    return ["partition", str(library.path), "--servers", "2", "--out", out, *options]
+    return main(["partition", str(library.path), "--servers", "2", "--out", out, *options])
+
+
+def described(library: GraphDirectory) -> dict[str, Any]:
+    return PartitionedGraph.open(library.path.parent / "out").description
 
 
 def test_json_prints_the_description_alone(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--json", "--locality-roots", "9", "--backend", "pymetis"]
-    assert main(_arguments(library, *options)) == 0
-    printed = capfd.readouterr()
-    description = PartitionedGraph.open(library.path.parent / "out").description
+    assert run(library, "--json", "--locality-roots", "9", "--backend", "pymetis") == 0
+    printed, description = capfd.readouterr(), described(library)
     assert json.loads(printed.out) == description
     assert description["locality"]["roots"] == 9
     assert description["locality"]["fanouts"] == [10, 10]
@@ -37,30 +40,17 @@ def test_json_prints_the_description_alone(
     assert "edge cuts" not in printed.err  # as METIS prints by itself
 
 
-def test_the_table_names_every_measure(
+def test_tables_name_every_measure_and_the_size_of_a_halo(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--method", "random", "--seed", "3", "--locality-fanouts=-1,2"]
-    assert main(_arguments(library, *options)) == 0
-    printed = capfd.readouterr().out
-    description = PartitionedGraph.open(library.path.parent / "out").description
+    options = ["--method", "random", "--seed", "3", "--topology", "halo:2"]
+    assert run(library, *options, "--locality-fanouts=-1,2") == 0
+    printed, description = capfd.readouterr().out, described(library)
     assert f"edge cut {description['edge_cut']:.1%}" in printed
     assert f"R_micro {description['locality']['micrograph']:.1%}" in printed
     assert "(fanouts -1,2, 15 roots, batches of 1024)" in printed
     for share in description["per_server"]:
-        assert str(share["nodes"]) in printed
-
-
-def test_the_table_shows_the_size_of_a_halo(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--method", "random", "--topology", "halo:2", "--locality-roots", "0"]
-    assert main(_arguments(library, *options)) == 0
-    printed = capfd.readouterr().out
-    description = PartitionedGraph.open(library.path.parent / "out").description
-    assert "locality" not in description
-    for share in description["per_server"]:
-        for key in ("halo_nodes", "halo_edges"):
+        for key in ("nodes", "halo_nodes", "halo_edges"):
             assert f"{share[key]:,}" in printed
         assert format_bytes(share["topology_bytes"]).split()[0] in printed
     assert "a server at most, with a halo of 2 hops" in printed
@@ -72,6 +62,9 @@ def test_the_table_shows_the_size_of_a_halo(
     [
         (["--topology", "halo:near"], "error: topology: expected replicated, partitioned, or halo"),
         (["--layers", "2"], "error: --layers: only --method meta reads it, not metis"),
+        (["--metapath", "a,b"], "error: --metapath: only --method meta reads it, not metis"),
+        (["--method", "meta", "--seed", "1"], "error: --seed: --method meta does not read it"),
+        (["--method", "meta", "--balance", "val"], "error: --balance: --method meta does not read"),
         (["--memory-limit", "1M"], "are allowed by --memory-limit"),
         (["--memory-limit", "lots"], "error: --memory-limit: expected a number and a unit"),
         (["--locality-fanouts", "10,x"], "error: --locality-fanouts: expected positive numbers"),
@@ -82,7 +75,7 @@ def test_the_table_shows_the_size_of_a_halo(
 def test_refusals_are_one_line_and_an_exit_code(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
-    assert main(_arguments(library, *options)) == 1
+    assert run(library, *options) == 1
     assert text in capfd.readouterr().err.splitlines()[-1]
     assert not (library.path.parent / "out").exists()
 
@@ -93,8 +86,7 @@ def test_locality_is_not_measured_without_target_nodes(
     schema = GraphSchema("bare", {"paper": NodeType(3), "tag": NodeType(0)}, {}, "tag")
     with GraphWriter(tmp_path / "bare", schema):
         pass
-    arguments = ["partition", str(tmp_path / "bare"), "--servers", "2", "--method", "random"]
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    assert run(GraphDirectory(tmp_path / "bare", schema), "--method", "random") == 0
     printed = capfd.readouterr()
     assert "R_micro" not in printed.out
     assert "locality not measured: node type 'tag' has no nodes" in printed.err

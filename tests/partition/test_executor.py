@@ -60,47 +60,36 @@ def test_every_number_of_workers_builds_the_same_files(
     shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds: list[dict[str, Any]] = [
-        {"method": "random", "topology": "halo:1", "memory_limit": 300 << 20},
-        {"method": "random", "features": "by-dimension"},
+        {"topology": "halo:1", "memory_limit": 300 << 20},
+        {"features": "by-dimension"},
     ]
 
-    def divide(name: str, executor: Executor, kinds: list[dict[str, Any]] = kinds) -> list[str]:
-        return [
-            read_division(
-                partition_graph(
-                    shared_library, tmp_path / f"{name}-{number}", 3, executor=executor, **kind
-                ).path
-            )
-            for number, kind in enumerate(kinds)
-        ]
+    def divide(name: str, executor: Executor, kinds: list[dict[str, Any]]) -> list[str]:
+        outs = [tmp_path / f"{name}-{number}" for number in range(len(kinds))]
+        for out, kind in zip(outs, kinds, strict=True):
+            partition_graph(shared_library, out, 3, "random", executor=executor, **kind)
+        return [read_division(out) for out in outs]
 
     # Ray's processes import the project from where this one does.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     with open_executor("local") as executor:
-        expected = divide("local", executor)
+        expected = divide("local", executor, kinds)
     with open_executor("ray", 2) as executor:
         import ray
 
-        assert divide("two tasks at a time", executor) == expected
-        one_at_a_time = RayExecutor(ray, "ray", 1)
-        assert divide("one task at a time", one_at_a_time, kinds[:1]) == expected[:1]
-        _check_failures(executor, shared_library, tmp_path)
+        assert divide("two tasks at a time", executor, kinds) == expected
+        assert divide("one", RayExecutor(ray, "ray", 1), kinds[:1]) == expected[:1]
+        # A failing task is reported in one line, and leaves no files.
+        text = r"^--on ray: write_server \d: (Graph|OS|FileNotFound)Error: .*\.npy.*$"
+        broken = BrokenGraph(shared_library.path, shared_library.schema)
+        with pytest.raises(RequestError, match=text) as error:
+            partition_graph(broken, tmp_path / "failed", 3, "random", executor=executor)
+        assert "\n" not in str(error.value)
+        assert not [path for path in tmp_path.iterdir() if "failed" in path.name]
     assert not ray.is_initialized()
 
 
-def _check_failures(executor: Executor, graph: GraphDirectory, tmp_path: Path) -> None:
-    """Check that a failing task is reported in one line, and leaves no files."""
-    out = tmp_path / "failed"
-    text = r"^--on ray: write_server \d: (Graph|OS|FileNotFound)Error: .*\.npy.*$"
-    broken = _BrokenGraph(graph.path, graph.schema)
-    with pytest.raises(RequestError, match=text) as error:
-        partition_graph(broken, out, 3, "random", executor=executor)
-    assert "\n" not in str(error.value)
-    assert not out.exists()
-    assert not [path for path in tmp_path.iterdir() if "failed" in path.name]
-
-
-class _BrokenGraph(GraphDirectory):
+class BrokenGraph(GraphDirectory):
     """A graph whose features are missing when another process reads them."""
 
     def features(self, node_type: str) -> Any:

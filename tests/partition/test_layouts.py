@@ -5,6 +5,7 @@ Graphs of nodes that are divided are also described: edge cut, balance, and the 
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,9 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.hetero.divide import divide_graph
+from hopper.micrograph import sample
+from hopper.micrograph.frontiers import DenseTable, HashTable
+from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.by_node import DividedTopology
 from hopper.partition.check_partition import check_partition
@@ -48,11 +52,16 @@ def divided(
     return graph
 
 
-def test_what_is_written_passes_all_checks(divided: PartitionedGraph) -> None:
+def test_what_is_written_passes_all_checks(
+    shared_library: GraphDirectory, divided: PartitionedGraph
+) -> None:
     check_structure(divided.path, SERVERS)
     assert check_rows(divided.path, SERVERS)
     check_partition(divided, SERVERS)
     assert "the library" in divided.layout.explain("the library")
+    assert divided.schema == shared_library.schema
+    for name in ("train", "val"):
+        np.testing.assert_array_equal(divided.split(name), shared_library.split(name))
 
 
 def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGraph) -> None:
@@ -64,12 +73,14 @@ def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGrap
         for server in SERVERS:
             first, stop = divided.book.range(node_type, server)
             assert (np.diff(original[first:stop]) > 0).all()
-    assert 0 in [divided.book.count("venue", server) for server in SERVERS]
+    assert 0 in np.diff(divided.book.offsets["venue"])
 
 
-def test_rows_belong_to_their_original_nodes(
+def test_rows_belong_to_their_original_nodes_and_are_served(
     shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
+    shards = [Shard.open(divided.path / f"server-{server}") for server in SERVERS]
+    assert [(shard.server, shard.servers) for shard in shards] == [(s, 3) for s in SERVERS]
     for node_type, kind in divided.schema.node_types.items():
         found = np.zeros((kind.count, kind.feature_dim or 0), np.bool_)
         for server in SERVERS:
@@ -90,6 +101,9 @@ def test_rows_belong_to_their_original_nodes(
                 assert features is not None
                 assert features.dtype == expected.dtype
                 np.testing.assert_array_equal(features, expected)
+                table = shards[server].table("features", node_type)
+                assert table.spec.first_id == stored.first
+                np.testing.assert_array_equal(table.array, features)
         # What no hop reads is not stored where relations are divided.
         assert found.all() or divided.partitions
 
@@ -99,25 +113,19 @@ def test_topology_keeps_the_original_order_of_neighbours(
 ) -> None:
     assert set(divided.relations) == set(shared_library.schema.relations) or divided.partitions
     for relation in divided.relations:
-        original_topology, topology = shared_library.topology(relation), divided.topology(relation)
+        whole, topology = shared_library.topology(relation), divided.topology(relation)
         # While somebody reads a topology, others get the same one.
         assert divided.topology(relation) is topology or "partitioned" in divided.layout.name
         src, dst = divided.original_ids(relation.src), divided.original_ids(relation.dst)
         for row, original in enumerate(dst):
-            new_edges = slice(topology.indptr[row], topology.indptr[row + 1])
-            original_edges = slice(
-                original_topology.indptr[original], original_topology.indptr[original + 1]
-            )
+            edges = slice(topology.indptr[row], topology.indptr[row + 1])
+            expected = slice(whole.indptr[original], whole.indptr[original + 1])
             # Equal as sequences: neighbours stand in the order of their original ids.
-            np.testing.assert_array_equal(
-                src[topology.indices[new_edges]], original_topology.indices[original_edges]
-            )
-            np.testing.assert_array_equal(
-                topology.edge_ids[new_edges], original_topology.edge_ids[original_edges]
-            )
+            np.testing.assert_array_equal(src[topology.indices[edges]], whole.indices[expected])
+            np.testing.assert_array_equal(topology.edge_ids[edges], whole.edge_ids[expected])
         assert topology.indptr[0] == 0
-        np.testing.assert_array_equal(topology.in_degrees, original_topology.in_degrees[dst])
-        np.testing.assert_array_equal(topology.out_degrees, original_topology.out_degrees[src])
+        np.testing.assert_array_equal(topology.in_degrees, whole.in_degrees[dst])
+        np.testing.assert_array_equal(topology.out_degrees, whole.out_degrees[src])
 
 
 def test_edge_features_stand_in_the_order_of_the_edges(
@@ -135,43 +143,17 @@ def test_edge_features_stand_in_the_order_of_the_edges(
     assert total == shared_library.schema.relations[relation].count or divided.partitions
 
 
-def test_splits_keep_original_ids(
-    shared_library: GraphDirectory, divided: PartitionedGraph
-) -> None:
-    for name in ("train", "val"):
-        np.testing.assert_array_equal(divided.split(name), shared_library.split(name))
-    assert divided.schema == shared_library.schema
-
-
-def test_the_feature_server_opens_every_shard(divided: PartitionedGraph) -> None:
-    for server in SERVERS:
-        shard = Shard.open(divided.path / f"server-{server}")
-        assert (shard.server, shard.servers) == (server, 3)
-        for node_type in divided.schema.node_types:
-            features = (
-                divided.features(node_type, server)
-                if divided.stored(node_type, server).count
-                else None
-            )
-            if features is not None:
-                table = shard.table("features", node_type)
-                assert table.spec.first_id == divided.stored(node_type, server).first
-                np.testing.assert_array_equal(table.array, features)
-
-
 def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
     """Return [count], the server of each original id."""
     return graph.book.home(node_type, graph.global_ids(node_type))
 
 
-@pytest.mark.parametrize("method", ["random", "stream"])
 def test_edge_cut_and_balance_equal_plain_counts(
-    shared_library: GraphDirectory, tmp_path: Path, method: str
+    shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
-    divided = partition_graph(shared_library, tmp_path / "parts", 3, method)
+    divided = partition_graph(shared_library, tmp_path / "parts", 3, "stream")
     description = divided.description
-    cut_edges, edges = 0, 0
-    in_edges = np.zeros(3)
+    cut_edges, edges, in_edges = 0, 0, np.zeros(3)
     for relation, kind in shared_library.schema.relations.items():
         topology = shared_library.topology(relation)
         dst = np.repeat(_homes(divided, relation.dst), np.diff(topology.indptr))
@@ -181,9 +163,8 @@ def test_edge_cut_and_balance_equal_plain_counts(
         assert description["edge_cut_by_relation"][str(relation)] == pytest.approx(share, abs=1e-6)
         cut_edges, edges = cut_edges + cut, edges + kind.count
     assert description["edge_cut"] == pytest.approx(cut_edges / edges, abs=1e-6)
-    nodes = sum(
-        np.bincount(_homes(divided, t), minlength=3) for t in shared_library.schema.node_types
-    )
+    types = shared_library.schema.node_types
+    nodes = sum(np.bincount(_homes(divided, name), minlength=3) for name in types)
     train = np.bincount(_homes(divided, "paper")[shared_library.split("train")], minlength=3)
     for name, counts in (("nodes", nodes), ("edges", in_edges), ("train", train)):
         expected = counts.max() / counts.mean()
@@ -193,22 +174,16 @@ def test_edge_cut_and_balance_equal_plain_counts(
 
 def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
     relation = Relation("author", "writes", "paper")
-    schema = GraphSchema(
-        name="links",
-        node_types={"author": NodeType(3), "paper": NodeType(4)},
-        relations={relation: EdgeType(4)},
-        target=relation,
-        splits={"train": 2},
-    )
+    types = {"author": NodeType(3), "paper": NodeType(4)}
+    schema = GraphSchema("links", types, {relation: EdgeType(4)}, relation, splits={"train": 2})
     with GraphWriter(tmp_path / "links", schema) as writer:
         writer.topology(relation, np.array([0, 1, 2, 0]), np.array([3, 0, 3, 1]))
         writer.split("train", np.array([0, 2]))
     graph = GraphDirectory.open(tmp_path / "links")
     divided = partition_graph(graph, tmp_path / "two", 2, "random")
     home = _homes(divided, "paper")[3]
-    assert [share["train"] for share in divided.description["per_server"]] == [
-        2 if server == home else 0 for server in range(2)
-    ]
+    shares = [share["train"] for share in divided.description["per_server"]]
+    assert shares == [2 if server == home else 0 for server in range(2)]
     np.testing.assert_array_equal(divided.split("train"), [0, 2])
 
 
@@ -216,59 +191,98 @@ def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
 def test_partitioned_topology_is_the_replicated_one_in_parts(
     halo: int, shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
-    replicated = partition_graph(shared_library, tmp_path / "whole", 3, "random", 5)
-    parts = partition_graph(
-        shared_library, tmp_path / "parts", 3, "random", 5, topology=f"halo:{halo}"
+    whole, parts = (
+        partition_graph(shared_library, tmp_path / name, 3, "random", 5, topology=topology)
+        for name, topology in (("whole", "replicated"), ("parts", f"halo:{halo}"))
     )
     assert isinstance(parts.layout, DividedTopology)
     assert parts.layout.halo == halo
     assert not list((parts.path / "topology").rglob("indices.npy"))
-    near_nodes = [nodes_within(replicated, halo, server) for server in range(3)]
-    for relation in shared_library.schema.relations:
-        expected = replicated.topology(relation)
-        for server in range(3):
-            stored, is_near = parts.topology(relation, server), near_nodes[server][relation.dst]
+    for server, share in enumerate(parts.description["per_server"]):
+        near, stored_edges = nodes_within(whole, halo, server), 0
+        for relation in shared_library.schema.relations:
+            expected, is_near = whole.topology(relation), near[relation.dst]
+            stored = parts.topology(relation, server)
             for name in ("in_degrees", "out_degrees"):
                 np.testing.assert_array_equal(getattr(stored, name), getattr(expected, name))
             degrees = np.diff(expected.indptr)
-            np.testing.assert_array_equal(np.diff(stored.indptr), np.where(is_near, degrees, 0))
+            np.testing.assert_array_equal(np.diff(stored.indptr), degrees[is_near])
             edges = np.repeat(is_near, degrees)
             np.testing.assert_array_equal(stored.indices, expected.indices[edges])
             np.testing.assert_array_equal(stored.edge_ids, expected.edge_ids[edges])
+            assert stored.stored is not None
             ids = np.arange(degrees.size)
-            np.testing.assert_array_equal(stored.has_lists(ids), is_near | (degrees == 0))
+            np.testing.assert_array_equal(stored.stored.contains(ids), is_near)
+            np.testing.assert_array_equal(stored.list_destinations(), ids.repeat(degrees)[edges])
             rows = parts.edge_features(relation, server)
             if rows is not None:
-                np.testing.assert_array_equal(rows, replicated.edge_features(relation, server))
-    description = parts.description
-    for server, share in enumerate(description["per_server"]):
-        count = sum(int(is_near.sum()) for is_near in near_nodes[server].values())
+                np.testing.assert_array_equal(rows, whole.edge_features(relation, server))
+            stored_edges += stored.indices.size
+        count = sum(int(is_near.sum()) for is_near in near.values())
         assert share["halo_nodes"] == count - share["nodes"]
-        topologies = [parts.topology(relation, server) for relation in replicated.relations]
-        assert (
-            share["halo_edges"]
-            == sum(topology.indices.size for topology in topologies) - share["edges"]
-        )
-        assert share["topology_bytes"] == sum(
-            file.stat().st_size
-            for folder in (parts.path, parts.path / f"server-{server}")
-            for file in (folder / "topology").rglob("*.npy")
-        )
+        assert share["halo_edges"] == stored_edges - share["edges"]
+        files = [*(parts.path / f"server-{server}" / "topology").rglob("*.npy")]
+        files += (parts.path / "topology").rglob(f"*-{server}.npy")
+        files += (parts.path / "topology").rglob("indptr.npy")
+        assert share["topology_bytes"] == sum(file.stat().st_size for file in files)
         assert share["topology_bytes"] >= share["topology_bytes_without_halo"]
         assert (share["topology_bytes"] == share["topology_bytes_without_halo"]) == (halo == 0)
-    replicated_files = [
-        file.stat().st_size for file in (replicated.path / "topology").rglob("*.npy")
-    ]
-    assert description["replicated_topology_bytes"] == sum(replicated_files)
+    assert parts.description["replicated_topology_bytes"] == topology_bytes(whole.path)
+
+
+def topology_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in (folder / "topology").rglob("*.npy"))
+
+
+def test_servers_and_ranks_map_their_share(
+    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they map of others' nodes is what docs/inside/layouts.md says, when it is read."""
+    parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="partitioned")
+    schema = shared_library.schema
+
+    def mapped_files() -> set[str]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        paths = {line.split(maxsplit=5)[-1] for line in lines if str(parts.path) in line}
+        return {str(Path(path).relative_to(parts.path)) for path in paths}
+
+    def others(files: set[str]) -> set[str]:
+        return {file for file in files if not re.match("server-0/|.*-0.npy$", file)}
+
+    server = Shard.open(parts.path / "server-0")
+    assert any(file.startswith("server-0/topology/") for file in mapped_files())
+    assert not others(mapped_files())
+    del server
+    sampler = NeighborSampler(
+        {relation: parts.topology(relation, 0) for relation in schema.relations},
+        {name: parts.original_ids(name) for name in schema.node_types},
+        schema.target_type(),
+        [-1],
+        0,
+    )
+    subgraph = sampler.sample(np.arange(*parts.book.range(sampler.target, 0)), 0, 0)
+    (blocks,) = subgraph.typed_blocks()
+    with_features = {
+        f"topology/{r}/indptr.npy" for r, kind in schema.relations.items() if kind.feature_dim
+    }
+    assert others(mapped_files()) == with_features
+    for nodes in blocks.nodes.values():
+        assert nodes.original.shape == (nodes.count,)
+    read = others(mapped_files()) - with_features
+    # Tables of large types have entries for what was sampled alone.
+    assert isinstance(sampler.row_table(sampler.target), DenseTable)
+    monkeypatch.setattr(sample, "MOST_DENSE", 0)
+    assert isinstance(sampler.row_table(sampler.target), HashTable)
+    assert read
+    assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
 
 
 def nodes_within(graph: PartitionedGraph, hops: int, server: int) -> dict[str, np.ndarray]:
     """Return [nodes] bool by type: the server's nodes, and those some hops against edges."""
     reached = {}
-    for node_type, offsets in graph.book.offsets.items():
-        if node_type in graph.schema.node_types:
-            reached[node_type] = np.zeros(offsets[-1], np.bool_)
-            reached[node_type][offsets[server] : offsets[server + 1]] = True
+    for node_type, kind in graph.schema.node_types.items():
+        reached[node_type] = np.zeros(kind.count, np.bool_)
+        reached[node_type][slice(*graph.book.range(node_type, server))] = True
     for _ in range(hops):
         next_reached = {node_type: is_reached.copy() for node_type, is_reached in reached.items()}
         for relation in graph.relations:
@@ -286,26 +300,19 @@ def test_a_machine_with_one_server_s_folder_can_read_its_halo(
     for server in (0, 2):
         shutil.rmtree(parts.path / f"server-{server}")
     check_structure(parts.path, [1])
-    on_one_server = PartitionedGraph.open(parts.path)
-    check_partition(on_one_server, [1])
+    alone = PartitionedGraph.open(parts.path)
+    check_partition(alone, [1])
     # A list that lacks some of its edges is found.
-    relation = max(
-        on_one_server.relations,
-        key=lambda name: on_one_server.schema.relations[name].count,
-    )
+    relation = max(alone.relations, key=lambda name: alone.schema.relations[name].count)
     file = layout.topology_file(parts.path / "server-1", relation, "indptr")
     indptr = np.load(file)
-    first, stop = on_one_server.book.range(relation.dst, 1)
-    longest = int(np.diff(indptr)[first:stop].argmax()) + first
-    indptr[longest + 1 :] -= 1
+    row = int(np.diff(indptr).argmax())
+    indptr[row + 1 :] -= 1
+    longest = np.load(parts.path / "server-1" / "topology" / f"{relation.dst}.npy")[row]
     np.save(file, indptr)
-    edges = file.with_name("indices.npy"), file.with_name("edge_ids.npy")
-    for array_file in (
-        *edges,
-        *(file.with_name(f"{name}.npy") for name in ("cumulative_weights", "times")),
-    ):
-        if array_file.exists():
-            np.save(array_file, np.load(array_file)[:-1])
+    for name in ("indices", "edge_ids"):
+        array_file = file.with_name(f"{name}.npy")
+        np.save(array_file, np.load(array_file)[:-1])
     with pytest.raises(GraphError, match=rf"indptr of .*: of node {longest}: expected \d+ edges"):
         check_partition(PartitionedGraph.open(parts.path), [1])
     with pytest.raises(GraphError, match=r"topology/.*: "):

@@ -10,26 +10,37 @@ import pytest
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.checksums import check_structure
+from hopper.partition.message_edges import count_untrained
 from hopper.partition.training import training_roots
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:split drawn", "ignore:columns with numbers far from 1"
 )
 
-BUYS = ("user", "buys", "item")
+BUYS = Relation("user", "buys", "item")
+BOUGHT, VIEWED = Relation("item", "bought_by", "user"), Relation("item", "viewed_by", "user")
+Pairs = list[tuple[int, int]]
 
 
-def stored_pairs(graph: PartitionedGraph, relation: Relation) -> list[tuple[int, int]]:
+def pairs_of(topology: Topology, src: np.ndarray, dst: np.ndarray) -> Pairs:
+    """Return the edges of a topology, whose sources and destinations have these ids."""
+    rows = np.repeat(np.arange(topology.indptr.size - 1), np.diff(topology.indptr))
+    ends = src[topology.indices].tolist(), dst[rows].tolist()
+    return sorted(zip(*ends, strict=True))
+
+
+def stored_pairs(graph: PartitionedGraph, relation: Relation) -> Pairs:
     """Return the edges that are stored, in original ids."""
-    topology = graph.topology(relation)
-    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-    ends = (
-        graph.original_ids(relation.src)[topology.indices],
-        graph.original_ids(relation.dst)[dst],
-    )
-    return sorted(zip(*(ids.tolist() for ids in ends), strict=True))
+    ids = graph.original_ids(relation.src), graph.original_ids(relation.dst)
+    return pairs_of(graph.topology(relation), *ids)
+
+
+def link_pairs(graph: GraphDirectory | PartitionedGraph, *splits: str) -> Pairs:
+    links = [graph.links(split) for split in splits]
+    return [p for x in links for p in zip(x.src.tolist(), x.dst.tolist(), strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +52,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     order = generator.permutation(300)
     return GraphDirectory.from_arrays(
         tmp_path_factory.mktemp("shop") / "graph",
-        {
-            BUYS: edges,
-            ("item", "bought_by", "user"): edges[::-1, order],
-            ("item", "viewed_by", "user"): views,
-        },
+        {BUYS: edges, BOUGHT: edges[::-1, order], VIEWED: views},
         features={"user": generator.random((40, 3)), "item": generator.random((25, 3))},
         edge_features={BUYS: np.arange(300.0)},
         target=BUYS,
@@ -57,42 +64,29 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 def test_held_out_edges_are_not_stored(shop: GraphDirectory, topology: str, tmp_path: Path) -> None:
     parts = partition_graph(shop, tmp_path / "parts", 2, "random", topology=topology)
     check_structure(tmp_path / "parts", [0, 1])
-    buys, bought, viewed = (
-        Relation(*BUYS),
-        Relation("item", "bought_by", "user"),
-        Relation("item", "viewed_by", "user"),
-    )
-    held_out = {
-        pair
-        for split in ("val", "test")
-        for links in [shop.links(split)]
-        for pair in zip(links.src.tolist(), links.dst.tolist(), strict=True)
-    }
-    topology_of_buys = shop.topology(buys)
-    dst = np.repeat(np.arange(25), np.diff(topology_of_buys.indptr))
-    all_pairs = list(zip(topology_of_buys.indices.tolist(), dst.tolist(), strict=True))
-    expected = sorted(pair for pair in all_pairs if pair not in held_out)
-    assert stored_pairs(parts, buys) == expected
-    assert stored_pairs(parts, bought) == sorted((v, u) for u, v in expected)
-    assert len(stored_pairs(parts, viewed)) == 300
-    assert parts.reverse_relations(buys) == [bought]
-    assert parts.schema.relations[buys].count == len(expected)
+    held_out, trained = set(link_pairs(shop, "val", "test")), set(link_pairs(shop, "train"))
+    all_pairs = pairs_of(shop.topology(BUYS), np.arange(40), np.arange(25))
+    expected = [pair for pair in all_pairs if pair not in held_out]
+    assert stored_pairs(parts, BUYS) == expected
+    assert stored_pairs(parts, BOUGHT) == sorted((v, u) for u, v in expected)
+    assert len(stored_pairs(parts, VIEWED)) == 300
+    assert parts.reverse_relations(BUYS) == [BOUGHT]
+    assert parts.schema.relations[BUYS].count == len(expected)
+    assert count_untrained(parts, BUYS) == sum(pair not in trained for pair in expected)
     # Links of all splits are there, and features of the edges that are stored stay theirs.
     for split in shop.schema.splits:
-        links, expected_links = parts.links(split), shop.links(split)
         for name in ("ids", "relations", "src", "dst"):
-            np.testing.assert_array_equal(getattr(links, name), getattr(expected_links, name))
+            links = getattr(parts.links(split), name)
+            np.testing.assert_array_equal(links, getattr(shop.links(split), name))
     for server in range(2):
-        rows = parts.edge_features(buys, server)
+        rows, edges = parts.edge_features(BUYS, server), parts.topology(BUYS, server)
         assert rows is not None
-        buys_topology = parts.topology(buys, server)
         stored = parts.stored("item", server)
-        first, last = buys_topology.indptr[[stored.first, stored.stop]]
-        np.testing.assert_array_equal(rows[:, 0], buys_topology.edge_ids[first:last])
-    degrees = np.bincount([v for _, v in expected], minlength=25)
-    np.testing.assert_array_equal(
-        parts.topology(buys).in_degrees, degrees[parts.original_ids("item")]
-    )
+        own_rows = edges.rows(np.array([stored.first, stored.stop]))
+        first, last = edges.indptr[own_rows]
+        np.testing.assert_array_equal(rows[:, 0], edges.edge_ids[first:last])
+    degrees = np.bincount([v for _, v in expected], minlength=25)[parts.original_ids("item")]
+    np.testing.assert_array_equal(parts.topology(BUYS).in_degrees, degrees)
 
 
 def test_training_roots_are_where_links_end(shop: GraphDirectory) -> None:
@@ -112,14 +106,7 @@ def test_a_symmetric_relation_is_its_own_reverse(tmp_path: Path) -> None:
     parts = partition_graph(graph, tmp_path / "parts", 1)
     (relation,) = graph.schema.target_relations
     assert parts.reverse_relations(relation) == [relation]
-    links = {name: parts.links(name) for name in ("train", "val", "test")}
-    pairs_by_split = {
-        name: {
-            frozenset(pair)
-            for pair in zip(split_links.src.tolist(), split_links.dst.tolist(), strict=True)
-        }
-        for name, split_links in links.items()
-    }
     # Both directions of a pair are in the same split.
-    assert not pairs_by_split["train"] & (pairs_by_split["val"] | pairs_by_split["test"])
-    assert {frozenset(pair) for pair in stored_pairs(parts, relation)} == pairs_by_split["train"]
+    trained = set(map(frozenset, link_pairs(parts, "train")))
+    assert not trained & set(map(frozenset, link_pairs(parts, "val", "test")))
+    assert set(map(frozenset, stored_pairs(parts, relation))) == trained

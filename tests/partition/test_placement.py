@@ -1,4 +1,4 @@
-"""Which rank owns which node: every function of a placement must follow one rule."""
+"""Where nodes and ids are: homes on servers, owners among ranks, and indices in arrays."""
 
 from __future__ import annotations
 
@@ -10,82 +10,108 @@ from hypothesis import strategies as st
 from hopper.errors import GraphError
 from hopper.partition import PartitionBook
 from hopper.partition.id_index import Index
-from hopper.partition.placement import ByLocality, Dealing, Placement, RoundRobin
+from hopper.partition.placement import Placement
 
-without_deadline = settings(deadline=None, max_examples=60)
+PAPERS = {"paper": [0, 2, 5]}
+
+
+def test_homes_step_over_servers_without_nodes() -> None:
+    book = PartitionBook(4, {"paper": [0, 2, 2, 5, 5], "venue": [0, 0, 0, 0, 0]})
+    assert book.home("paper", np.arange(5)).tolist() == [0, 0, 2, 2, 2]
+    assert [book.range("paper", server) for server in range(4)] == [(0, 2), (2, 2), (2, 5), (5, 5)]
+    assert book.total("paper") == 5
+    assert book.home("venue", np.empty(0, np.int64)).size == 0
+    assert book.home("paper", np.arange(5)).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("node_type", "node", "text"),
+    [
+        ("paper", -1, r"global id -1 of node type 'paper'.*\[0, 5\)"),
+        ("paper", 5, r"global id 5 of node type 'paper'.*\[0, 5\)"),
+        ("author", 0, "unknown node type 'author', expected one of: paper"),
+    ],
+)
+def test_what_does_not_exist_is_named(node_type: str, node: int, text: str) -> None:
+    book = PartitionBook(2, PAPERS)
+    for find in (book.home, Placement(book, 2).rank_of, Placement(book, 2).place_of):
+        with pytest.raises(GraphError, match=text):
+            find(node_type, np.array([0, node]))
+    with pytest.raises(GraphError, match="server 2 of 2 does not exist"):
+        book.range("paper", 2)
+
+
+@pytest.mark.parametrize("offsets", [[0, 2], [1, 2, 3], [0, 3, 2], [[0, 1, 2]]])
+def test_unusable_offsets_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(GraphError, match=r"field 'offsets\.paper'"):
+        PartitionBook(2, {"paper": offsets})
 
 
 @st.composite
-def placements(draw: st.DrawFn, *, even: bool = False) -> Placement:
+def placements(draw: st.DrawFn) -> Placement:
     counts = draw(st.lists(st.integers(0, 20), min_size=1, max_size=4))
     offsets, ranks = [0, *np.cumsum(counts).tolist()], draw(st.integers(1, 4))
-    book = PartitionBook(len(counts), {"a": offsets})
-    dealings: list[Dealing] = [RoundRobin()]
-    if not even:
-        rank = st.integers(0, ranks - 1)
-        ranks_of_nodes = draw(st.lists(rank, min_size=offsets[-1], max_size=offsets[-1]))
-        dealings.append(ByLocality(book, {"a": np.array(ranks_of_nodes, np.uint16)}))
-    return Placement(book, ranks, draw(st.sampled_from(dealings)))
+    owners, ranks_of = st.lists(st.integers(0, ranks - 1), min_size=offsets[-1]), None
+    if draw(st.booleans()):
+        ranks_of = {"a": np.array(draw(owners)[: offsets[-1]], np.uint16)}
+    return Placement(PartitionBook(len(counts), {"a": offsets}), ranks, ranks_of)
 
 
-@without_deadline
-@given(placements())
-def test_every_node_has_one_rank_on_its_server(placement: Placement) -> None:
-    all_nodes = np.arange(placement.book.total("a"))
-    owners = placement.rank_of("a", all_nodes)
-    assert (owners // placement.ranks_per_server == placement.book.home("a", all_nodes)).all()
-    for rank in range(placement.world):
-        own_nodes = placement.owned("a", rank)
-        assert own_nodes.tolist() == np.flatnonzero(owners == rank).tolist()
-        assert placement.place_of("a", own_nodes).tolist() == list(range(own_nodes.size))
-
-
-@without_deadline
-@given(placements(even=True))
-def test_shares_of_a_server_are_even(placement: Placement) -> None:
-    shares = [placement.owned("a", rank).size for rank in range(placement.world)]
-    for server in range(placement.book.servers):
-        first = server * placement.ranks_per_server
-        server_shares = shares[first : first + placement.ranks_per_server]
-        assert max(server_shares) - min(server_shares) <= 1
-
-
-@without_deadline
+@settings(deadline=None, max_examples=60)
 @given(placements(), st.integers(0, 99))
-def test_the_owner_of_a_node_does_not_depend_on_the_others(placement: Placement, seed: int) -> None:
-    all_nodes = np.arange(placement.book.total("a"))
-    half = np.random.default_rng(seed).permutation(all_nodes)[: all_nodes.size // 2]
-    assert (placement.rank_of("a", half) == placement.rank_of("a", all_nodes)[half]).all()
-
-
-@without_deadline
-@given(placements(), st.integers(0, 99))
-def test_nodes_are_dealt_to_their_owners_and_found_again(placement: Placement, seed: int) -> None:
-    all_nodes = np.arange(placement.book.total("a"))
-    half = np.sort(np.random.default_rng(seed).permutation(all_nodes)[: all_nodes.size // 2])
+def test_all_of_a_placement_follows_one_rule(placement: Placement, seed: int) -> None:
+    book, ranks = placement.book, placement.ranks_per_server
+    nodes = np.arange(book.total("a"))
+    owners = placement.rank_of("a", nodes)
+    assert (owners // ranks == book.home("a", nodes)).all()
+    shares = [placement.owned("a", rank) for rank in range(placement.world)]
+    for rank, share in enumerate(shares):
+        assert share.tolist() == np.flatnonzero(owners == rank).tolist()
+        assert placement.place_of("a", share).tolist() == list(range(share.size))
+    if placement.dealing == "in turn":
+        sizes = np.array([share.size for share in shares]).reshape(-1, ranks)
+        assert (np.ptp(sizes, axis=1) <= 1).all()
+    # The owner of a node does not depend on the others, which are found again.
+    half = np.sort(np.random.default_rng(seed).permutation(nodes)[: nodes.size // 2])
+    assert (placement.rank_of("a", half) == owners[half]).all()
     dealt = placement.deal("a", half)
-    assert sorted(dealt.nodes.tolist()) == half.tolist()
     assert dealt.counts == [part.size for part in dealt.parts()]
     for rank, part in enumerate(dealt.parts()):
         assert part.tolist() == dealt.of(rank).tolist() == sorted(part.tolist())
-        assert (placement.rank_of("a", part) == rank).all()
+        assert (owners[part] == rank).all()
     assert (dealt.nodes[Index(dealt.nodes).find(half)] == half).all()
 
 
-def test_tables_may_have_other_servers() -> None:
-    placement = Placement(PartitionBook(2, {"a": [0, 4, 8]}), 2)
-    tables = placement.of_tables({"a under b": np.array([0, 0, 8])})
-    assert tables.rank_of("a under b", np.arange(8)).tolist() == [2, 3] * 4
-    with pytest.raises(GraphError, match="tables of learnable rows: unknown node type 'a'"):
-        tables.rank_of("a", np.arange(2))
-
-
-def test_tables_of_no_nodes_are_dealt_in_turn() -> None:
-    book = PartitionBook(1, {"a": [0, 4]})
-    dealing = ByLocality(book, {"a": np.array([1, 1, 0, 1], np.uint16)})
-    placement = Placement(book, 2, dealing)
+def test_tables_have_servers_of_their_own_and_are_dealt_in_turn() -> None:
+    ranks_of = {"a": np.array([1, 1, 0, 1], np.uint16)}
+    placement = Placement(PartitionBook(1, {"a": [0, 4]}), 2, ranks_of)
     assert placement.rank_of("a", np.arange(4)).tolist() == [1, 1, 0, 1]
     tables = placement.of_tables({"a under b": np.array([0, 4])})
     assert tables.rank_of("a under b", np.arange(4)).tolist() == [0, 1, 0, 1]
     assert tables.place_of("a under b", np.arange(4)).tolist() == [0, 0, 1, 1]
     assert tables.owned("a under b", 1).tolist() == [1, 3]
+    two_servers = Placement(PartitionBook(2, {"a": [0, 4, 8]}), 2)
+    tables = two_servers.of_tables({"a under b": np.array([0, 0, 8])})
+    assert tables.rank_of("a under b", np.arange(8)).tolist() == [2, 3] * 4
+    with pytest.raises(GraphError, match="tables of learnable rows: unknown node type 'a'"):
+        tables.rank_of("a", np.arange(2))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 50, 9000])
+@pytest.mark.parametrize("spread", [1, 3, 10_000_000])
+def test_ids_are_found_in_any_order(size: int, spread: int) -> None:
+    generator = np.random.default_rng(size)
+    # Half of the ids lie densely at one end, as those of a server's popular nodes may.
+    values = np.concatenate((np.arange(size), generator.integers(0, size * spread, size) + size))
+    ascending = np.unique(values) + 17
+    for ids in (ascending, generator.permutation(ascending)):
+        places = generator.integers(0, max(1, ids.size), 2 * size)
+        assert np.array_equal(Index(ids).find(ids[places]), places)
+
+
+@pytest.mark.parametrize("missing_id", [2, 6, 11])
+def test_a_missing_id_is_an_error(missing_id: int) -> None:
+    with pytest.raises(IndexError, match="1 of 2 ids are not among 3"):
+        Index(np.array([5, 7, 10])).find(np.array([7, missing_id]))
+    with pytest.raises(IndexError, match="1 of 1 ids are not among 0"):
+        Index(np.empty(0, np.int64)).find(np.array([missing_id]))

@@ -22,19 +22,22 @@ def two_levels(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> PartitionedGraph:
     """Six communities over two servers and two ranks each."""
-    out = tmp_path_factory.mktemp("two-levels") / request.param
-    return partition_graph(
-        community_graph, out, 2, request.param, backend=BACKEND, ranks_per_server=2
-    )
+    out, how = tmp_path_factory.mktemp("two-levels") / "parts", request.param
+    return partition_graph(community_graph, out, 2, how, backend=BACKEND, ranks_per_server=2)
 
 
-def _count_between_ranks(graph: PartitionedGraph, placement: Placement) -> int:
+def owners_of(graph: PartitionedGraph) -> np.ndarray:
+    """Return the rank of each node of the target type, by global id."""
+    target = graph.schema.target_type()
+    return graph.placement(2).rank_of(target, np.arange(graph.book.total(target)))
+
+
+def count_between_ranks(graph: PartitionedGraph, placement: Placement) -> int:
     """Count the edges whose ends are on different ranks of one server."""
     count = 0
     for relation in graph.relations:
         edges = graph.topology(relation)
-        places = np.arange(edges.indices.size)
-        rows = np.searchsorted(edges.indptr, places, side="right") - 1
+        rows = np.repeat(np.arange(edges.indptr.size - 1), np.diff(edges.indptr))
         owners = placement.rank_of(relation.dst, rows)
         sources = placement.rank_of(relation.src, edges.indices)
         count += int(((owners != sources) & (owners // 2 == sources // 2)).sum())
@@ -49,24 +52,17 @@ def test_ranks_follow_locality_and_servers_are_the_same(
     for name in two_levels.schema.node_types:
         np.testing.assert_array_equal(two_levels.global_ids(name), one_level.global_ids(name))
     by_locality, in_turn = two_levels.placement(2), one_level.placement(2)
-    assert (by_locality.dealing.name, in_turn.dealing.name) == ("by locality", "in turn")
-    assert _count_between_ranks(two_levels, by_locality) < 0.7 * _count_between_ranks(
-        one_level, in_turn
-    )
-
-
-def test_another_number_of_ranks_is_dealt_in_turn(two_levels: PartitionedGraph) -> None:
-    assert [two_levels.placement(ranks).dealing.name for ranks in (1, 2, 3)] == [
-        *("in turn", "by locality", "in turn")
-    ]
+    assert (by_locality.dealing, in_turn.dealing) == ("by locality", "in turn")
+    # Another number of ranks is dealt in turn.
+    assert {two_levels.placement(ranks).dealing for ranks in (1, 3)} == {"in turn"}
+    between = count_between_ranks(two_levels, by_locality)
+    assert between < 0.7 * count_between_ranks(one_level, in_turn)
 
 
 def test_training_nodes_and_nodes_are_balanced_over_a_servers_ranks(
     two_levels: PartitionedGraph,
 ) -> None:
-    target = two_levels.schema.target_type()
-    all_nodes = np.arange(two_levels.book.total(target))
-    owners = two_levels.placement(2).rank_of(target, all_nodes)
+    owners, target = owners_of(two_levels), two_levels.schema.target_type()
     roots = training_roots(two_levels)[two_levels.original_ids(target)]
     for weights in (roots, np.ones_like(roots)):
         shares = np.bincount(owners, weights=weights, minlength=4).reshape(2, 2)
@@ -74,13 +70,12 @@ def test_training_nodes_and_nodes_are_balanced_over_a_servers_ranks(
 
 
 def test_described_shares_equal_the_placement_and_add_up(two_levels: PartitionedGraph) -> None:
-    shares, target = two_levels.description["shares"], two_levels.schema.target_type()
-    owners = two_levels.placement(2).rank_of(target, np.arange(two_levels.book.total(target)))
-    of_ranks, of_servers = shares["ranks"], shares["servers"]
+    owners, target = owners_of(two_levels), two_levels.schema.target_type()
+    of_servers, of_ranks = (two_levels.description["shares"][key] for key in ("servers", "ranks"))
     assert of_ranks["nodes"][target] == np.bincount(owners, minlength=4).tolist()
-    for split in two_levels.schema.splits:
+    for split, counts in of_ranks["splits"].items():
         split_owners = owners[two_levels.global_ids(target)[two_levels.split(split)]]
-        assert of_ranks["splits"][split] == np.bincount(split_owners, minlength=4).tolist()
+        assert counts == np.bincount(split_owners, minlength=4).tolist()
     edges = np.zeros(4, np.int64)
     for relation in two_levels.relations:
         np.add.at(edges, owners, np.diff(two_levels.topology(relation).indptr))
@@ -94,10 +89,8 @@ def test_described_shares_equal_the_placement_and_add_up(two_levels: Partitioned
 
 
 def test_typed_graphs_with_empty_types(library: GraphDirectory) -> None:
-    out = library.path.parent / "levels"
-    graph = partition_graph(
-        library, out, 2, backend=BACKEND, ranks_per_server=3, topology="partitioned"
-    )
+    how = {"backend": BACKEND, "ranks_per_server": 3, "topology": "partitioned"}
+    graph = partition_graph(library, library.path.parent / "levels", 2, **how)
     placement = graph.placement(3)
     for name, kind in graph.schema.node_types.items():
         nodes_by_rank = [placement.owned(name, rank) for rank in range(placement.world)]

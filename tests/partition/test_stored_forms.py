@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server.row_form import ROW_FORMS
+from cache_server.feature_codec import CODECS
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
@@ -43,7 +43,7 @@ def test_rows_are_stored_in_the_requested_form(
     parts = divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
     for node_type, name in (("paper", "int8"), ("author", "bfloat16")):
         assert parts.schema.node_types[node_type].feature_dtype == name
-        expected = ROW_FORMS[name].encode(np.asarray(small.features(node_type)))
+        expected = CODECS[name].encode(np.asarray(small.features(node_type)))
         for server in range(2):
             stored = parts.stored(node_type, server)
             original_ids = parts.original_ids(node_type)[stored.first : stored.stop]
@@ -64,7 +64,7 @@ def test_the_rounding_error_is_measured_and_printed(
     assert main(arguments) == 0
     schema = PartitionedGraph.open(out).schema
     rows = np.asarray(small.features("paper"), np.float64)
-    form = ROW_FORMS["int8"]
+    form = CODECS["int8"]
     errors = np.abs(form.decode(form.encode(rows.astype(np.float32))) - rows).max(1)
     error = schema.node_types["paper"].feature_error
     assert error is not None
@@ -79,32 +79,24 @@ def test_the_rounding_error_is_measured_and_printed(
     assert "feature_error" not in node_types["author"]
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "text"),
-    [
-        (["int4"], "expected one of float32, float16, bfloat16, int8, given 'int4'"),
-        (["book=int8"], r"expected a table of features \(author, paper\), given 'book'"),
-        (["int8", "float16"], "expected one a table, given int8, float16"),
-        (["paper=int8", "paper=float16"], "expected one a table"),
-    ],
-)
-def test_bad_forms_are_refused(
-    dtypes: list[str], text: str, small: GraphDirectory, tmp_path: Path
-) -> None:
-    for method in ("random", "meta"):
+BAD_FORMS = {
+    "int4": "expected one of float32, float16, bfloat16, int8, given 'int4'",
+    "book=int8": r"expected a table of features \(author, paper\), given 'book'",
+    "int8 float16": "expected one a table, given int8, float16",
+    "paper=int8 paper=float16": "expected one a table",
+}
+
+
+@pytest.mark.parametrize("method", ["random", "meta"])
+def test_bad_forms_are_refused(method: str, small: GraphDirectory, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    for dtypes, text in BAD_FORMS.items():
         with pytest.raises(RequestError, match=f"--feature-dtype: {text}"):
-            divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
-    assert not (tmp_path / "parts").exists()
-
-
-def test_one_scale_a_row_cannot_be_divided_by_dimension(
-    small: GraphDirectory, tmp_path: Path
-) -> None:
+            divide_graph(small, out, 2, method, feature_dtypes=dtypes.split())
+    by_dimension = {"features": "by-dimension", "feature_dtypes": ["author=int8"]}
     with pytest.raises(RequestError, match=r"by-dimension .* int8 rows of 'author' have one scale"):
-        partition_graph(
-            small, tmp_path / "parts", 2, "random", features="by-dimension",
-            feature_dtypes=["author=int8"],
-        )  # fmt: skip
+        partition_graph(small, out, 2, "random", **by_dimension)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 from hopper.errors import RequestError
-from hopper.graph.importers.check_tables import check_tables
-from hopper.graph.importers.convert import ImportOptions, write_tables
-from hopper.graph.importers.database import Watcher
 from hopper.graph.importers.splits import RandomSplit
 from hopper.graph.importers.tables import GraphTables
+from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.publish import refuse_occupied
+from hopper.phases import Progress
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
 _READERS: Final = {
@@ -29,8 +28,6 @@ __all__ = [
     "GraphTables",
     "ImportOptions",
     "RandomSplit",
-    "Watcher",
-    "check_tables",
     "import_graph",
     "write_tables",
 ]
@@ -44,7 +41,8 @@ def import_graph(
     *,
     name: str | None = None,
     root: str | Path = "dataset",
-    watcher: Watcher | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[str]:
     """Import a graph into a new graph directory.
 
@@ -55,7 +53,8 @@ def import_graph(
         file).
     name: name of the graph; None = the source's name for it.
     root: folder in which the ogb library keeps its downloads.
-    watcher: is told the memory and disk space that tables will take, and their progress.
+    progress: shows the progress of an import of tables.
+    tell: is called with a line on the memory and disk space that tables will take.
 
     Returns
     -------
@@ -76,22 +75,15 @@ def import_graph(
     if kind in ("csv", "parquet"):
         from hopper.graph.importers.table_folder import import_folder
 
-        suffix: Literal["csv", "parquet"] = "csv" if kind == "csv" else "parquet"
-        return import_folder(
-            *(Path(source), suffix, Path(out), import_options),
-            name=name,
-            watcher=watcher or Watcher(),
-        )
+        suffix: Any = kind
+        of_tables = (Path(source), suffix, Path(out), import_options)
+        return import_folder(*of_tables, name=name, progress=progress, tell=tell)
     if kind == "ogb":
         from hopper.graph.importers.ogb import read_ogb
 
         tables = read_ogb(source, Path(root))
     else:
         module, function = _READERS[kind]
-        read: Callable[[Path], GraphTables] = getattr(
-            import_module(f"{__name__}.{module}"), function
-        )
-        tables = read(Path(source))
+        tables = getattr(import_module(f"{__name__}.{module}"), function)(Path(source))
     tables.name = name or tables.name
-    check_tables(tables)
     return write_tables(tables, out, import_options)

@@ -1,4 +1,4 @@
-"""Make a graph from arrays in memory."""
+"""Make tables of arrays, tensors and lists: of those that libraries hold, and of a user's own."""
 
 from __future__ import annotations
 
@@ -9,33 +9,175 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.read_arrays import (
-    as_array,
-    as_texts,
-    join_tasks,
-    number_texts,
-    read_ends,
-    read_features,
-    read_labels,
-    read_times,
-    read_weights,
-)
-from hopper.graph.importers.tables import (
-    GraphTables,
-    Table,
-    array_features,
-    choose_target,
-    count_nodes,
-)
+from hopper.graph.importers.source_files import first_line
+from hopper.graph.importers.tables import GraphTables, Table, array_features, count_nodes
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
 NODE: Final = "node"
 """Name of the only node type."""
-_EDGES: Final = (NODE, "edge", NODE)
+EDGES: Final = Relation(NODE, "edge", NODE)
+"""The only relation."""
+_MASK: Final = "_mask"
+_MOST_CLASSES: Final = 1 << 24
+"""Limit for one of several tasks, because their classes are stored in float32."""
 _WHERE: Final = "from_arrays"
 
 Triple = tuple[str, str, str]
+_Read = tuple[Labels, NDArray[Any]]
+
+
+def as_array(value: Any, where: str) -> NDArray[Any]:
+    """Convert a tensor, an array or a list to a numpy array."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            # NumPy has no bfloat16.
+            value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
+        array = np.asarray(value)
+    # Libraries raise many kinds of errors for sparse and other tensors.
+    except Exception as error:
+        raise GraphError(
+            f"{where}: expected a dense tensor or an array: {first_line(error)}"
+        ) from error
+    if array.dtype == object:
+        raise GraphError(f"{where}: expected a tensor or an array, given {type(value).__name__}")
+    return array
+
+
+def read_edges(ends: Any, where: str) -> Table:
+    """Return the table of edges whose ends are [2, edges] integers, sources first."""
+    ends = as_array(ends, where)
+    if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
+        raise GraphError(
+            f"{where}: expected integers of shape [2, edges], sources first, given {ends.dtype} of "
+            f"shape {list(ends.shape)}"
+        )
+    if ends.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+        ends = ends.astype(np.int64)
+    return Table(ends.shape[1], ends[0], ends[1])
+
+
+def set_column(table: Table, column: str, value: Any, where: str) -> None:
+    """Convert a value to a table's ``features``, ``labels``, ``times`` or ``weights``.
+
+    Features are [n, d], the others [n] or [n, 1]; dates become seconds since 1970. None is none.
+    """
+    if value is None:
+        return
+    if column == "labels":
+        table.labels, table.classes = read_labels(value, where)
+        return
+    values = as_array(value, where)
+    if column == "features":
+        values = values[:, np.newaxis] if values.ndim == 1 else values
+        if values.ndim != 2:
+            raise GraphError(f"{where}: expected shape [n, d], given {list(values.shape)}")
+        table.features = array_features(values)
+        return
+    values = _drop_column(values)
+    given = f"given {values.dtype} of shape {list(values.shape)}"
+    if column == "weights":
+        if values.ndim != 1 or values.dtype.kind not in "fiub":
+            raise GraphError(f"{where}: expected numbers of shape [edges], {given}")
+        table.weights = values.astype(np.float32)
+        return
+    if values.dtype.kind == "f" and (np.isfinite(values) & (values == np.trunc(values))).all():
+        # Integers become floats in a table that has floats in other columns.
+        values = values.astype(np.int64)
+    if values.dtype.kind == "M":
+        if np.isnat(values).any():
+            raise GraphError(f"{where}: of {int(np.isnat(values).argmax())}: expected a date")
+        values = values.astype("datetime64[s]").astype(np.int64)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise GraphError(f"{where}: expected integers (of any unit) or dates, one each, {given}")
+    table.times = values.astype(np.int64)
+
+
+def read_labels(value: Any, where: str) -> tuple[_Read, dict[str, list[str]]]:
+    """Read labels; return them, and names of classes by task.
+
+    Integers of shape [n] or [n, 1] are classes (negative = unlabelled), and so are texts, which are
+    numbered in sorted order (None or "" = unlabelled). Integers or booleans of shape [n, c] are
+    multi-hot. Floats are float labels. A mapping has such labels by task.
+    """
+    if isinstance(value, Mapping):
+        read = {str(task): read_labels(of, f"{where}: {task}") for task, of in value.items()}
+        classes = {task: names[""] for task, (_, names) in read.items() if names}
+        return join_tasks({task: labels for task, (labels, _) in read.items()}, where), classes
+    texts = _as_texts(value)
+    if texts is not None:
+        names = sorted({text for text in texts if text})
+        number = {name: place for place, name in enumerate(names)}
+        classes_of = np.array([number[text] if text else -1 for text in texts], np.int64)
+        labels = Labels("class", max(1, len(names)))
+        return (labels, classes_of), {"": names} if names else {}
+    values = _drop_column(as_array(value, where))
+    if values.ndim not in (1, 2):
+        raise GraphError(f"{where}: expected labels [n] or [n, c], given {list(values.shape)}")
+    width = 1 if values.ndim == 1 else int(values.shape[1])
+    if np.issubdtype(values.dtype, np.floating):
+        return (Labels("float", width), values.astype(np.float32)), {}
+    if not (np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_):
+        raise GraphError(f"{where}: expected integer or float labels, given {values.dtype}")
+    if values.ndim == 2:
+        if values.size and (values.min() < 0 or values.max() > 1):
+            raise GraphError(f"{where}: expected multi-hot labels of 0 and 1")
+        return (Labels("multi_hot", width), values.astype(np.uint8)), {}
+    numbers = np.maximum(values.astype(np.int64), -1)
+    return (Labels("class", max(1, int(numbers.max(initial=0)) + 1)), numbers), {}
+
+
+def join_tasks(tasks: Mapping[str, _Read], where: str) -> _Read:
+    """Put the labels of several tasks side by side."""
+    lengths = {name: len(values) for name, (_, values) in tasks.items()}
+    if len(set(lengths.values())) > 1:
+        raise GraphError(f"{where}: expected as many labels of every task, given {lengths}")
+    for name, (labels, _) in tasks.items():
+        check_name(name, "task", where)
+        if labels.kind == "class" and labels.classes > _MOST_CLASSES:
+            raise GraphError(
+                f"{where}: task {name}: expected at most {_MOST_CLASSES:,} classes, given "
+                f"{labels.classes:,}"
+            )
+    columns = [v if v.ndim == 2 else v[:, np.newaxis] for _, v in tasks.values()]
+    joined = np.concatenate(columns, 1, dtype=np.float32)
+    by_task = tuple((name, labels) for name, (labels, _) in tasks.items())
+    return Labels("tasks", sum(labels.classes for _, labels in by_task), by_task), joined
+
+
+def describe_classes(names: Sequence[str]) -> str:
+    """Describe which numbers classes got, for a note."""
+    first_classes = ", ".join(f"{number} = {name}" for number, name in enumerate(names[:10]))
+    return f"{len(names)} classes, in order of text: {first_classes}{', ...' * bool(names[10:])}"
+
+
+def take_data(
+    table: Table,
+    data: dict[str, Any],
+    keys: Mapping[str, str],
+    where: str,
+    owner: object,
+    notes: list[str],
+) -> None:
+    """Take a table's columns, by the keys that a library has for them, and the masks
+    ``<split>_mask`` out of the data of its nodes or edges; note what is left."""
+    for column, key in keys.items():
+        set_column(table, column, data.pop(key, None), f"{where}: {key} of {owner}")
+    for key in [key for key in data if key.endswith(_MASK)]:
+        mask = as_array(data.pop(key), f"{where}: {key} of {owner}")
+        if mask.ndim == 2:
+            notes.append(f"{key} of {owner}: the first of {mask.shape[1]} splits was taken")
+            mask = mask[:, 0]
+        if mask.shape != (table.count,) or (mask.size and not np.isin(mask, (0, 1)).all()):
+            raise GraphError(
+                f"{where}: {key} of {owner}: expected a mask of 0 and 1 of shape [{table.count}], "
+                f"given {mask.dtype} of shape {list(mask.shape)}"
+            )
+        table.splits = {**(table.splits or {}), key.removesuffix(_MASK): np.flatnonzero(mask)}
+    unread = sorted(key for key in data if not key.startswith("_"))
+    if unread:
+        notes.append(f"data of {owner} left out: {', '.join(unread)}")
 
 
 def tables_from_arrays(
@@ -52,30 +194,32 @@ def tables_from_arrays(
 ) -> GraphTables:
     """Convert the arguments of :meth:`hopper.GraphDirectory.from_arrays`."""
     tables = GraphTables(name, "arrays")
-    for triple, ends in _by_key(edges, _EDGES).items():
-        field = f"{_WHERE}: edges of {'/'.join(triple)}"
-        tables.edges[_relation(triple)] = read_ends(as_array(ends, field), field)
-    for key, rows in _by_key(features, NODE).items():
-        field = f"{_WHERE}: features of {key}"
-        array = as_array(rows, field)
-        if array.ndim != 2:
-            raise GraphError(f"{field}: expected shape [n, d], given {list(array.shape)}")
-        _table(tables, key).features = array_features(array)
-    for key, rows in _by_key(edge_features, _EDGES).items():
-        field = f"{_WHERE}: edge features of {_relation(key)}"
-        _table(tables, key).features = read_features(as_array(rows, field), field)
-    for key, weights in _by_key(edge_weights, _EDGES).items():
-        field = f"{_WHERE}: weights of {_relation(key)}"
-        _table(tables, key).weights = read_weights(as_array(weights, field), field)
-    for key, values in _by_key(labels, NODE).items():
-        _add_labels(_table(tables, key), values, f"{_WHERE}: labels of {_owner(key)}")
-    for key, values in _by_key(times, NODE).items():
-        field = f"{_WHERE}: times of {_owner(key)}"
-        is_dates = np.asarray(values).dtype.kind == "M"
-        array = np.asarray(values) if is_dates else as_array(values, field)
-        _table(tables, key).times = read_times(array, field)
+    for triple, ends in _by_key(edges, EDGES).items():
+        relation = _relation(triple)
+        tables.edges[relation] = read_edges(ends, f"{_WHERE}: edges of {relation}")
+    for what, column, only, values in (
+        ("features", "features", NODE, features),
+        ("edge features", "features", EDGES, edge_features),
+        ("weights", "weights", EDGES, edge_weights),
+        ("labels", "labels", NODE, labels),
+        ("times", "times", NODE, times),
+    ):
+        for key, value in _by_key(values, only).items():
+            owner = key if isinstance(key, str) else _relation(key)
+            if isinstance(owner, Relation):
+                _check_known(owner, tables, f"{_WHERE}: {what}")
+            table = tables.all.get(owner) or tables.nodes.setdefault(str(owner), Table(-1))
+            set_column(table, column, value, f"{_WHERE}: {what} of {owner}")
     _count(tables, _by_key(counts, NODE))
-    _set_target(tables, target)
+    if not target:
+        tables.choose_target(_WHERE)
+    elif isinstance(target, str):
+        tables.targets = (target,)
+    else:
+        triples: Sequence[Any] = [target] if isinstance(target[0], str) else target
+        tables.targets = tuple(_relation(triple) for triple in triples)
+        for relation in tables.target_relations:
+            _check_known(relation, tables, f"{_WHERE}: target")
     roots = sum(table.count for table in tables.target_tables)
     tables.divide_splits({
         check_name(split, "split", _WHERE): _read_split(ids, roots, f"{_WHERE}: split {split}")
@@ -84,26 +228,11 @@ def tables_from_arrays(
     return tables
 
 
-def _by_key(values: Any, only: Any) -> Mapping[Any, Any]:
+def _by_key(values: Any, only: Labelled) -> Mapping[Any, Any]:
     """Return values by node type or relation; a value by itself is that of the only one."""
     if isinstance(values, Mapping):
         return {key: value for key, value in values.items() if value is not None}
     return {} if values is None else {only: values}
-
-
-def _table(tables: GraphTables, key: str | Triple) -> Table:
-    """Return the table of a node type, which is made where it is missing, or of a relation."""
-    owner = _owner(key)
-    if isinstance(owner, str):
-        return tables.nodes.setdefault(owner, Table(-1))
-    if owner not in tables.edges:
-        names = ", ".join(map(str, tables.edges))
-        raise GraphError(f"{_WHERE}: {owner}: expected a relation of {names}")
-    return tables.edges[owner]
-
-
-def _owner(key: str | Triple) -> Labelled:
-    return key if isinstance(key, str) else _relation(key)
 
 
 def _relation(triple: Triple) -> Relation:
@@ -114,22 +243,10 @@ def _relation(triple: Triple) -> Relation:
     return Relation(*(check_name(part, "relation", _WHERE) for part in triple))
 
 
-def _add_labels(table: Table, values: ArrayLike | Mapping[str, ArrayLike], where: str) -> None:
-    if not isinstance(values, Mapping):
-        table.labels, names = _read_labels(values, where)
-        table.classes = {"": names} if names else {}
-        return
-    tasks = {str(task): _read_labels(of, f"{where}: {task}") for task, of in values.items()}
-    table.labels = join_tasks({task: read for task, (read, _) in tasks.items()}, where)
-    table.classes = {task: names for task, (_, names) in tasks.items() if names}
-
-
-def _read_labels(values: ArrayLike, where: str) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
-    """Read labels; return them, and the names of classes that are given as texts."""
-    texts = as_texts(values)
-    if texts is not None:
-        return number_texts(texts)
-    return read_labels(as_array(values, where), where), []
+def _check_known(relation: Relation, tables: GraphTables, where: str) -> None:
+    if relation not in tables.edges:
+        known = ", ".join(map(str, tables.edges))
+        raise GraphError(f"{where}: expected a relation of {known}, given {relation}")
 
 
 def _read_split(ids: ArrayLike, roots: int, where: str) -> NDArray[Any]:
@@ -150,30 +267,27 @@ def _count(tables: GraphTables, counts: Mapping[str, int]) -> None:
     types = {end for relation in tables.edges for end in (relation.src, relation.dst)}
     found = {name: tables.nodes.get(name) or Table(-1) for name in sorted(types | {*tables.nodes})}
     for name, table in found.items():
+        columns = (table.labels and table.labels[1], table.times)
+        lengths = [len(values) for values in columns if values is not None]
         if table.features is not None:
-            table.count = table.features.shape[0]
-        elif table.labels is not None:
-            table.count = len(table.labels[1])
-        elif table.times is not None:
-            table.count = len(table.times)
-        else:
-            table.count = count_nodes(tables, name)
-        table.count = counts.get(check_name(name, "node type", _WHERE), table.count)
+            lengths = [table.features.shape[0]]
+        rows = lengths[0] if lengths else count_nodes(tables, name)
+        table.count = counts.get(check_name(name, "node type", _WHERE), rows)
     tables.nodes = found
 
 
-def _set_target(tables: GraphTables, target: str | Triple | Sequence[Triple]) -> None:
-    """Set what is predicted: a node type, one relation or several, or the only candidate."""
-    if not target:
-        choose_target(tables, _WHERE)
-    elif isinstance(target, str):
-        tables.targets = (target,)
-    else:
-        triples: Sequence[Any] = [target] if isinstance(target[0], str) else target
-        tables.targets = tuple(_relation(triple) for triple in triples)
-        for relation in tables.targets:
-            if relation not in tables.edges:
-                known = ", ".join(map(str, tables.edges))
-                raise GraphError(
-                    f"{_WHERE}: target: expected a relation of {known}, given {relation}"
-                )
+def _as_texts(values: Any) -> list[str | None] | None:
+    """Convert an array or a list to texts, None where there is none; None if it holds others."""
+    array: NDArray[Any] = np.empty(0) if hasattr(values, "detach") else np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "UOT":
+        return None
+    # pandas has NaN for a missing text.
+    texts = [
+        None if text is None or text == "" or text != text else text for text in array.tolist()
+    ]
+    return texts if all(text is None or isinstance(text, str) for text in texts) else None
+
+
+def _drop_column(values: NDArray[Any]) -> NDArray[Any]:
+    """Turn a single column [n, 1] into a vector."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values

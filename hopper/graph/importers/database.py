@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.array_file import iter_pieces, name_in_errors
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.publish import folder_beside
-from hopper.phases import Phases, Progress, Silent
+from hopper.phases import Phases
 
 _BATCH: Final = 1 << 19
 """Rows that pass between the database and this process at once."""
@@ -36,20 +35,6 @@ _LEAST: Final = 128 << 20
 """Fewest bytes that the database works with, and that each of its threads should have."""
 _IN_MEMORY: Final = 1 << 20
 """Bytes that an array may have before it gets a file."""
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Is told of an import of tables while it runs.
-
-    Attributes
-    ----------
-    progress: shows the progress.
-    tell: is called with the memory and disk that it may take, a line of text.
-    """
-
-    progress: Progress = field(default_factory=Silent)
-    tell: Callable[[str], None] = lambda text: None
 
 
 class DatabaseError(GraphError):
@@ -85,10 +70,10 @@ class Database:
         """Close the database's files."""
         self._connection.close()
 
-    def fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def fetch(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query, and return its few rows."""
         # The connection is in use until the result is fetched, even an empty one.
-        return list(self._connection.execute(query, values or None).fetchall())
+        return list(self._connection.execute(query).fetchall())
 
     def new_name(self, prefix: str) -> str:
         """Return a name for a table or a type that nothing has yet."""
@@ -150,11 +135,19 @@ class Database:
     def reserve(self, nbytes: int, what: str) -> Iterator[None]:
         """Take memory from the database within a ``with`` block."""
         self.require(nbytes + int(_LEAST / _OVER), what)
+        self.release()
         self._bound_memory(self.memory - nbytes)
         try:
             yield
         finally:
             self._bound_memory(self.memory)
+
+    def release(self) -> None:
+        """Give back the memory of what was read of tables, which are on disk."""
+        # A lower limit for a moment evicts it. It would stay as long as the limit has room for it.
+        with suppress(self._errors):
+            self._bound_memory(min(int(_LEAST / _OVER), self.memory))
+        self._bound_memory(self.memory)
 
     def _bound_memory(self, nbytes: int) -> None:
         self.fetch(f"SET memory_limit = '{int(nbytes * _OVER) >> 10}KiB'")
@@ -177,19 +170,19 @@ class Database:
             raise DatabaseError(f"{what}: {first_line(error)}") from error
 
 
-def default_limit() -> int:
-    """Return half of the available memory, in bytes."""
-    return available_memory() // 2
-
-
 @contextmanager
 def open_database(
     out: Path, limit: int | None = None, phases: Phases | None = None
 ) -> Iterator[Database]:
-    """Open a database beside ``out``, and remove it at the end."""
+    """Open a database beside ``out``, and remove it at the end.
+
+    Parameters
+    ----------
+    limit: bytes that the process may take; None = half of the available memory.
+    """
     reserved = int(psutil.Process().memory_info().rss) + _BLOCKS
     least = int(_LEAST / _OVER) + reserved
-    bound = max(default_limit(), least) if limit is None else limit
+    bound = max(available_memory() // 2, least) if limit is None else limit
     if bound < least:
         raise RequestError(
             f"--memory-limit: expected at least {least / 2**20:.0f}M, given {bound / 2**20:.0f}M"

@@ -1,9 +1,4 @@
-"""Import a graph that DGL has saved with ``dgl.save_graphs``.
-
-This reads the data ``feat``, ``label`` and ``time`` of nodes and edges, ``weight`` of edges, and
-boolean masks ``<split>_mask`` on nodes or on the edges of one relation. A note names other data,
-which are left out.
-"""
+"""Import a graph that DGL has saved with ``dgl.save_graphs``; docs/howto/import.md says what."""
 
 from __future__ import annotations
 
@@ -12,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError, RequestError, cannot_import
-from hopper.graph.importers.read_arrays import fill_table, take_masks
+from hopper.graph.importers.arrays import take_data
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import GraphTables, Table, choose_target, read_relation
+from hopper.graph.importers.tables import GraphTables, Table, read_relation
 from hopper.graph.layout import safe_name
 
 _MARKS: Final = ("inner_node", "inner_edge")
@@ -43,34 +38,23 @@ def read_dgl(file: Path) -> GraphTables:
 
 def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
     """Convert a ``DGLGraph`` of one or more node types and relations."""
-    _refuse_part(graph, where)
-    tables = GraphTables(name, f"DGL graph {Path(where).name}")
-    for node_type in graph.ntypes:
-        table = tables.nodes[safe_name(node_type)] = Table(int(graph.num_nodes(node_type)))
-        data = dict(graph.nodes[node_type].data)
-        fill_table(table, data, _KEYS, where, node_type)
-        take_masks(table, data, where, node_type, tables.notes)
-    for triple in graph.canonical_etypes:
-        relation = read_relation(triple, tables.edges, where)
-        src, dst = (ids.cpu().numpy() for ids in graph.edges(etype=triple, order="eid"))
-        table = tables.edges[relation] = Table(src.size, src, dst)
-        data = dict(graph.edges[triple].data)
-        fill_table(table, data, _KEYS | {"weights": "weight"}, where, str(relation))
-        take_masks(table, data, where, str(relation), tables.notes)
-    choose_target(tables, where)
-    return tables
-
-
-def _refuse_part(graph: Any, where: str) -> None:
-    """Refuse a part that ``dgl.distributed.partition_graph`` wrote: it has nodes of other parts."""
-    data = [
-        *(graph.nodes[n].data for n in graph.ntypes),
-        *(graph.edges[e].data for e in graph.canonical_etypes),
-    ]
-    marks = sorted({key for frame in data for key in frame if key in _MARKS})
+    nodes = {node_type: dict(graph.nodes[node_type].data) for node_type in graph.ntypes}
+    edges = {triple: dict(graph.edges[triple].data) for triple in graph.canonical_etypes}
+    marks = sorted({key for data in (nodes | edges).values() for key in data if key in _MARKS})
     if marks:
         raise GraphError(
             f"{where}: expected a whole graph, given one part of a graph that DistDGL divided (it "
             f"has {', '.join(marks)}), with copies of nodes of other parts; import the graph that "
             "was divided, saved by dgl.save_graphs before dgl.distributed.partition_graph"
         )
+    tables = GraphTables(name, f"DGL graph {Path(where).name}")
+    for node_type, data in nodes.items():
+        table = tables.nodes[safe_name(node_type)] = Table(int(graph.num_nodes(node_type)))
+        take_data(table, data, _KEYS, where, node_type, tables.notes)
+    for triple, data in edges.items():
+        relation = read_relation(triple, tables.edges, where)
+        src, dst = (ids.cpu().numpy() for ids in graph.edges(etype=triple, order="eid"))
+        table = tables.edges[relation] = Table(src.size, src, dst)
+        take_data(table, data, _KEYS | {"weights": "weight"}, where, relation, tables.notes)
+    tables.choose_target(where)
+    return tables

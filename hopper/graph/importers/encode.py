@@ -19,13 +19,20 @@ _SAMPLE: Final = 1 << 14
 
 
 class Moments:
-    """The numbers of some columns so far, without those that are missing: [columns] each."""
+    """The numbers of some columns so far, without those that are missing: [numbers] each.
 
-    def __init__(self, places: NDArray[np.int64]) -> None:
-        self._places, columns = places, places.size
-        self.count = np.zeros(columns, np.int64)
-        self.mean, self._squares = np.zeros(columns), np.zeros(columns)
-        self.min, self.max = np.full(columns, np.inf), np.full(columns, -np.inf)
+    Of a matrix, a sample of its rows is measured where they are written.
+    """
+
+    def __init__(self, columns: Sequence[FeatureColumn], rows: int = 0) -> None:
+        self._columns = columns
+        is_number = [not column.categories for column in columns for _ in range(column.width)]
+        self._places = np.flatnonzero(is_number)
+        self._step = max(1, rows // _SAMPLE) if any(not column.name for column in columns) else 1
+        numbers = self._places.size
+        self.count = np.zeros(numbers, np.int64)
+        self.mean, self._squares = np.zeros(numbers), np.zeros(numbers)
+        self.min, self.max = np.full(numbers, np.inf), np.full(numbers, -np.inf)
 
     @property
     def std(self) -> NDArray[np.float64]:
@@ -48,57 +55,29 @@ class Moments:
             self.min = np.minimum(self.min, np.where(known, piece, np.inf).min(0, initial=np.inf))
             self.max = np.maximum(self.max, np.where(known, piece, -np.inf).max(0, initial=-np.inf))
 
+    def add_sample(self, rows: NDArray[Any]) -> None:
+        """Count rows, or of a matrix some of them."""
+        self.add(rows[:: self._step])
 
-class Measure:
-    """Measures numbers of columns as they are written: of a matrix, a sample of its rows."""
-
-    def __init__(self, columns: Sequence[FeatureColumn], rows: int) -> None:
-        self._columns, self._moments = columns, Moments(_places_of_numbers(columns))
-        is_matrix = any(not column.name for column in columns)
-        self._step = max(1, rows // _SAMPLE) if is_matrix else 1
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Measure rows, [n, features], as they are written."""
-        self._moments.add(rows[:: self._step])
-
-    def finish(self) -> list[FeatureColumn]:
+    def describe(self) -> list[FeatureColumn]:
         """Return the columns with their ranges; none where nothing is to be said of a matrix."""
-        found, taken, measured = self._moments, 0, list[FeatureColumn]()
-        statistics = (found.min, found.max, found.mean, found.std)
+        first, described = 0, list[FeatureColumn]()
+        statistics = (self.min, self.max, self.mean, self.std)
         for column in self._columns:
             if column.categories:
-                measured.append(column)
+                described.append(column)
                 continue
             ranges = [
-                ColumnRange(at - taken, *(float(f"{values[at]:.6g}") for values in statistics))
-                for at in range(taken, taken + column.numbers)
-                if found.count[at]
+                ColumnRange(at - first, *(float(f"{values[at]:.6g}") for values in statistics))
+                for at in range(first, first + column.numbers)
+                if self.count[at]
             ]
             if column.numbers > 1 or not column.name:
                 ranges = [one for one in ranges if one.is_wide]
-            measured.append(replace(column, ranges=tuple(ranges)))
-            taken += column.numbers
-        trivial = [FeatureColumn("", numbers=column.numbers) for column in measured]
-        return [] if measured == trivial else measured
-
-
-def _apply(features: Features, columns: Sequence[FeatureColumn]) -> Features:
-    """Return features whose numbers are filled and scaled as their columns say."""
-    fill, offset = _vector(columns, "fill", np.nan), _vector(columns, "offset", 0.0)
-    divisor = _vector(columns, "divisor", 1.0)
-    log = np.array([column.scale == "log" for column in columns for _ in range(column.width)])
-    dtype = features.dtype if features.dtype.kind == "f" else np.dtype(np.float32)
-
-    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
-        for start, rows in features.chunks():
-            encoded = np.empty(rows.shape, dtype)
-            for first, piece in _pieces(rows):
-                values = np.where(np.isnan(piece), fill, piece)
-                values[:, log] = np.copysign(np.log1p(np.abs(values[:, log])), values[:, log])
-                encoded[first : first + len(piece)] = (values - offset) / divisor
-            yield start, encoded
-
-    return Features(features.shape, dtype, chunks)
+            described.append(replace(column, ranges=tuple(ranges)))
+            first += column.numbers
+        trivial = [FeatureColumn("", numbers=column.numbers) for column in described]
+        return [] if described == trivial else described
 
 
 def encode(
@@ -110,14 +89,8 @@ def encode(
 ) -> tuple[Features, list[FeatureColumn], int]:
     """Fill and scale the numbers of a table's columns; columns that have a rule keep it.
 
-    Parameters
-    ----------
-    scale, missing: rules as in :class:`FeatureColumn`; "" = none.
-    rows: rows that scales are fitted on, ascending; None = all.
-
-    Returns
-    -------
-    The table, its columns with what was fitted, and how many missing numbers were filled.
+    Scales are fitted on some ascending rows, or on all. Returns the table, its columns with what
+    was fitted, and how many missing numbers were filled.
     """
     encoded, filled = list(columns), 0
     if table.dtype.kind == "f" and (missing or any(column.missing for column in columns)):
@@ -143,6 +116,25 @@ def encode(
     return _apply(table, encoded) if is_changed else table, encoded, filled
 
 
+def _apply(features: Features, columns: Sequence[FeatureColumn]) -> Features:
+    """Return features whose numbers are filled and scaled as their columns say."""
+    fill, offset = _vector(columns, "fill", np.nan), _vector(columns, "offset", 0.0)
+    divisor = _vector(columns, "divisor", 1.0)
+    log = np.array([column.scale == "log" for column in columns for _ in range(column.width)])
+    dtype = features.dtype if features.dtype.kind == "f" else np.dtype(np.float32)
+
+    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+        for start, rows in features.chunks():
+            encoded = np.empty(rows.shape, dtype)
+            for first, piece in _pieces(rows):
+                values = np.where(np.isnan(piece), fill, piece)
+                values[:, log] = np.copysign(np.log1p(np.abs(values[:, log])), values[:, log])
+                encoded[first : first + len(piece)] = (values - offset) / divisor
+            yield start, encoded
+
+    return Features(features.shape, dtype, chunks)
+
+
 def _fit(
     columns: Sequence[FeatureColumn], fitted: Sequence[NDArray[np.float64]], change: Any
 ) -> list[FeatureColumn]:
@@ -160,7 +152,7 @@ def _measure(
     table: Features, columns: Sequence[FeatureColumn], rows: NDArray[np.int64] | None
 ) -> Moments:
     """Read a table once, and measure the numbers of some rows."""
-    found = Moments(_places_of_numbers(columns))
+    found = Moments(columns)
     for start, chunk in table.chunks():
         part: slice | NDArray[np.int64] = slice(None)
         if rows is not None:
@@ -168,12 +160,6 @@ def _measure(
             part = rows[first:stop] - start
         found.add(chunk[part])
     return found
-
-
-def _places_of_numbers(columns: Sequence[FeatureColumn]) -> NDArray[np.int64]:
-    """Return the columns of features that hold numbers, not categories."""
-    is_number = [not column.categories for column in columns for _ in range(column.width)]
-    return np.flatnonzero(is_number)
 
 
 def _vector(columns: Sequence[FeatureColumn], field: str, default: float) -> NDArray[np.float64]:

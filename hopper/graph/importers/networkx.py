@@ -1,16 +1,12 @@
-"""Import a graph of NetworkX, or a GraphML file.
+"""Import a graph of NetworkX, or a GraphML file; docs/howto/import.md names the attributes.
 
-Attributes of nodes are ``features`` (a list of numbers, as long for every node), ``label`` (an
-integer, or a text; texts are numbered in sorted order), ``split`` (a split's name) and ``time`` (an
-integer). Without ``features``, other numbers become one column each, in order of name. Attributes
-of edges are ``weight``, ``label``, ``split`` and ``time``; other numbers become edge features. If
-only edges have labels, they are predicted. A note names attributes that are left out. Nodes are
-numbered in the graph's order, and their names are stored with the graph.
+Nodes are numbered in the graph's order, and their names are stored with the graph. If only edges
+have labels, they are predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
@@ -18,19 +14,15 @@ from typing import Any, Final
 import numpy as np
 
 from hopper.errors import GraphError
-from hopper.graph.importers.read_arrays import (
-    describe_classes,
-    number_texts,
-    read_labels,
-    read_weights,
-)
+from hopper.graph.importers.arrays import EDGES, NODE, describe_classes, read_edges, set_column
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import Features, GraphTables, Table, array_features
-from hopper.graph.schema import Relation
+from hopper.graph.importers.tables import GraphTables, Table
 
-_NODE: Final = "node"
-_EDGES: Final = Relation(_NODE, "edge", _NODE)
 _FEATURES, _LABEL, _SPLIT, _WEIGHT, _TIME = "features", "label", "split", "weight", "time"
+_Data = Sequence[dict[str, Any]]
+"""The attributes of each node or edge."""
+_KINDS: Final = {Integral: (np.int64, -1), Real: (np.float32, np.nan)}
+"""The dtype of labels, and what stands for a missing one."""
 
 
 def read_graphml(file: Path) -> GraphTables:
@@ -48,34 +40,29 @@ def read_graphml(file: Path) -> GraphTables:
 
 def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
     """Convert a ``networkx`` graph of one node type; an undirected edge becomes two."""
-    ids = {node: number for number, node in enumerate(graph)}
+    number = {node: row for row, node in enumerate(graph)}
     tables = GraphTables(name, f"NetworkX graph {Path(where).name}")
-    pairs = [(ids[src], ids[dst]) for src, dst in graph.edges()]
-    data = [dict(attributes) for _, _, attributes in graph.edges(data=True)]
+    edges = [(number[src], number[dst], dict(data)) for src, dst, data in graph.edges(data=True)]
     if not graph.is_directed():
         # A self-loop is its own reverse.
-        reverses = [(edge, (dst, src)) for edge, (src, dst) in enumerate(pairs) if src != dst]
-        data += [dict(data[edge]) for edge, _ in reverses]
-        pairs += [pair for _, pair in reverses]
-    ends = np.array(pairs, np.int64).reshape(-1, 2)
-    edges = Table(len(ends), ends[:, 0].copy(), ends[:, 1].copy())
-    edge_splits = _take_columns(edges, data, f"{where}: edge", tables.notes)
-    weights = [attributes.pop(_WEIGHT, None) for attributes in data]
+        edges += [(dst, src, dict(data)) for src, dst, data in edges if src != dst]
+    ends = np.array([edge[:2] for edge in edges], np.int64).reshape(-1, 2)
+    edge_table = tables.edges[EDGES] = read_edges(ends.T.copy(), f"{where}: edges")
+    node_table = tables.nodes[NODE] = Table(len(number))
+    edge_data, node_data = [data for *_, data in edges], [dict(graph.nodes[n]) for n in number]
+    weights = [data.pop(_WEIGHT, None) for data in edge_data]
     if any(weight is not None for weight in weights):
         # In NetworkX, an edge without a weight has the weight 1.
         filled = [1.0 if weight is None else weight for weight in weights]
-        edges.weights = read_weights(np.asarray(filled), f"{where}: {_WEIGHT} of edges")
-    edges.features = _read_numbers(data, f"{where}: edge", tables.notes)
-    node_data = [dict(graph.nodes[node]) for node in ids]
-    nodes = Table(len(ids))
-    node_splits = _take_columns(nodes, node_data, where, tables.notes)
-    nodes.features = _take_features(node_data, where, tables.notes)
-    if any(node != number for node, number in ids.items()):
-        nodes.names = [str(node) for node in ids]
-    tables.nodes[_NODE], tables.edges[_EDGES] = nodes, edges
-    of_edges = edges.labels is not None and nodes.labels is None
-    target, splits = (edges, edge_splits) if of_edges else (nodes, node_splits)
-    tables.targets = (_EDGES if of_edges else _NODE,)
+        set_column(edge_table, "weights", filled, f"{where}: {_WEIGHT} of edges")
+    edge_splits = _take_columns(edge_table, edge_data, f"{where}: edge", tables.notes)
+    rows = [data.pop(_FEATURES, None) for data in node_data]
+    node_splits = _take_columns(node_table, node_data, f"{where}: node", tables.notes, rows)
+    if any(node != row for node, row in number.items()):
+        node_table.names = [str(node) for node in number]
+    of_edges = edge_table.labels is not None and node_table.labels is None
+    tables.targets = (EDGES if of_edges else NODE,)
+    target, splits = (edge_table, edge_splits) if of_edges else (node_table, node_splits)
     target.splits = {
         split: np.array([row for row, name in enumerate(splits) if str(name) == split], np.int64)
         for split in sorted({str(name) for name in splits if name not in (None, "")})
@@ -84,61 +71,37 @@ def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
 
 
 def _take_columns(
-    table: Table, data: Sequence[dict[str, Any]], where: str, notes: list[str]
+    table: Table, data: _Data, where: str, notes: list[str], rows: Sequence[Any] = ()
 ) -> list[Any]:
-    """Take labels, splits and times out of attributes, and return the splits.
+    """Take labels, times and features out of attributes, and return the splits.
 
-    All nodes or edges must have a time, or none is taken.
+    All nodes or edges must have a time, or none is taken. Without rows of features, attributes that
+    are numbers everywhere become one column each; a note names the others.
     """
-    labels = [attributes.pop(_LABEL, None) for attributes in data]
+    labels: Any = [attributes.pop(_LABEL, None) for attributes in data]
     known = [label for label in labels if label is not None]
-    if known and all(isinstance(label, str) for label in known):
-        table.labels, table.classes[""] = number_texts(labels)
-        notes.append(f"{where}: {_LABEL}: {describe_classes(table.classes[''])}")
-    elif known:
-        if not all(isinstance(label, Real) for label in known):
-            kinds = sorted({type(label).__name__ for label in known})
+    if known and not all(isinstance(label, str) for label in known):
+        kinds = [kind for kind in _KINDS if all(isinstance(label, kind) for label in known)]
+        if not kinds:
+            given = ", ".join(sorted({type(label).__name__ for label in known}))
             raise GraphError(
-                f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
+                f"{where} {_LABEL}: expected integers, numbers or texts, given {given}"
             )
-        is_class = all(isinstance(label, Integral) for label in known)
-        dtype, missing = (np.int64, -1) if is_class else (np.float32, np.nan)
-        values = np.array([missing if label is None else label for label in labels], dtype)
-        table.labels = read_labels(values, f"{where}: {_LABEL}")
+        dtype, missing = _KINDS[kinds[0]]
+        labels = np.array([missing if label is None else label for label in labels], dtype)
+    set_column(table, "labels", labels if known else None, f"{where} {_LABEL}")
+    if table.classes:
+        notes.append(f"{where} {_LABEL}: {describe_classes(table.classes[''])}")
     splits = [attributes.pop(_SPLIT, None) for attributes in data]
     if data and all(isinstance(attributes.get(_TIME), Integral) for attributes in data):
-        table.times = np.array([attributes.pop(_TIME) for attributes in data], np.int64)
-    return splits
-
-
-def _take_features(
-    nodes: Sequence[dict[str, Any]], where: str, notes: list[str]
-) -> Features | None:
-    rows = [attributes.pop(_FEATURES, None) for attributes in nodes]
-    if all(row is None for row in rows):
-        return _read_numbers(nodes, f"{where}: node", notes)
-    _read_numbers(nodes, f"{where}: node", notes, wanted=False)
-    rows = [row if hasattr(row, "__len__") else None for row in rows]
-    width = next((len(row) for row in rows if row is not None), 0)
-    for node, row in enumerate(rows):
-        if row is None or len(row) != width:
-            text = "nothing" if row is None else f"{len(row)} numbers"
-            raise GraphError(
-                f"{where}: {_FEATURES} of node {node}: expected {width} numbers, as others have, "
-                f"given {text}"
-            )
-    return array_features(np.array(rows, np.float32))
-
-
-def _read_numbers(
-    data: Sequence[Mapping[str, Any]], where: str, notes: list[str], *, wanted: bool = True
-) -> Features | None:
-    """Return attributes that are numbers everywhere, a column each; a note names the others."""
+        times = [attributes.pop(_TIME) for attributes in data]
+        set_column(table, "times", np.array(times, np.int64), f"{where} {_TIME}")
+    has_rows = any(row is not None for row in rows)
     names = sorted({name for attributes in data for name in attributes})
     numeric = [
         name
         for name in names
-        if wanted and all(isinstance(attributes.get(name), Real) for attributes in data)
+        if not has_rows and all(isinstance(attributes.get(name), Real) for attributes in data)
     ]
     left_out = [name for name in names if name not in numeric]
     if left_out:
@@ -146,5 +109,17 @@ def _read_numbers(
             f"{where} attributes left out: {', '.join(left_out)} (no number, or not there "
             "everywhere)"
         )
-    rows = [[attributes[name] for name in numeric] for attributes in data]
-    return array_features(np.array(rows, np.float32)) if numeric else None
+    if has_rows:
+        lengths = [len(row) if hasattr(row, "__len__") else None for row in rows]
+        width = next((length for length in lengths if length is not None), 0)
+        for row, length in enumerate(lengths):
+            if length != width:
+                raise GraphError(
+                    f"{where} {row}: {_FEATURES}: expected {width} numbers, as others have, given "
+                    f"{'nothing' if length is None else length}"
+                )
+    elif numeric:
+        rows = [[attributes[name] for name in numeric] for attributes in data]
+    if has_rows or numeric:
+        set_column(table, "features", np.array(rows, np.float32), f"{where} {_FEATURES}")
+    return splits

@@ -5,29 +5,22 @@ The file is specified in docs/howto/import.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError
-from hopper.graph.importers.read_arrays import (
-    read_ends,
-    read_labels,
-    read_times,
-    read_weights,
-)
+from hopper.graph.importers.arrays import read_edges, set_column
 from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
 from hopper.graph.importers.tables import GraphTables, Table, array_features, read_relation
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
+from hopper.graph.schema import Labels
 
 _MOST_CLASSES: Final = 2**31
-_READERS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
-    "label_file": ("labels", read_labels),
-    "weight_file": ("weights", read_weights),
-    "time_file": ("times", read_times),
-}
-"""The column of a table that a file has, and its reader."""
+_OF_NODES: Final = {"feat_file": "features", "time_file": "times"}
+_OF_EDGES: Final = {"label_file": "labels", "weight_file": "weights", "time_file": "times"}
+"""The column of a table that a field names the file of."""
 
 
 def read_npy(source: Path) -> GraphTables:
@@ -41,25 +34,34 @@ def read_npy(source: Path) -> GraphTables:
     )
     for name, entry in node_types.items():
         place = f"{where}: node_types.{name}"
-        table = Table(_field(entry, "count", int, place))
-        tables.nodes[safe_name(name)] = table
-        if entry.get("feat_file") is not None:
-            table.features = array_features(
-                _load_features(_find(source, entry, "feat_file", place))
-            )
-        _add_columns(table, source, entry, ("time_file",), name, place)
+        table = tables.nodes[safe_name(name)] = Table(_field(entry, "count", int, place))
+        _add_columns(table, source, entry, _OF_NODES, name, place)
     if len(tables.nodes) != len(node_types):
         raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
     for index, entry in enumerate(_field(meta, "edge_types", list, where)):
-        _add_edges(tables, source, entry, where, f"{where}: edge_types[{index}]")
+        place = f"{where}: edge_types[{index}]"
+        triple = [_field(entry, key, str, place) for key in ("src", "rel", "dst")]
+        relation = read_relation(triple, tables.edges, where)
+        file, what = _find(source, entry, "file", place), f"edges of {relation}"
+        table = tables.edges[relation] = read_edges(load_npy(file, what), f"{file}: {what}")
+        if "count" in entry and entry["count"] != table.count:
+            raise GraphError(
+                f"{file}: {what}: expected {entry['count']} edges, as meta.json says, given "
+                f"{table.count}"
+            )
+        _add_columns(table, source, entry, _OF_EDGES, relation, place)
     labelled = _optional(meta, "labels", where)
     for name in labelled:
-        file = _find(source, labelled, name, f"{where}: labels")
         if safe_name(name) not in tables.nodes:
             raise GraphError(f"{where}: labels.{name}: expected one of the node types")
-        classes = _read_classes(meta, where) if safe_name(name) == target else None
-        labels = read_labels(load_npy(file, f"labels of {name}"), str(file), classes)
-        tables.nodes[safe_name(name)].labels = labels
+        table, place = tables.nodes[safe_name(name)], f"{where}: labels"
+        _add_columns(table, source, labelled, {name: "labels"}, name, place)
+        classes = meta.get("num_classes")
+        if classes is not None and safe_name(name) == target:
+            if not 0 < _field(meta, "num_classes", int, where) < _MOST_CLASSES:
+                raise GraphError(f"{where}: num_classes: expected 1 to 2**31 - 1, given {classes}")
+            if table.labels is not None and table.labels[0].kind == "class":
+                table.labels = Labels("class", classes), table.labels[1]
     splits = {}
     for name, entry in _optional(meta, "splits", where).items():
         file = _find(source, entry, "file", f"{where}: splits.{name}")
@@ -68,30 +70,20 @@ def read_npy(source: Path) -> GraphTables:
     return tables
 
 
-def _add_edges(tables: GraphTables, source: Path, entry: Any, where: str, place: str) -> None:
-    """Add the table of an entry of ``edge_types``."""
-    triple = [_field(entry, key, str, place) for key in ("src", "rel", "dst")]
-    relation = read_relation(triple, tables.edges, where)
-    file = _find(source, entry, "file", place)
-    what = f"edges of {relation}"
-    table = tables.edges[relation] = read_ends(load_npy(file, what), f"{file}: {what}")
-    if "count" in entry and entry["count"] != table.count:
-        raise GraphError(
-            f"{file}: {what}: expected {entry['count']} edges, as meta.json says, given "
-            f"{table.count}"
-        )
-    _add_columns(table, source, entry, tuple(_READERS), str(relation), place)
-
-
 def _add_columns(
-    table: Table, source: Path, entry: Any, keys: tuple[str, ...], owner: str, place: str
+    table: Table, source: Path, fields: Any, columns: Mapping[str, str], owner: object, place: str
 ) -> None:
-    """Read the files of labels, weights and times that an entry names."""
-    for key in keys:
-        if entry.get(key) is not None:
-            column, read = _READERS[key]
-            file = _find(source, entry, key, place)
-            setattr(table, column, read(load_npy(file, f"{column} of {owner}"), str(file)))
+    """Read the columns of a table whose files some fields name."""
+    for key, column in columns.items():
+        if fields.get(key) is None:
+            continue
+        file = _find(source, fields, key, place)
+        if column != "features":
+            set_column(table, column, load_npy(file, f"{column} of {owner}"), str(file))
+        elif file.suffix == ".npz":
+            table.features = array_features(load_csr(file, column))
+        else:
+            set_column(table, column, load_npy(file, column, "r"), f"{file}: {column}")
 
 
 def _find(source: Path, fields: Any, key: str, where: str) -> Path:
@@ -104,15 +96,6 @@ def _optional(meta: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _read_classes(meta: dict[str, Any], where: str) -> int | None:
-    if meta.get("num_classes") is None:
-        return None
-    classes: int = _field(meta, "num_classes", int, where)
-    if not 0 < classes < _MOST_CLASSES:
-        raise GraphError(f"{where}: num_classes: expected 1 to 2**31 - 1, given {classes}")
-    return classes
-
-
 def _field(fields: Any, key: str, expected: type, where: str) -> Any:
     """Return the value of a field, which must be of the expected type."""
     if not isinstance(fields, dict) or key not in fields:
@@ -122,13 +105,3 @@ def _field(fields: Any, key: str, expected: type, where: str) -> Any:
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         raise GraphError(f"{where}: {key}: expected {expected.__name__}, given {value!r:.200}")
     return value
-
-
-def _load_features(file: Path) -> Any:
-    """Map a .npy file, or load the CSR matrix of a .npz file."""
-    if file.suffix == ".npz":
-        return load_csr(file, "features")
-    features = load_npy(file, "features", mmap_mode="r")
-    if features.ndim != 2:
-        raise GraphError(f"{file}: features: expected shape [n, d], given {list(features.shape)}")
-    return features

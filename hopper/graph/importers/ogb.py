@@ -1,31 +1,40 @@
 """Import node property prediction graphs of the Open Graph Benchmark through its library.
 
-Hu et al., "Open Graph Benchmark: Datasets for Machine Learning on Graphs", NeurIPS 2020.
+Hu et al., "Open Graph Benchmark: Datasets for Machine Learning on Graphs", NeurIPS 2020. The
+library saves dictionaries of NumPy arrays with ``torch.save``, in a protocol that torch's
+restricted reader does not know. The reader here builds arrays and their containers, calls nothing
+that a file names, and refuses a file that names anything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle  # a closed reader: it calls nothing that a file names
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError, cannot_import
-from hopper.graph.importers.read_arrays import read_ends, read_labels
-from hopper.graph.importers.tables import (
-    Features,
-    GraphTables,
-    Table,
-    array_features,
-    read_relation,
-)
+from hopper.graph.importers.arrays import EDGES, NODE, read_edges, set_column
+from hopper.graph.importers.source_files import first_line
+from hopper.graph.importers.tables import GraphTables, Table, read_relation
 from hopper.graph.layout import safe_name
-from hopper.graph.schema import Labels
 
-_SPLIT_NAMES = {"valid": "val"}
-_NODE, _EDGES = "node", ("node", "edge", "node")
+_SPLIT_NAMES: Final = {"valid": "val"}
+_RECONSTRUCT: Final = np.empty(0).__reduce__()[0]
+# numpy 1 and numpy 2 pickle arrays under different names.
+_KNOWN: Final[dict[tuple[str, str], Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("collections", "OrderedDict"): OrderedDict,
+}
 
 
 def read_ogb(name: str, root: Path) -> GraphTables:
@@ -34,9 +43,6 @@ def read_ogb(name: str, root: Path) -> GraphTables:
         from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
         raise RequestError(cannot_import("import ogb", "ogb", error)) from error
-    # Imported here: it imports torch.
-    from hopper.graph.importers.array_pickle import load_arrays_only
-
     try:
         with load_arrays_only():
             dataset = NodePropPredDataset(name=name, root=str(root))
@@ -50,29 +56,68 @@ def read_ogb(name: str, root: Path) -> GraphTables:
     return tables_from_ogb(name, graph, labels, splits)
 
 
+@contextmanager
+def load_arrays_only() -> Iterator[None]:
+    """Let ``torch.load`` build nothing but tensors, arrays and their containers meanwhile."""
+    import torch
+
+    load = torch.load
+
+    def load_arrays(file: str | Path, *_arguments: Any, **_keywords: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Detected pickle protocol")
+                return load(file, weights_only=True)
+        except pickle.UnpicklingError:
+            # The pickle holds NumPy's arrays.
+            pass
+        except (OSError, RuntimeError, EOFError) as error:
+            raise GraphError(f"{file}: cannot be read: {first_line(error)}") from error
+        try:
+            with zipfile.ZipFile(file) as archive, _open_pickle(archive) as stream:
+                return _ArrayUnpickler(stream).load()
+        except (pickle.UnpicklingError, OSError, KeyError, zipfile.BadZipFile, ValueError) as error:
+            raise GraphError(
+                f"{file}: expected arrays and nothing else: {first_line(error)}"
+            ) from error
+
+    # A type checker refuses the assignment of another function, but not ``setattr``.
+    setattr(torch, "load", load_arrays)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(torch, "load", load)  # noqa: B010
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array")
+        return _KNOWN[module, name]
+
+
+def _open_pickle(archive: zipfile.ZipFile) -> IO[bytes]:
+    [name] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+    return archive.open(name)
+
+
 def tables_from_ogb(
     name: str, graph: Mapping[str, Any], labels: Any, splits: Mapping[str, Any]
 ) -> GraphTables:
     """Convert the library's (graph, labels) pair and split dictionary.
 
-    Parameters
-    ----------
-    graph: ``edge_index`` int64 [2, edges], ``node_feat``, ``edge_feat`` and ``num_nodes`` of a
-        homogeneous graph. A heterogeneous graph has them by type or relation, in
-        ``edge_index_dict``, ``node_feat_dict``, ``edge_feat_dict`` and ``num_nodes_dict``.
-    labels: [n, c], or by node type. Several integer columns are multi-hot labels. One float column
-        of integers, with NaN for unlabelled nodes, holds classes.
-    splits: ids by split, or by split and node type; ``valid`` becomes ``val``.
+    A heterogeneous graph has labels and ids of splits by node type. Labels are [n, c]; one float
+    column of integers, with NaN for unlabelled nodes, holds classes.
     """
     where = f"ogb dataset {name}"
     if "edge_index_dict" not in graph:
         graph = {
-            "num_nodes_dict": {_NODE: _entry(graph, "num_nodes", where)},
-            "edge_index_dict": {_EDGES: _entry(graph, "edge_index", where)},
-            "node_feat_dict": {_NODE: graph.get("node_feat")},
-            "edge_feat_dict": {_EDGES: graph.get("edge_feat")},
+            "num_nodes_dict": {NODE: _entry(graph, "num_nodes", where)},
+            "edge_index_dict": {EDGES: _entry(graph, "edge_index", where)},
+            "node_feat_dict": {NODE: graph.get("node_feat")},
+            "edge_feat_dict": {EDGES: graph.get("edge_feat")},
         }
-        labels, splits = {_NODE: labels}, {key: {_NODE: ids} for key, ids in splits.items()}
+        labels, splits = {NODE: labels}, {key: {NODE: ids} for key, ids in splits.items()}
     targets = {node_type for ids in splits.values() for node_type in ids} or set(labels)
     if len(targets) != 1:
         raise GraphError(f"{where}: expected splits of one node type, given {sorted(targets)}")
@@ -80,35 +125,27 @@ def tables_from_ogb(
     tables = GraphTables(name, source, targets=(safe_name(next(iter(targets))),))
     features = {**(graph.get("node_feat_dict") or {}), **(graph.get("edge_feat_dict") or {})}
     for node_type, count in _entry(graph, "num_nodes_dict", where).items():
-        tables.nodes[safe_name(node_type)] = Table(
-            int(count), features=_features(features, node_type)
-        )
+        table = tables.nodes[safe_name(node_type)] = Table(int(count))
+        rows = features.get(node_type)
+        set_column(table, "features", rows, f"{where}: features of {node_type}")
     for triple, pairs in _entry(graph, "edge_index_dict", where).items():
         relation = read_relation(triple, tables.edges, where)
-        tables.edges[relation] = read_ends(np.asarray(pairs), f"{where}: edges of {relation}")
-        tables.edges[relation].features = _features(features, triple)
+        table = tables.edges[relation] = read_edges(pairs, f"{where}: edges of {relation}")
+        set_column(table, "features", features.get(triple), f"{where}: features of {relation}")
     for node_type, values in labels.items():
-        where_labels = f"{where}: labels of {node_type}"
-        read = _convert_labels(np.asarray(values), where_labels)
-        tables.nodes[safe_name(node_type)].labels = read
+        values = np.asarray(values)
+        is_column = values.ndim == 1 or values.shape[1] == 1
+        if is_column and np.issubdtype(values.dtype, np.floating):
+            filled = np.where(np.isnan(values), -1, values)
+            if np.array_equal(filled, np.floor(filled)):
+                values = filled.astype(np.int64)
+        table = tables.nodes[safe_name(node_type)]
+        set_column(table, "labels", values, f"{where}: labels of {node_type}")
     tables.divide_splits({
         _SPLIT_NAMES.get(key, key): np.asarray(next(iter(ids.values())))
         for key, ids in splits.items()
     })  # fmt: skip
     return tables
-
-
-def _features(features: Mapping[Any, Any], key: Any) -> Features | None:
-    return None if features.get(key) is None else array_features(features[key])
-
-
-def _convert_labels(values: NDArray[Any], where: str) -> tuple[Labels, NDArray[Any]]:
-    is_column = values.ndim == 1 or values.shape[1] == 1
-    if is_column and np.issubdtype(values.dtype, np.floating):
-        filled = np.where(np.isnan(values), -1, values)
-        if np.array_equal(filled, np.floor(filled)):
-            values = filled.astype(np.int64)
-    return read_labels(values, where)
 
 
 def _entry(graph: Mapping[str, Any], key: str, where: str) -> Any:

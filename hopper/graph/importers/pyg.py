@@ -1,35 +1,25 @@
 """Import a graph of PyTorch Geometric: a ``Data`` or ``HeteroData``, or a file that has one.
 
-This reads ``x``, ``y``, ``time``, ``edge_index``, ``edge_attr``, ``edge_weight``, ``edge_time`` (or
-``time`` of a relation), ``edge_label`` if it has a row for each edge, and boolean masks
-``<split>_mask`` on nodes or on the edges of one relation. A note names other attributes, which are
-left out. PyG itself is needed only to read files that hold its classes.
+docs/howto/import.md says what is read. PyG itself is needed only for files that hold its classes.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from hopper.errors import GraphError
-from hopper.graph.importers.read_arrays import as_array, fill_table, read_ends, take_masks
+from hopper.graph.importers.arrays import EDGES, NODE, as_array, read_edges, take_data
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import (
-    GraphTables,
-    Table,
-    choose_target,
-    count_nodes,
-    read_relation,
-)
+from hopper.graph.importers.tables import GraphTables, Table, count_nodes, read_relation
 from hopper.graph.layout import safe_name
 
 _GLOBAL: Final = "_global_store"
-_NODE, _EDGE = "node", "edge"
 _PLAIN_CLASSES: Final = {
     "data": ("Data", "DataEdgeAttr", "DataTensorAttr"),
     "hetero_data": ("HeteroData",),
@@ -41,11 +31,7 @@ _PER_EDGE: Final = (
 
 
 def read_pyg(file: Path) -> GraphTables:
-    """Read a graph that ``torch.save`` wrote, without executing anything in the file.
-
-    The file holds a ``Data``, a ``HeteroData``, the result of ``to_dict()`` of either, or the
-    dataset of one graph that PyG keeps as ``processed/data.pt``.
-    """
+    """Read a graph or a dataset of one that ``torch.save`` wrote, without executing anything."""
     require_file(file, "saved graph")
     try:
         content = _load(file)
@@ -60,10 +46,7 @@ def read_pyg(file: Path) -> GraphTables:
 
 
 def _load(file: Path) -> Any:
-    """Load what ``torch.save`` wrote.
-
-    Importing PyG takes seconds, so it is imported only for files that name its classes.
-    """
+    """Load what ``torch.save`` wrote; PyG is imported only for files that name its classes."""
     import torch
 
     try:
@@ -93,10 +76,7 @@ def _explain_refusal(error: Exception) -> str:
 
 
 def _plain_classes() -> list[Any]:
-    """Return PyG's classes that only hold attributes, if it is installed.
-
-    torch makes their objects and sets the attributes, and executes nothing.
-    """
+    """Return PyG's classes of which torch only sets attributes, if it is installed."""
     if importlib.util.find_spec("torch_geometric") is None:
         return []
     classes = []
@@ -107,22 +87,17 @@ def _plain_classes() -> list[Any]:
 
 
 def _only_graph(dataset: tuple[Any, ...], file: Path) -> Any:
-    """Return the only graph of a saved dataset, which has data, bounds of each graph, and its
-    class."""
+    """Return the only graph of a saved dataset: its data, bounds of each graph, and its class."""
     slices = dataset[1] if len(dataset) > 1 else None
-    if not slices:
-        return dataset[0]
-    counts = {len(bounds) - 1 for bounds in _leaves(slices) if hasattr(bounds, "__len__")}
+    counts = {len(bounds) - 1 for bounds in _leaves(slices or {}) if hasattr(bounds, "__len__")}
     if counts - {1}:
         raise GraphError(f"{file}: expected a dataset of one graph, given {max(counts)} graphs")
     return dataset[0]
 
 
-def _leaves(slices: Mapping[Any, Any]) -> list[Any]:
-    leaves: list[Any] = []
+def _leaves(slices: Mapping[Any, Any]) -> Iterator[Any]:
     for value in slices.values():
-        leaves += _leaves(value) if isinstance(value, Mapping) else [value]
-    return leaves
+        yield from _leaves(value) if isinstance(value, Mapping) else [value]
 
 
 def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
@@ -134,16 +109,16 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
         data = data.to_dict()
     if not isinstance(data, Mapping):
         raise GraphError(f"{where}: expected a PyG Data or HeteroData, given {type(data).__name__}")
-    stores = _stores(data, where)
+    stores = {key: dict(store) for key, store in _stores(data, where).items()}
     tables = GraphTables(name, f"PyG graph {Path(where).name}")
-    relations = {key: dict(store) for key, store in stores.items() if isinstance(key, tuple)}
-    for key, store in relations.items():
-        _add_edges(tables, key, store, where)
-    given = {key: dict(store) for key, store in stores.items() if isinstance(key, str)}
-    others = {end for src, _, dst in relations for end in (src, dst)} - set(given)
-    for node_type in [*given, *sorted(others)]:
-        _add_nodes(tables, node_type, given.get(node_type, {}), where)
-    choose_target(tables, where)
+    for key, store in stores.items():
+        if isinstance(key, tuple):
+            _add_edges(tables, key, store, where)
+    ends = {end for key in stores if isinstance(key, tuple) for end in (key[0], key[2])}
+    given = [key for key in stores if isinstance(key, str)]
+    for node_type in [*given, *sorted(ends - {*given})]:
+        _add_nodes(tables, node_type, stores.get(node_type, {}), where)
+    tables.choose_target(where)
     return tables
 
 
@@ -154,16 +129,15 @@ def _add_edges(
     relation = read_relation(key, tables.edges, where)
     if store.get("edge_index") is None:
         raise GraphError(f"{where}: {relation}: edge_index: missing; given {sorted(store)}")
-    field = f"{where}: {relation}: edge_index"
-    table = tables.edges[relation] = read_ends(as_array(store.pop("edge_index"), field), field)
+    ends = store.pop("edge_index")
+    table = tables.edges[relation] = read_edges(ends, f"{where}: {relation}: edge_index")
     keys = {"features": "edge_attr", "weights": "edge_weight"}
     # In a Data, the shorter name is that of the nodes' times.
     keys["times"] = "edge_time" if store.get("edge_time") is not None else "time"
     if "edge_label_index" not in store:
         # With an edge_label_index, the labels are those of other pairs of nodes.
         keys["labels"] = "edge_label"
-    _fill(table, store, keys, where, str(relation), tables.notes)
-    take_masks(table, store, where, str(relation), tables.notes)
+    _take(table, store, keys, where, relation, tables.notes)
 
 
 def _add_nodes(tables: GraphTables, node_type: str, store: dict[str, Any], where: str) -> None:
@@ -173,42 +147,38 @@ def _add_nodes(tables: GraphTables, node_type: str, store: dict[str, Any], where
         raise GraphError(
             f"{where}: node type {node_type!r}: is {safe_type!r} as part of a path, twice"
         )
-    table = tables.nodes[safe_type] = Table(0)
     count = store.pop("num_nodes", None)
-    masks = {key: _length(store[key], where, key) for key in store if key.endswith("_mask")}
+    if count is None and store.get("x") is not None:
+        count = _length(store["x"], where, "x")
+    if count is None:
+        counted = [key for key in store if key.endswith("_mask") or key == "y"]
+        lengths = [_length(store[key], where, key) for key in counted if store[key] is not None]
+        count = max(count_nodes(tables, safe_type), *lengths, 0)
+        tables.notes.append(f"nodes of {node_type}: {count}, as many as edges and labels name")
+    table = tables.nodes[safe_type] = Table(int(count))
     keys = {"features": "x", "labels": "y", "times": "time"}
-    _fill(table, store, keys, where, node_type, tables.notes)
-    if count is not None:
-        table.count = int(count)
-    elif table.features is not None:
-        table.count = table.features.shape[0]
-    else:
-        labels = 0 if table.labels is None else len(table.labels[1])
-        table.count = max(count_nodes(tables, safe_type), labels, *masks.values(), 0)
-        tables.notes.append(
-            f"nodes of {node_type}: {table.count}, as many as edges and labels name"
-        )
-    take_masks(table, store, where, node_type, tables.notes)
+    _take(table, store, keys, where, node_type, tables.notes)
 
 
-def _fill(
+def _take(
     table: Table,
     store: dict[str, Any],
     keys: dict[str, str],
     where: str,
-    owner: str,
+    owner: object,
     notes: list[str],
 ) -> None:
     """Read a table's columns; labels of several columns of 0 and 1 are several labels."""
     key = keys.get("labels", "")
-    if store.get(key) is not None:
-        values = as_array(store[key], f"{where}: {key} of {owner}")
-        is_matrix = values.ndim == 2 and values.shape[1] > 1
-        if is_matrix and np.issubdtype(values.dtype, np.floating) and np.isin(values, (0, 1)).all():
+    values = store.get(key)
+    if values is not None and not isinstance(values, list):
+        array = as_array(values, f"{where}: {key} of {owner}")
+        is_matrix = array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
+        if is_matrix and np.isin(array, (0, 1)).all():
             # PyG keeps multi-hot labels as floats, as its loss takes them.
             notes.append(f"{key} of {owner}: all are 0 or 1, so they are taken for several labels")
-            store[key] = values.astype(np.uint8)
-    fill_table(table, store, keys, where, owner)
+            store[key] = array.astype(np.uint8)
+    take_data(table, store, keys, where, owner, notes)
 
 
 def _length(value: Any, where: str, key: str) -> int:
@@ -240,4 +210,4 @@ def _stores(data: Mapping[Any, Any], where: str) -> dict[str | tuple[str, str, s
             count = _length(value, where, key)
             is_edges = count == edge_count and count != _length(data["x"], where, "x")
         (edges if is_edges else nodes)[key] = value
-    return {_NODE: nodes, (_NODE, _EDGE, _NODE): edges}
+    return {NODE: nodes, EDGES: edges}

@@ -1,10 +1,12 @@
-"""Read the result of a query as a table: ids, ends of edges, times, weights, splits, labels and
-features."""
+"""Read the results of queries as the tables of a graph: ids, ends of edges, times, weights, splits,
+labels and features."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,108 +15,145 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.columns import FeatureColumn
+from hopper.graph.importers.arrays import describe_classes, join_tasks
 from hopper.graph.importers.database import Database
-from hopper.graph.importers.encode_like import LikeTable
-from hopper.graph.importers.label_columns import find_label_columns
-from hopper.graph.importers.problems import Problems
-from hopper.graph.importers.queries import Query, quote_text
-from hopper.graph.importers.query_reader import (
+from hopper.graph.importers.encode_like import LikeGraph
+from hopper.graph.importers.query import (
     INTEGERS,
     NATIVE,
     NUMBERS,
+    Query,
     QueryReader,
     QueryTexts,
-    read_features,
 )
-from hopper.graph.importers.read_arrays import join_tasks
-from hopper.graph.importers.tables import Table
+from hopper.graph.importers.tables import GraphTables, Problems, Table
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labels, Relation
 
-MOST_CATEGORIES: Final = 1000
+_MOST_CATEGORIES: Final = 1000
 """Largest number of categories of a column."""
 _MOST_CLASSES: Final = 2**31
 _INT32: Final = 2**31
 """Number of nodes from which ends of edges take 8 bytes."""
 _INTEGER: Final = r"'\s*[+-]?[0-9]+\s*'"
+_LABEL: Final = re.compile(r"(label|value)(?:\.([A-Za-z0-9.+-]+))?(?:_(\d+))?")
+"""A column of labels: its kind, task and place."""
 
 _Read = tuple[Labels, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class NodeIds:
-    """The ids of a node type, for the ends of edges."""
-
-    reader: QueryReader
-    are_rows: bool
-    """whether each id is the number of its row"""
-
-
-def read_query(
-    query: Query,
+def read_queries(
+    queries: Iterable[Query],
     database: Database,
-    problems: Problems,
-    nodes: Mapping[str, NodeIds],
-    like: LikeTable | None,
-) -> tuple[Table, NodeIds | None]:
-    """Read the table of a query, and the ids of its nodes if it is one of nodes.
+    tables: GraphTables,
+    where: str,
+    *,
+    follows: bool = False,
+    like: LikeGraph | None = None,
+) -> None:
+    """Read the tables of queries, those of node types first, and choose what is predicted, unless
+    that follows from an option.
 
     What is wrong with a column becomes a problem of the source, and the column is left out.
-
-    Parameters
-    ----------
-    nodes: the ids of node types, as far as they could be read; otherwise ends become 0.
-    like: how features and classes are encoded; None = anew.
     """
-    owner, ids = query.owner, None
+    ids = dict[str, QueryReader]()
+    for query in queries:
+        step = (query, database, tables, ids, like)
+        table = tables.problems.attempt(query.where, "table", _read_query, *step)
+        for task, names in (table.classes if table is not None else {}).items():
+            of_task = f"{task}: " if task else ""
+            tables.notes.append(f"labels of {query.owner}: {of_task}{describe_classes(names)}")
+    for relation in list(tables.edges):
+        if not {relation.src, relation.dst} <= set(tables.nodes):
+            del tables.edges[relation]
+    if like is not None and all(table.splits is None for table in tables.all.values()):
+        tables.targets = like.schema.target_relations or (like.schema.target,)
+        return
+    # Where a table or a column is left out, the target may seem to be unclear.
+    problems = Problems() if tables.problems else tables.problems
+    problems.attempt(where, "target", partial(tables.choose_target, where, follows=follows))
+
+
+def _read_query(
+    query: Query,
+    database: Database,
+    tables: GraphTables,
+    ids: dict[str, QueryReader],
+    like: LikeGraph | None,
+) -> Table:
+    """Read a table into the graph's; the ends of edges become 0 where ids could not be read."""
+    owner = query.owner
     needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
-    with database.phases.phase(query.file.name), query.explain_errors(database):
-        reader = QueryReader(query, database, problems)
+    with database.phases.phase(Path(query.where).name), query.explain_errors(database):
+        reader = QueryReader(query, database, tables, like)
         attempt = reader.attempt
-        labels = find_label_columns(query.names, query.header)
-        special = {
-            *needed,
-            "time",
-            "split",
-            *(c for _, columns in labels.values() for c in columns),
-        }
+        labels = _find_labels(query.names, query.header)
+        of_labels = {name for _, names in labels.values() for name in names}
         readers: dict[str, Any] = {"time": _read_times, "split": _read_splits}
         if isinstance(owner, Relation):
             readers["weight"] = _read_weights
-        names = [name for name in query.names if name not in special | set(readers)]
-        features = _find_features(reader, names, like)
+        special = {*needed, *readers, *of_labels}
+        names = [name for name in query.names if name not in special]
+        features = _find_features(reader, names)
         table = Table(reader.count)
         if features:
             table.columns, sql = zip(*features, strict=True)
-            table.features = read_features(reader, table.columns, sql)
-        for name in needed:
-            attempt(name, _require, query, name)
+            table.features = reader.read_features(table.columns, sql)
+        for name in (name for name in needed if name not in query.names):
+            expected = f"column {name}: expected, but missing in {list(query.names)}"
+            tables.problems.add(query.where, name, f"{query.header}: {expected}")
         for name, read in readers.items():
             if name in query.names:
                 setattr(table, f"{name}s", attempt(name, read, reader))
-        read_labels = attempt("labels", _read_labels, reader, labels, like)
+        read_labels = attempt("labels", _read_labels, reader, labels)
         table.labels, table.classes = read_labels or (None, {})
-        if not isinstance(owner, Relation):
-            ids, table.names = attempt("id", _read_ids, reader) or (None, None)
-            return table, ids
+        if isinstance(owner, str):
+            table.names = attempt("id", _read_ids, reader)
+            if not tables.problems.has_failed(query.where, "id"):
+                ids[owner] = reader
+            tables.nodes[owner] = table
+            return table
+    tables.edges[owner] = table
     table.src = table.dst = np.zeros(reader.count, np.int32)
-    has_failed = any(problems.has_failed(query.file, name) for name in needed)
-    if owner.src in nodes and owner.dst in nodes and not has_failed:
-        table.src, table.dst = _read_ends(
-            reader, {"src": nodes[owner.src], "dst": nodes[owner.dst]}
-        )
-    return table, None
+    has_failed = any(tables.problems.has_failed(query.where, name) for name in needed)
+    if owner.src in ids and owner.dst in ids and not has_failed:
+        table.src, table.dst = _read_ends(reader, {"src": ids[owner.src], "dst": ids[owner.dst]})
+    return table
 
 
-def _require(query: Query, column: str) -> None:
-    if column not in query.names:
+def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[str]]]:
+    """Find the columns of labels of each task, in order, and their kind.
+
+    They are ``label``, ``value``, or ``label_0``, ``label_1``, ... of 0 and 1, which is the kind
+    "several". Where there are several tasks, they are ``label.TASK``, ``value.TASK``, or
+    ``label.TASK_0``, ... Otherwise the task's name here is "".
+    """
+    tasks: dict[str, list[tuple[str, int, str]]] = {}
+    for name in names:
+        match = _LABEL.fullmatch(name)
+        if match is not None and not (match[1] == "value" and match[3]):
+            kind = "several" if match[3] else match[1]
+            tasks.setdefault(match[2] or "", []).append((kind, int(match[3] or 0), name))
+    if len(tasks) > 1 and "" in tasks:
         raise GraphError(
-            f"{query.header}: column {column}: expected, but missing in {list(query.names)}"
+            f"{where}: expected labels of tasks (label.NAME, value.NAME) or of none, given "
+            f"{', '.join(filter(None, tasks))} and {', '.join(name for *_, name in tasks[''])}"
         )
+    for task, columns in tasks.items():
+        if len({kind for kind, *_ in columns}) > 1:
+            dot = f".{task}" if task else ""
+            raise GraphError(
+                f"{where}: expected one of label{dot}, value{dot}, label{dot}_0 label{dot}_1 ..., "
+                f"given {[name for *_, name in columns]}"
+            )
+    return {
+        task: (columns[0][0], [name for *_, name in sorted(columns)])
+        for task, columns in tasks.items()
+    }
 
 
-def _read_ids(reader: QueryReader) -> tuple[NodeIds, Sequence[str] | None]:
-    """Check that the ids of nodes are distinct; return them, and names unless they are rows."""
+def _read_ids(reader: QueryReader) -> Sequence[str] | None:
+    """Check that the ids of nodes are distinct; return them as names unless they are rows."""
     column, expected = reader.column("id"), "a distinct id"
     missing = column if reader.query.typed else reader.text("id")
     row = reader.first("min(rowid)", f"WHERE {missing} IS NULL")
@@ -123,7 +162,8 @@ def _read_ids(reader: QueryReader) -> tuple[NodeIds, Sequence[str] | None]:
     if reader.kind("id") == "integer" or not reader.query.typed:
         number = "rowid::VARCHAR" if reader.kind("id") == "text" else "rowid"
         if reader.first(f"bool_and({column} = {number})") is not False:
-            return NodeIds(reader, are_rows=True), None
+            reader.ids_are_rows = True
+            return None
     repeated = reader.select(column, "GROUP BY 1 HAVING count(*) > 1")
     rows = reader.select(
         f"rowid AS row, min(rowid) OVER (PARTITION BY {column}) AS first",
@@ -132,28 +172,26 @@ def _read_ids(reader: QueryReader) -> tuple[NodeIds, Sequence[str] | None]:
     later = f"WITH ids AS ({rows}) FROM ids WHERE row > first ORDER BY row LIMIT 1"
     for row, _ in reader.database.fetch(later):
         raise reader.refuse(row, "id", expected)
-    return NodeIds(reader, are_rows=False), QueryTexts(reader, "id")
+    return QueryTexts(reader, "id")
 
 
 def _read_ends(
-    reader: QueryReader, nodes: Mapping[str, NodeIds]
+    reader: QueryReader, nodes: Mapping[str, QueryReader]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read the ends of edges as rows of the node tables; 0 if anything is wrong with them."""
     columns, joins, ends = [], [], []
     for end, ids in nodes.items():
         column = reader.attempt(end, _find_end, reader, end, ids)
         columns.append(column or "0")
-        if column and not ids.are_rows:
-            key = f"{end}.{ids.reader.column('id')}"
-            joins.append(
-                f"LEFT JOIN {ids.reader.table} AS {end} "
-                f"ON {reader.table}.{reader.column(end)} = {key}"
-            )
-        dtype = np.int32 if ids.reader.count < _INT32 else np.int64
+        if column and not ids.ids_are_rows:
+            key = f"{end}.{ids.column('id')}"
+            same = f"{reader.table}.{reader.column(end)} = {key}"
+            joins.append(f"LEFT JOIN {ids.table} AS {end} ON {same}")
+        dtype = np.int32 if ids.count < _INT32 else np.int64
         ends.append(reader.database.array(dtype, (reader.count,)))
     # Without a join, rows have their order.
     rest = f"{' '.join(joins)} ORDER BY {reader.table}.rowid" if joins else ""
-    phase = f"{reader.query.file.name}: ids to numbers"
+    phase = f"{Path(reader.query.where).name}: ids to numbers"
     with reader.database.phases.phase(phase, reader.count) as progress:
         for first, batch in reader.scan(*columns, rest=rest):
             for name, rows, array in zip(nodes, batch.columns, ends, strict=True):
@@ -162,18 +200,17 @@ def _read_ends(
     return ends[0], ends[1]
 
 
-def _find_end(reader: QueryReader, end: str, ids: NodeIds) -> str:
+def _find_end(reader: QueryReader, end: str, ids: QueryReader) -> str:
     """Return the row of an end in SQL; NULL where its id is unknown."""
-    kinds = reader.kind(end), ids.reader.kind("id")
+    kinds = reader.kind(end), ids.kind("id")
     if (kinds[0] == "text") != (kinds[1] == "text") or kinds[0] == "list":
-        given = ids.reader.types["id"]
-        raise reader.refuse_type(end, f"ids of type {given}, as in the node table")
-    if not ids.are_rows:
+        raise reader.refuse_type(end, f"ids of type {ids.types['id']}, as in the node table")
+    if not ids.ids_are_rows:
         return f"{end}.rowid"
     column = f"{reader.table}.{reader.column(end)}"
     row = f"TRY_CAST({column} AS BIGINT)"
     same = f"{row}::VARCHAR = {column}" if kinds[0] == "text" else f"{row} = {column}"
-    return f"CASE WHEN {same} AND {row} >= 0 AND {row} < {ids.reader.count} THEN {row} END"
+    return f"CASE WHEN {same} AND {row} >= 0 AND {row} < {ids.count} THEN {row} END"
 
 
 def _keep_ends(reader: QueryReader, end: str, rows: Any, first: int, array: NDArray[Any]) -> None:
@@ -212,7 +249,7 @@ def _read_splits(reader: QueryReader) -> dict[str, NDArray[np.int64]]:
     text, splits = reader.text("split"), dict[str, NDArray[np.int64]]()
     groups = f"WHERE {text} IS NOT NULL GROUP BY 1 ORDER BY min(rowid)"
     for name, count in reader.database.fetch(reader.select(f"{text}, count(*)", groups)):
-        check_name(name, "split", str(reader.query.file.parent))
+        check_name(name, "split", str(Path(reader.query.where).parent))
         splits[name] = rows = reader.database.array(np.int64, (count,))
         for first, batch in reader.scan("rowid", rest=f"WHERE {text} = {quote_text(name)}"):
             rows[first : first + batch.num_rows] = batch.column(0).to_numpy()
@@ -221,31 +258,34 @@ def _read_splits(reader: QueryReader) -> dict[str, NDArray[np.int64]]:
 
 
 def _read_labels(
-    reader: QueryReader, columns: Mapping[str, tuple[str, list[str]]], like: LikeTable | None
+    reader: QueryReader, columns: Mapping[str, tuple[str, list[str]]]
 ) -> tuple[_Read | None, dict[str, list[str]]]:
     """Read the labels of all tasks; return them, and names of classes by task."""
     by_task, names = dict[str, _Read](), dict[str, list[str]]()
+    known = reader.like.labels(reader.query.owner) if reader.like is not None else {}
     for task, (kind, of_task) in columns.items():
-        read = reader.attempt(of_task[0], _read_task, reader, task, kind, of_task, like)
+        step = (reader, task, kind, of_task, known.get(task))
+        read = reader.attempt(of_task[0], _read_task, *step)
         if read is not None:
             by_task[task], classes = read
             names |= {task: classes} if classes else {}
     if "" in by_task or not by_task:
         return by_task.get(""), names
-    return join_tasks(by_task, f"{reader.query.file}: labels"), names
+    return join_tasks(by_task, f"{reader.query.where}: labels"), names
 
 
 def _read_task(
-    reader: QueryReader, task: str, kind: str, columns: Sequence[str], like: LikeTable | None
+    reader: QueryReader,
+    task: str,
+    kind: str,
+    columns: Sequence[str],
+    known: tuple[Labels, list[str]] | None,
 ) -> tuple[_Read, list[str]]:
-    """Read the labels of a task; return them, and the names of its classes."""
+    """Read the labels of a task, and the names of its classes; known ones are kept."""
     name, names = columns[0], list[str]()
-    known = like.names.get(task) if like is not None else None
     if kind == "value":
-        values = reader.read(
-            name, reader.number_or_nan(name), np.float32, reader.expect_number(name)
-        )
-        labels = Labels("float", 1)
+        sql, expected = reader.number_or_nan(name)
+        values, labels = reader.read(name, sql, np.float32, expected), Labels("float", 1)
     elif kind == "several":
         labels = Labels("multi_hot", len(columns))
         values = reader.database.array(np.uint8, (reader.count, len(columns)))
@@ -253,19 +293,19 @@ def _read_task(
             number = reader.number(column)
             bit = f"CASE WHEN {number} IN (0, 1) THEN {number}::UTINYINT END"
             reader.read(column, bit, np.uint8, "0 or 1", values[:, place])
-    elif known is not None or _has_class_names(reader, name):
-        names, code = _encode(reader, name, known)
+    elif (known and known[1]) or _has_class_names(reader, name):
+        what = f"labels of task {task}" if task else "labels"
+        names, code = _encode(reader, name, known and known[1], what)
         values, labels = reader.read(name, code, np.int64), Labels("class", max(1, len(names)))
-        if like is not None and known is not None:
-            what = f"labels of task {task}" if task else "labels"
-            like.tell(what, _count_unknown(reader, name, code), known)
-            return (like.labels[task], values), names
+        if known and known[1]:
+            return (known[0], values), names
     else:
         values = _read_classes(reader, name)
         largest = max((int(piece.max()) for _, piece in iter_pieces(values)), default=-1)
         labels = Labels("class", max(1, largest + 1))
-    if like is not None and task in like.labels:
-        labels, names = like.check_labels(labels, names, task), []
+    if known and reader.like is not None:
+        reader.like.check_labels(reader.query.owner, known[0], labels, names)
+        return (known[0], values), []
     return (labels, values), names
 
 
@@ -291,47 +331,43 @@ def _read_classes(reader: QueryReader, name: str) -> NDArray[np.int64]:
     return reader.read(name, sql, np.int64, "a class (an integer of at least 0) or nothing")
 
 
-def _encode(reader: QueryReader, name: str, known: Sequence[str] | None) -> tuple[list[str], str]:
-    """Number the texts of a column in sorted order, or as known ones are.
+def _encode(
+    reader: QueryReader, name: str, known: Sequence[str] | None, what: str
+) -> tuple[list[str], str]:
+    """Number the texts of a column in sorted order, or as known ones are; tell of unknown ones.
 
-    Returns
-    -------
-    The texts in order, and their numbers in SQL; -1 for others and where there is none.
+    Returns the texts in order, and their numbers in SQL; -1 for others and where there is none.
     """
     text, kinds = reader.text(name), reader.database.new_name("e")
     values = reader.select(f"DISTINCT {text}", f"WHERE {text} IS NOT NULL ORDER BY 1")
-    if known is not None:
+    if known:
         values = ", ".join(map(quote_text, known))
     reader.database.fetch(f"CREATE TYPE {kinds} AS ENUM ({values})")
     names = reader.database.fetch(f"SELECT unnest(enum_range(NULL::{kinds}))::VARCHAR")
     code = f"coalesce(enum_code(TRY_CAST({text} AS {kinds}))::BIGINT, -1)"
+    if known and reader.like is not None:
+        rest = f"WHERE {text} IS NOT NULL AND {code} < 0 GROUP BY 1"
+        unknown = dict(reader.database.fetch(reader.select(f"{text}, count(*)", rest)))
+        reader.notes += reader.like.tell_unknown(reader.query.owner, what, unknown, known)
     return [text for (text,) in names], code
 
 
-def _count_unknown(reader: QueryReader, name: str, code: str) -> dict[str, int]:
-    """Return the texts of a column without a number, with the numbers of their rows."""
-    text = reader.text(name)
-    rest = f"WHERE {text} IS NOT NULL AND {code} < 0 GROUP BY 1"
-    return dict(reader.database.fetch(reader.select(f"{text}, count(*)", rest)))
-
-
-def _find_features(
-    reader: QueryReader, names: Sequence[str], like: LikeTable | None
-) -> list[tuple[FeatureColumn, str]]:
+def _find_features(reader: QueryReader, names: Sequence[str]) -> list[tuple[FeatureColumn, str]]:
     """Find out what the columns of features hold, and how each is read in SQL."""
     known: dict[str, FeatureColumn | None] = dict.fromkeys(names)
-    if like is not None:
-        known = {column.name: column for column in like.columns(names, reader.query.header)}
+    if reader.like is not None:
+        columns = reader.like.columns(reader.query.owner, names, reader.query.header)
+        known = {column.name: column for column in columns}
     features = []
     for name, column in known.items():
-        read = reader.attempt(name, _find_feature, reader, name, column, like)
+        read = reader.attempt(name, _find_feature, reader, name, column)
         # What is wrong with a column is a problem of the source, which is not written.
         features.append(read or (FeatureColumn(name), "0"))
     return features
 
 
 def _find_feature(
-    reader: QueryReader, name: str, known: FeatureColumn | None, like: LikeTable | None
+    reader: QueryReader, name: str, known: FeatureColumn | None
 ) -> tuple[FeatureColumn, str]:
     """Return a column of features, and how it is read in SQL."""
     kind, column = reader.kind(name), reader.column(name)
@@ -341,23 +377,21 @@ def _find_feature(
     known_texts = known is not None and bool(known.categories)
     is_text = known_texts or (kind == "text" and _has_categories(reader, name))
     if is_text and not is_list and (known is None or known_texts):
-        categories, code = _encode(reader, name, None if known is None else known.categories)
-        if known is None or like is None:
-            return FeatureColumn(name, tuple(categories)), code
-        unknown = _count_unknown(reader, name, code)
-        like.tell(f"column {name!r}", unknown, known.categories)
-        return known, code
+        categories, code = _encode(
+            reader, name, None if known is None else known.categories, f"column {name!r}"
+        )
+        return known or FeatureColumn(name, tuple(categories)), code
     width = reader.first(f"len({column})", "WHERE rowid = 0") if is_list and reader.count else 1
     if not width:
         raise reader.refuse(0, name, "numbers")
     if known is not None and (is_text or known_texts or known.numbers != width):
-        path = like.graph.path if like is not None else ""
         raise GraphError(
-            f"{reader.query.file}: column {name}: expected {known.numbers} numbers a row, as in "
-            f"{path}, given {'texts' if is_text else width}"
+            f"{reader.query.where}: column {name}: expected {known.numbers} numbers a row, as in "
+            f"{reader.like and reader.like.path}, given {'texts' if is_text else width}"
         )
-    sql = reader.number_or_nan(name) if not is_list else ""
-    if is_list:
+    if not is_list:
+        sql, _ = reader.number_or_nan(name)
+    else:
         element = reader.types[name].split("[")[0]
         element = element if element in NATIVE else "DOUBLE"
         fits = f"len({column}) = {width} AND list_count({column}) = {width}"
@@ -373,9 +407,14 @@ def _has_categories(reader: QueryReader, name: str) -> bool:
     is_number = reader.first(f"TRY_CAST({first} AS DOUBLE) IS NOT NULL OR {first} IS NULL")
     if is_number and not reader.query.typed:
         return False
-    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {MOST_CATEGORIES}"
+    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {_MOST_CATEGORIES}"
     row = reader.first("min(rowid)", rest)
     if row is not None:
-        expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
+        expected = f"a number, or at most {_MOST_CATEGORIES:,} different texts"
         raise reader.refuse(row, name, expected)
     return True
+
+
+def quote_text(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"

@@ -75,7 +75,10 @@ def draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
                     f"--split: expected times of {target}, by which to split; it has none"
                 )
         times = np.concatenate([table.times for table in targets if table.times is not None])
-        drawn = _split_by_time(split, times, np.flatnonzero(has_label))
+        ids = np.flatnonzero(has_label)
+        order = ids[np.argsort(times[ids], kind="stable")]
+        # What has the same time stays together.
+        drawn = _divide(split, order, np.diff(times[order]) != 0)
     elif tables.target_relations:
         drawn = {n: ids[has_label[ids]] for n, ids in _draw_links(split, tables, seed).items()}
     else:
@@ -87,20 +90,15 @@ def draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
 
 
 def draw_split(split: RandomSplit, labels: Labels, values: NDArray[Any], seed: int) -> Splits:
-    """Divide labelled nodes at random.
+    """Divide labelled nodes, in the order of (variate of the node, node).
 
-    Nodes are taken in the order of (variate of the node, node), so the split depends on seed,
-    labels and ids alone.
-
-    Parameters
-    ----------
-    values: the labels, as a graph directory holds them.
+    So the split depends on seed, labels (as a graph directory holds them) and ids alone.
     """
     ids = np.flatnonzero(is_labelled(labels, values)).astype(np.int64)
     keys = absorb_each(np.uint64(key_of(SYNTHESIS, _NODES, seed)), ids)
     order = ids[np.lexsort((ids, keys))]
     if isinstance(split.train, float):
-        return _name_parts(np.split(order, _cuts(split, order.size)))
+        return _divide(split, order, np.ones(max(0, order.size - 1), np.bool_))
     if labels.kind != "class":
         raise RequestError(
             f"--split: nodes per class need class labels, given {labels.kind} labels; "
@@ -120,32 +118,21 @@ def draw_split(split: RandomSplit, labels: Labels, values: NDArray[Any], seed: i
     return _name_parts([np.concatenate(part) for part in parts])
 
 
-def _split_by_time(split: RandomSplit, times: NDArray[np.int64], ids: NDArray[np.int64]) -> Splits:
-    """Divide some nodes or edges in order of time."""
-    order = ids[np.argsort(times[ids], kind="stable")]
-    # All of the same time go to the earlier split.
-    cuts = [
-        int(np.searchsorted(times[order], times[order[end - 1]], side="right")) if end else 0
-        for end in _cuts(split, ids.size)
-    ]
-    return _name_parts(np.split(order, cuts))
-
-
 def _draw_links(split: RandomSplit, tables: GraphTables, seed: int) -> Splits:
-    """Divide the edges of the target relations at random.
+    """Divide the edges of the target relations, in the order of (variate of the pair, pair).
 
     All edges between the same two nodes are in the same split, whatever their direction and
-    relation, because one would reveal the other. Pairs are taken in the order of (variate of the
-    pair, pair), so the split depends on seed and edges alone.
+    relation, because one would reveal the other.
     """
     if not isinstance(split.train, float):
         raise RequestError(
             "--split: edges have no classes, given a number of each; ask for fractions "
             "(random:0.85:0.05)"
         )
-    names = sorted(tables.nodes)
-    firsts = np.cumsum([0, *(tables.nodes[name].count for name in names)])
-    first_of = dict(zip(names, firsts.tolist(), strict=False))
+    first, first_of = 0, dict[str, int]()
+    for name in sorted(tables.nodes):
+        first_of[name] = first
+        first += tables.nodes[name].count
     ends = []
     for relation in tables.target_relations:
         table = tables.edges[relation]
@@ -156,15 +143,15 @@ def _draw_links(split: RandomSplit, tables: GraphTables, seed: int) -> Splits:
     low, high = (absorb_each(np.uint64(key_of(SYNTHESIS, _LINKS, seed)), ids) for ids in pairs)
     keys = absorb_each(np.uint64(0), (low ^ (high * np.uint64(3))).view(np.int64))
     order = np.lexsort((pairs[1], pairs[0], keys))
-    first_of_pair = np.flatnonzero(np.any(np.diff(pairs[:, order], axis=1), axis=0)) + 1
-    bounds = np.concatenate(([0], first_of_pair, [order.size]))
-    cuts = bounds[np.searchsorted(bounds, _cuts(split, order.size))]
-    return _name_parts(np.split(order, cuts))
+    return _divide(split, order, np.any(np.diff(pairs[:, order], axis=1), axis=0))
 
 
-def _cuts(split: RandomSplit, count: int) -> list[int]:
-    """Return where fractions of so many rows end."""
-    return [round(share * count) for share in (split.train, split.train + split.val)]
+def _divide(split: RandomSplit, order: NDArray[np.int64], ends: NDArray[np.bool_]) -> Splits:
+    """Divide ids in an order by fractions, only behind those [n - 1] where a group ends."""
+    bounds = np.concatenate(([0], np.flatnonzero(ends) + 1, [order.size]))
+    shares = (split.train, split.train + split.val)
+    cuts = np.searchsorted(bounds, [round(share * order.size) for share in shares])
+    return _name_parts(np.split(order, bounds[cuts]))
 
 
 def _name_parts(parts: list[NDArray[Any]]) -> Splits:

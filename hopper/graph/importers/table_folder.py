@@ -1,27 +1,38 @@
-"""Import a folder of tables within a limit of memory."""
+"""Turn a folder of CSV or Parquet tables into queries, and import it within a limit of memory.
+
+The files and columns are specified in docs/howto/import.md.
+"""
 
 from __future__ import annotations
 
+import csv
+import re
 import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
-from hopper.errors import RequestError
-from hopper.graph.importers.check_tables import check_tables
-from hopper.graph.importers.convert import ImportOptions, write_tables
-from hopper.graph.importers.database import Database, Watcher, open_database
+from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.encode_like import LikeGraph
-from hopper.graph.importers.problems import Problems
-from hopper.graph.importers.queries import Suffix, find_queries
-from hopper.graph.importers.read_arrays import describe_classes
-from hopper.graph.importers.read_query import NodeIds, read_query
-from hopper.graph.importers.tables import GraphTables, choose_target
-from hopper.graph.schema import Relation
-from hopper.phases import Phases
+from hopper.graph.importers.query import Query
+from hopper.graph.importers.read_query import quote_text, read_queries
+from hopper.graph.importers.source_files import require_file
+from hopper.graph.importers.tables import GraphTables, Problems, read_relation
+from hopper.graph.importers.write_graph import ImportOptions, write_tables
+from hopper.graph.layout import check_name
+from hopper.graph.schema import Labelled
+from hopper.phases import Phases, Progress
 
+Suffix = Literal["csv", "parquet"]
 _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
 _DISK: Final = 5
 """Bytes on disk for a byte of the tables: they themselves, what is sorted, and the graph."""
+_CSV_OPTIONS: Final = (
+    "auto_detect=false, header=true, delim=',', quote='\"', escape='\"', nullstr='', "
+    "allow_quoted_nulls=false, strict_mode=true, hive_partitioning=false"
+)
 
 
 def import_folder(
@@ -30,63 +41,19 @@ def import_folder(
     out: Path,
     options: ImportOptions,
     *,
-    name: str | None,
-    watcher: Watcher,
+    name: str | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[str]:
     """Read a folder of tables and write a graph directory, as ``import_graph`` does."""
     like = LikeGraph.open(options.encode_like, options.unknown_category)
-    with open_database(out, options.memory_limit, Phases(watcher.progress)) as database:
-        watcher.tell(_estimate(folder, suffix, out, database))
-        tables = read_folder(
-            folder, suffix, database, target_follows=bool(options.targets), like=like
-        )
-        tables.name = name or tables.name
-        check_tables(tables)
+    with open_database(out, options.memory_limit, Phases(progress)) as database:
+        tell(_estimate(folder, suffix, out, database))
+        tables = GraphTables(name or folder.name, f"{_KINDS[suffix]} tables {folder.name}")
+        queries = find_queries(folder, suffix, database, tables.problems)
+        follows = bool(options.targets)
+        read_queries(queries, database, tables, str(folder), follows=follows, like=like)
         return write_tables(tables, out, options, database)
-
-
-def read_folder(
-    folder: Path,
-    suffix: Suffix,
-    database: Database,
-    *,
-    target_follows: bool = False,
-    like: LikeGraph | None = None,
-) -> GraphTables:
-    """Read a folder of tables; what is wrong with them becomes problems of the result."""
-    problems = Problems()
-    source = f"{_KINDS[suffix]} tables {folder.name}"
-    tables = GraphTables(folder.name, source, problems=problems)
-    ids = dict[str, NodeIds]()
-    for owner, query in find_queries(folder, suffix, database, problems).items():
-        like_table = None if like is None else like.table(owner)
-        read = problems.attempt(
-            query.file, "table", read_query, query, database, problems, ids, like_table
-        )
-        if read is None:
-            continue
-        table, node_ids = read
-        if isinstance(owner, Relation):
-            tables.edges[owner] = table
-        else:
-            tables.nodes[owner] = table
-            ids |= {owner: node_ids} if node_ids is not None else {}
-        tables.notes += like_table.notes if like_table is not None else []
-        for task, names in table.classes.items():
-            of_task = f"{task}: " if task else ""
-            tables.notes.append(f"labels of {owner}: {of_task}{describe_classes(names)}")
-    for relation in list(tables.edges):
-        if not {relation.src, relation.dst} <= set(tables.nodes):
-            del tables.edges[relation]
-    if like is not None and all(table.splits is None for table in tables.all.values()):
-        tables.targets = like.schema.target_relations or (like.schema.target,)
-    else:
-        # Where a table or a column is left out, the target may seem to be unclear.
-        for_target = Problems() if problems else problems
-        for_target.attempt(
-            folder, "target", choose_target, tables, str(folder), follows=target_follows
-        )
-    return tables
 
 
 def _estimate(folder: Path, suffix: Suffix, out: Path, database: Database) -> str:
@@ -102,3 +69,89 @@ def _estimate(folder: Path, suffix: Suffix, out: Path, database: Database) -> st
         f"memory: at most {database.limit / 2**30:.2f} GiB (--memory-limit); disk: about "
         f"{needed / 2**30:.2f} GiB while it works, {free / 2**30:.2f} GiB available"
     )
+
+
+def find_queries(
+    folder: Path, suffix: Suffix, database: Database, problems: Problems
+) -> list[Query]:
+    """Find the tables of a folder: those of node types first, then those of relations.
+
+    A file whose name or header is wrong is a problem, and is left out.
+    """
+    if not folder.is_dir():
+        raise GraphError(f"{folder}: not a directory")
+    owners: dict[Labelled, Path] = {}
+    for prefix in ("nodes", "edges"):
+        for file in sorted(folder.glob(f"{prefix}*.{suffix}")):
+            if file.stem == prefix or file.stem.startswith(f"{prefix}__"):
+                owner = problems.attempt(file, "name", _name_owner, file, owners)
+                if owner is not None:
+                    owners[owner] = file
+        if not owners and not problems:
+            raise GraphError(
+                f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
+            )
+    make = _query_csv if suffix == "csv" else _query_parquet
+    queries = [
+        problems.attempt(file, "table", make, owner, file, database)
+        for owner, file in owners.items()
+    ]
+    return [query for query in queries if query is not None]
+
+
+def read_header(file: Path) -> list[str]:
+    """Read the names of the columns of a CSV file."""
+    try:
+        require_file(file, "table")
+        # Only the header is checked here.
+        with file.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as stream:
+            header = next(csv.reader(stream, strict=True), [])
+        "".join(header).encode()
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
+    repeated = sorted(name for name, count in Counter(header).items() if count > 1)
+    if not header or repeated:
+        raise GraphError(
+            f"{file}: line 1: expected a header of distinct columns, given {repeated or 'nothing'}"
+        )
+    return header
+
+
+def _query_csv(owner: Labelled, file: Path, database: Database) -> Query:
+    names = read_header(file)
+    columns = ", ".join(f"c{number}: 'VARCHAR'" for number in range(len(names)))
+    sql = f"FROM read_csv({_path(file)}, {_CSV_OPTIONS}, columns={{{columns}}})"
+    if len(names) == 1:
+        # An empty line, which would be a row of one missing value.
+        sql += " WHERE c0 IS NOT NULL"
+    return Query(owner, str(file), sql, names, typed=False)
+
+
+def _query_parquet(owner: Labelled, file: Path, database: Database) -> Query:
+    require_file(file, "table")
+    source = f"read_parquet({_path(file)}, file_row_number=true, hive_partitioning=false)"
+    return Query.of_types(owner, str(file), source, database, numbered=True)
+
+
+def _path(file: Path) -> str:
+    """Return a file's path as text of SQL; characters of patterns stand for themselves."""
+    return quote_text(re.sub(r"[*?\[]", lambda found: f"[{found[0]}]", str(file.absolute())))
+
+
+def _name_owner(file: Path, taken: Mapping[Any, Any]) -> Labelled:
+    """Return the node type, or the relation of node types with tables, that a file's name tells."""
+    prefix, *names = file.stem.split("__")
+    default = ["node"] if prefix == "nodes" else ["node", "edge", "node"]
+    names = names or default
+    if len(names) != len(default):
+        raise GraphError(f"{file}: expected {len(default)} names after the first __, given {names}")
+    names = [check_name(name, "name", str(file)) for name in names]
+    if prefix == "nodes":
+        if names[0] in taken:
+            raise GraphError(f"{file}: node type {names[0]} has two tables")
+        return names[0]
+    relation = read_relation(names, taken, str(file))
+    for end in (relation.src, relation.dst):
+        if end not in taken:
+            raise GraphError(f"{file}: expected a table nodes__{end}{file.suffix}, given none")
+    return relation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,52 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.importers.problems import Problems
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
 CHUNK_BYTES = 64 << 20
+_MOST_TOLD: Final = 20
+"""Number of problems that are told; the others are counted."""
+_T = TypeVar("_T")
+
+
+class Problems:
+    """What is wrong with a source: one text for each field of it, so that one import tells all."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def add(self, place: Any, field: str, text: str) -> None:
+        """Keep what is wrong with a field, unless something is already."""
+        self._texts.setdefault((str(place), field), text)
+
+    def attempt(
+        self, place: Any, field: str, step: Callable[..., _T], *arguments: Any
+    ) -> _T | None:
+        """Take a step of reading a field, unless an earlier one failed; None if it fails."""
+        if not self.has_failed(place, field):
+            try:
+                return step(*arguments)
+            except GraphError as error:
+                self.add(place, field, str(error))
+        return None
+
+    def has_failed(self, place: Any, field: str) -> bool:
+        """Return whether anything is wrong with a field."""
+        return (str(place), field) in self._texts
+
+    def raise_all(self) -> None:
+        """Raise what was kept, if anything was."""
+        texts = list(dict.fromkeys(self._texts.values()))
+        if texts[1:]:
+            more = [f"and {len(texts) - _MOST_TOLD:,} more"] if len(texts) > _MOST_TOLD else []
+            lines = [f"{len(texts):,} problems with the source:", *texts[:_MOST_TOLD], *more]
+            raise GraphError("\n  ".join(lines))
+        if texts:
+            raise GraphError(texts[0])
 
 
 @dataclass(frozen=True)
@@ -40,9 +81,9 @@ class Features:
         def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
             first = 0
             for start, rows in self.chunks():
-                kept_rows = rows[kept[start : start + rows.shape[0]]]
+                kept_rows = rows[kept[start : start + len(rows)]]
                 yield first, kept_rows
-                first += kept_rows.shape[0]
+                first += len(kept_rows)
 
         return Features((int(np.count_nonzero(kept)), self.shape[1]), self.dtype, chunks)
 
@@ -114,8 +155,7 @@ class Table:
         """Take rows of the columns that are arrays."""
         arrays = {name: getattr(self, name) for name in ("src", "dst", "times", "weights")}
         taken = {name: array[rows] for name, array in arrays.items() if array is not None}
-        labels = self.labels and (self.labels[0], self.labels[1][rows])
-        return replace(self, labels=labels, **taken)
+        return replace(self, labels=self.labels and (self.labels[0], self.labels[1][rows]), **taken)
 
 
 @dataclass
@@ -149,6 +189,31 @@ class GraphTables:
         tables = self.all
         return [tables[target] for target in self.targets if target in tables]
 
+    def choose_target(self, where: str, *, follows: bool = False) -> None:
+        """Choose what is predicted: the node type or relations with splits, else those with labels.
+
+        Without splits and labels it is the only node type. What is unclear is refused, unless a
+        target follows from an option.
+        """
+        tables = self.all
+        labelled = [owner for owner, table in tables.items() if table.labels is not None]
+        candidates = (
+            [owner for owner, table in tables.items() if table.splits is not None]
+            or [owner for owner in labelled if isinstance(owner, str)]
+            or labelled
+            or list(self.nodes)
+        )
+        relations = [owner for owner in candidates if isinstance(owner, Relation)]
+        if len(candidates) != 1 and (not relations or len(relations) < len(candidates)):
+            if not follows:
+                raise GraphError(
+                    f"{where}: target: expected splits or labels of one node type, or of relations "
+                    "(those of a table can be chosen by --target RELATION), given "
+                    f"{', '.join(map(str, candidates)) or 'none'}"
+                )
+            candidates = [*relations, *candidates][:1]
+        self.targets = tuple(candidates)
+
     def join_splits(self) -> dict[str, NDArray[Any]]:
         """Return ids by split; they number the rows of all targets, one after another."""
         first, joined = 0, dict[str, list[NDArray[Any]]]()
@@ -156,68 +221,39 @@ class GraphTables:
             for name, ids in (table.splits or {}).items():
                 joined.setdefault(name, []).append(ids + first if first else ids)
             first += table.count
-        return {
-            name: parts[0] if len(parts) == 1 else np.concatenate(parts)
-            for name, parts in joined.items()
-        }
+        return {n: ids[0] if len(ids) == 1 else np.concatenate(ids) for n, ids in joined.items()}
 
     def divide_splits(self, splits: Mapping[str, NDArray[Any]]) -> None:
         """Give the targets splits of ids that number the rows of all, one after another.
 
         An id that no row has is a problem of the source.
         """
-        for table in self.target_tables:
-            table.splits = {}
-        for name, ids in splits.items():
-            self.problems.attempt(name, "split", self._divide_split, name, ids)
-
-    def _divide_split(self, name: str, ids: NDArray[Any]) -> None:
         tables = self.target_tables
+        for table in tables:
+            table.splits = {}
         if not tables or any(table.count < 0 for table in tables):
             # Later checks refuse the target or the count, and name it.
             return
-        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-            raise GraphError(
-                f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
-                f"{list(ids.shape)}"
-            )
-        firsts = np.cumsum([0, *(table.count for table in tables)])
-        low, high = (int(ids.min()), int(ids.max())) if ids.size else (0, -1)
-        if not 0 <= low <= high + 1 <= firsts[-1]:
-            what = "edges" if self.target_relations else "nodes"
-            raise GraphError(
-                f"split {name}: expected ids of {what} of {', '.join(map(str, self.targets))} in "
-                f"[0, {firsts[-1]}), given {low} to {high}"
-            )
-        for table, first in zip(tables, firsts.tolist(), strict=False):
-            is_own = (ids >= first) & (ids < first + table.count)
-            assert table.splits is not None
-            table.splits[name] = ids if len(tables) == 1 else ids[is_own] - first
-
-
-def find_labelled(tables: GraphTables) -> list[Labelled]:
-    """Return the node types with labels, or if there are none, the relations with labels."""
-    labelled = [owner for owner, table in tables.all.items() if table.labels is not None]
-    return [owner for owner in labelled if isinstance(owner, str)] or labelled
-
-
-def choose_target(tables: GraphTables, where: str, *, follows: bool = False) -> None:
-    """Choose what is predicted: the node type or relations with splits, else those with labels.
-
-    Without splits and labels it is the only node type.
-    """
-    with_splits = [owner for owner, table in tables.all.items() if table.splits is not None]
-    candidates = with_splits or find_labelled(tables) or list(tables.nodes)
-    relations = [owner for owner in candidates if isinstance(owner, Relation)]
-    if len(candidates) != 1 and (not relations or len(relations) < len(candidates)):
-        if not follows:
-            raise GraphError(
-                f"{where}: target: expected splits or labels of one node type, or of relations "
-                "(those of a table can be chosen by --target RELATION), given "
-                f"{', '.join(map(str, candidates)) or 'none'}"
-            )
-        candidates = [*relations, *candidates][:1]
-    tables.targets = tuple(candidates)
+        firsts = np.cumsum([0, *(table.count for table in tables)]).tolist()
+        for name, ids in splits.items():
+            if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+                self.problems.add(name, "split", (
+                    f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
+                    f"{list(ids.shape)}"
+                ))  # fmt: skip
+                continue
+            low, high = (int(ids.min()), int(ids.max())) if ids.size else (0, -1)
+            if not 0 <= low <= high + 1 <= firsts[-1]:
+                what = "edges" if self.target_relations else "nodes"
+                self.problems.add(name, "split", (
+                    f"split {name}: expected ids of {what} of {', '.join(map(str, self.targets))} "
+                    f"in [0, {firsts[-1]}), given {low} to {high}"
+                ))  # fmt: skip
+                continue
+            for table, first in zip(tables, firsts, strict=False):
+                is_own = (ids >= first) & (ids < first + table.count)
+                assert table.splits is not None
+                table.splits[name] = ids if len(tables) == 1 else ids[is_own] - first
 
 
 def read_relation(triple: Sequence[str], taken: Mapping[Any, Any], where: str) -> Relation:

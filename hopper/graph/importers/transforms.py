@@ -20,20 +20,22 @@ ALL: Final = "all"
 def set_link_targets(tables: GraphTables, words: Sequence[str]) -> None:
     """Make some relations the targets; note that splits of other targets are left out."""
     relations = sorted(tables.edges)
-    given = [relations] if list(words) == [ALL] else [find_relations(w, relations) for w in words]
+    given = [find_relations(word, relations) for word in words]
+    if list(words) == [ALL]:
+        given = [[relation] for relation in relations]
     targets = tuple(relation for matches in given for relation in matches)
-    one_each = list(words) == [ALL] or all(len(matches) == 1 for matches in given)
-    if not targets or not one_each or len(set(targets)) < len(targets):
+    is_clear = all(len(matches) == 1 for matches in given) and len(set(targets)) == len(targets)
+    if not targets or not is_clear:
         raise RequestError(
             f"--target: expected different relations, each one of {', '.join(map(str, relations))}"
             f" by its triple or by a name that only one has; given {', '.join(words)}"
         )
-    if tables.targets != targets and tables.join_splits():
-        tables.notes.append(
-            f"splits of {', '.join(map(str, tables.targets))} left out: edges of "
-            f"{', '.join(map(str, targets))} are predicted"
-        )
     if tables.targets != targets:
+        if tables.join_splits():
+            tables.notes.append(
+                f"splits of {', '.join(map(str, tables.targets))} left out: edges of "
+                f"{', '.join(map(str, targets))} are predicted"
+            )
         for table in tables.all.values():
             table.splits = None
     tables.targets = targets
@@ -45,16 +47,8 @@ def find_one_way(
     """Find the edges without a counterpart: an edge (v, u) of its own for each edge (u, v).
 
     Of parallel edges, the first ones have counterparts. Where edges have times, a counterpart has
-    the same time.
-
-    Parameters
-    ----------
-    src, dst: [edges] ids in [0, count), of one node type.
-
-    Returns
-    -------
-    Ascending indices of edges. With their reverses added, the relation has as many edges (v, u) as
-    (u, v) for every pair.
+    the same time. With the reverses of the edges that are returned, ascending, there are as many
+    edges (v, u) as (u, v) for every pair.
     """
     keys = src.astype(np.int64) * count + dst
     reverse = dst.astype(np.int64) * count + src
@@ -119,26 +113,11 @@ def keep_largest_component(tables: GraphTables) -> None:
     Of components of equal size, the one with the first node stays. Nodes and edges keep their order
     and get new numbers.
     """
-    kept = _find_largest(tables)
-    removed = sum(int(mask.size - np.count_nonzero(mask)) for mask in kept.values())
-    number = {name: np.cumsum(mask) - 1 for name, mask in kept.items()}
-    for relation, table in tables.edges.items():
-        # Both ends of an edge are in one component.
-        edges = tables.edges[relation] = table.filter(kept[relation.src][table.src])
-        edges.src, edges.dst = number[relation.src][edges.src], number[relation.dst][edges.dst]
-    for name, table in tables.nodes.items():
-        tables.nodes[name] = table.filter(kept[name])
-    tables.notes.append(f"{removed} nodes outside the largest connected component left out")
-
-
-def _find_largest(tables: GraphTables) -> dict[str, NDArray[np.bool_]]:
-    """Mark the nodes of the largest component, [count] bool by node type."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    names = list(tables.nodes)
     bounds = np.cumsum([0, *(table.count for table in tables.nodes.values())])
-    first = dict(zip(names, bounds[:-1].tolist(), strict=True))
+    first = dict(zip(tables.nodes, bounds.tolist(), strict=False))
     src, dst = (
         np.concatenate([np.empty(0, np.int64), *ends])
         for ends in (
@@ -146,34 +125,42 @@ def _find_largest(tables: GraphTables) -> dict[str, NDArray[np.bool_]]:
             [table.dst.astype(np.int64) + first[r.dst] for r, table in tables.edges.items()],
         )
     )
-    total = int(bounds[-1])
-    edges = coo_array((np.ones(src.size, np.int8), (src, dst)), shape=(total, total))
+    edges = coo_array((np.ones(src.size, np.int8), (src, dst)), shape=(bounds[-1], bounds[-1]))
     _, component = connected_components(edges, directed=False)
     inside = component == np.argmax(np.bincount(component, minlength=1))
-    return dict(zip(names, np.split(inside, bounds[1:-1]), strict=True))
+    kept = dict(zip(tables.nodes, np.split(inside, bounds[1:-1]), strict=True))
+    number = {name: np.cumsum(mask) - 1 for name, mask in kept.items()}
+    for relation, table in tables.edges.items():
+        # Both ends of an edge are in one component.
+        inner = tables.edges[relation] = table.filter(kept[relation.src][table.src])
+        inner.src, inner.dst = number[relation.src][inner.src], number[relation.dst][inner.dst]
+    for name, table in tables.nodes.items():
+        tables.nodes[name] = table.filter(kept[name])
+    removed = inside.size - np.count_nonzero(inside)
+    tables.notes.append(f"{removed} nodes outside the largest connected component left out")
 
 
 def align_classes(tables: GraphTables) -> None:
     """Give all target relations whose labels are classes the same classes."""
-    labelled = [(r, t) for r in tables.target_relations if (t := tables.edges[r]).labels]
-    if len(labelled) < 2:
+    labels, names = dict[Relation, tuple[Labels, NDArray[Any]]](), dict[Relation, list[str]]()
+    for relation in tables.target_relations:
+        table = tables.edges[relation]
+        if table.labels is not None:
+            labels[relation] = table.labels
+            if "" in table.classes:
+                names[relation] = table.classes[""]
+    if len(labels) < 2 or {kind.kind for kind, _ in labels.values()} != {"class"}:
         return
-    kinds = {table.labels[0].kind for _, table in labelled if table.labels}
-    if not any("" in table.classes for _, table in labelled):
-        if kinds == {"class"}:
-            classes = max(table.labels[0].classes for _, table in labelled if table.labels)
-            for _, table in labelled:
-                table.labels = table.labels and (Labels("class", classes), table.labels[1])
-        return
-    for relation, table in labelled:
-        if "" not in table.classes:
-            raise GraphError(
-                f"labels of {relation}: expected texts, as in other relations that are predicted"
-            )
-    names = sorted({name for _, table in labelled for name in table.classes[""]})
-    for _, table in labelled:
-        assert table.labels is not None
-        numbers = np.append(np.searchsorted(names, table.classes[""]), -1)
-        values = numbers[table.labels[1]].astype(np.int64)
-        table.labels = (Labels("class", max(1, len(names))), values)
-        table.classes[""] = names
+    if names and len(names) < len(labels):
+        without = next(relation for relation in labels if relation not in names)
+        raise GraphError(
+            f"labels of {without}: expected texts, as in other relations that are predicted"
+        )
+    joined = sorted({name for of_relation in names.values() for name in of_relation})
+    classes = max(len(joined), *(kind.classes for kind, _ in labels.values()))
+    for relation, (_, values) in labels.items():
+        table = tables.edges[relation]
+        if names:
+            numbers = np.append(np.searchsorted(joined, names[relation]), -1)
+            values, table.classes[""] = numbers[values].astype(np.int64), joined
+        table.labels = Labels("class", classes), values

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.row_form import ROW_FORMS
+from cache_server.feature_codec import CODECS
 from hopper.errors import RequestError
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory
@@ -88,7 +88,7 @@ def open_stored(path: Path) -> list[StoredGraph]:
             f"{path}: expected a graph directory, or one divided by relation (hopper partition "
             f"--method meta); {graph.layout.explain('this')}"
         )
-    if any(partition.part.parts > 1 for partition in graph.partitions):
+    if not all(partition.is_whole for partition in graph.partitions):
         raise RequestError(f"{path}: expected whole relations; some are cut (--server-memory)")
     return [
         StoredGraph(graph, server, partition.roots)
@@ -144,7 +144,7 @@ class Workspace:
         if features.dtype == np.float32:
             return np.asarray(features, np.float32)
         assert kind.feature_dtype is not None
-        form = ROW_FORMS[kind.feature_dtype]
+        form = CODECS[kind.feature_dtype]
         out = self.new(node_type, kind.feature_dim)
         for first in range(0, kind.count, _BLOCK_ROWS):
             out[first : first + _BLOCK_ROWS] = form.decode(features[first : first + _BLOCK_ROWS])

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hopper.errors import RequestError
-from hopper.graph.columns import FeatureColumn
-from hopper.graph.row_form import RoundingError
+from hopper.graph.columns import FeatureColumn, RoundingError
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.graph.write import GraphWriter

@@ -1,4 +1,4 @@
-"""The forms in which rows of numbers are stored and sent: 32, 16 or 8 bits a number."""
+"""The forms in which rows of features are stored and sent: 32, 16 or 8 bits a number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
 
-RowFormName = Literal["float32", "float16", "bfloat16", "int8"]
+FeatureForm = Literal["float32", "float16", "bfloat16", "int8"]
+FEATURE_FORMS: Final[tuple[FeatureForm, ...]] = get_args(FeatureForm)
 SCALE_BYTES: Final = 4
 """bytes of the float32 scale of an int8 row, which follows its numbers"""
 _LARGEST: Final = np.float32(127)
@@ -19,10 +20,10 @@ _UPPER_HALF: Final = np.uint32(16)
 
 
 @dataclass(frozen=True)
-class RowForm:
-    """A form of stored rows."""
+class FeatureCodec:
+    """Encodes float32 rows [n, dim] in a form of ``dtype``, with ``more`` columns, and decodes."""
 
-    name: RowFormName
+    name: FeatureForm
     dtype: np.dtype[Any]
     more: int
     encode: Callable[[NDArray[np.float32]], NDArray[Any]]
@@ -61,10 +62,8 @@ def _to_int8(rows: NDArray[np.float32]) -> NDArray[np.int8]:
     scales = np.abs(rows).max(1, initial=0, keepdims=True).astype(np.float32) / _LARGEST
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         numbers = np.where(scales > 0, np.rint(rows / scales), np.float32(0))
-    out = np.empty((len(rows), rows.shape[1] + SCALE_BYTES), np.int8)
-    out[:, :-SCALE_BYTES] = np.clip(numbers, -_LARGEST, _LARGEST)
-    out[:, -SCALE_BYTES:] = scales.view(np.int8)
-    return out
+    numbers = np.clip(numbers, -_LARGEST, _LARGEST).astype(np.int8)
+    return np.hstack((numbers, scales.view(np.int8)))
 
 
 def _from_int8(rows: NDArray[np.int8]) -> NDArray[np.float32]:
@@ -73,19 +72,21 @@ def _from_int8(rows: NDArray[np.int8]) -> NDArray[np.float32]:
     return floats
 
 
-ROW_FORMS: Final[Mapping[RowFormName, RowForm]] = {
-    "float32": RowForm("float32", np.dtype(np.float32), 0, _as_float32, _as_float32),
-    "float16": RowForm("float16", np.dtype(np.float16), 0, _to_float16, _as_float32),
-    "bfloat16": RowForm("bfloat16", np.dtype(np.uint16), 0, _to_bfloat16, _from_bfloat16),
-    "int8": RowForm("int8", np.dtype(np.int8), SCALE_BYTES, _to_int8, _from_int8),
+CODECS: Final[Mapping[FeatureForm, FeatureCodec]] = {
+    codec.name: codec
+    for codec in (
+        FeatureCodec("float32", np.dtype(np.float32), 0, _as_float32, _as_float32),
+        FeatureCodec("float16", np.dtype(np.float16), 0, _to_float16, _as_float32),
+        FeatureCodec("bfloat16", np.dtype(np.uint16), 0, _to_bfloat16, _from_bfloat16),
+        FeatureCodec("int8", np.dtype(np.int8), SCALE_BYTES, _to_int8, _from_int8),
+    )
 }
-FEATURE_DTYPES: Final[tuple[RowFormName, ...]] = get_args(RowFormName)
 
 
-def find_form(name: str) -> RowForm:
-    """Find a form to round rows to, by its name."""
-    names = [form for form in ROW_FORMS if form != "float32"]
-    for form in names:
-        if form == name:
-            return ROW_FORMS[form]
-    raise BadRequest(f"form: expected one of {', '.join(names)}, got {name!r:.100}")
+def find_codec(name: str) -> FeatureCodec:
+    """Find a codec that rounds rows, by the name of its form."""
+    codec = CODECS.get(name) if name != "float32" else None  # type: ignore[call-overload]
+    if codec is None:
+        forms = ", ".join(FEATURE_FORMS[1:])
+        raise BadRequest(f"form: expected one of {forms}, got {name!r:.100}")
+    return codec

@@ -1,8 +1,7 @@
-"""Write a graph that an importer has read as a graph directory; apply the import's options."""
+"""Apply an import's options to the tables of a graph, and write them as a graph directory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -10,20 +9,20 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import RequestError
 from hopper.graph.array_file import release_pages
 from hopper.graph.columns import FeatureColumn, tell_wide_columns
 from hopper.graph.importers.check_tables import (
-    check_finite,
+    check_chunks,
     check_labels_of_training,
+    check_tables,
     iter_features,
 )
 from hopper.graph.importers.database import Database
-from hopper.graph.importers.encode import Measure, encode
+from hopper.graph.importers.encode import Moments, encode
 from hopper.graph.importers.encode_like import LikeGraph
-from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.splits import RandomSplit, draw_splits
-from hopper.graph.importers.tables import Features, GraphTables, Table
+from hopper.graph.importers.tables import Features, GraphTables
 from hopper.graph.importers.transforms import (
     add_reverse_relations,
     align_classes,
@@ -94,7 +93,7 @@ def write_tables(
     options: ImportOptions,
     database: Database | None = None,
 ) -> list[str]:
-    """Apply the options, and write the graph directory.
+    """Check the tables, apply the options, and write the graph directory.
 
     Features pass through in chunks of about 64 MiB.
 
@@ -105,7 +104,13 @@ def write_tables(
     Returns
     -------
     Notes on the import for the user, one line each.
+
+    Raises
+    ------
+    GraphError: the tables are wrong. The text names all fields at fault.
+    RequestError: an option does not fit the graph, or needs more memory than the database leaves.
     """
+    check_tables(tables)
     if options.targets and not tables.problems:
         set_link_targets(tables, options.targets)
     if not (options.targets and tables.problems):
@@ -127,7 +132,7 @@ def write_tables(
         draw_splits(tables, options.split, options.seed)
     align_classes(tables)
     phases = Phases() if database is None else database.phases
-    with GraphWriter(out, _schema(tables)) as writer:
+    with GraphWriter(out, _make_schema(tables)) as writer:
         _write_edges(tables, writer, database)
         _write_features(tables, writer, phases, options)
         _write_columns(tables, writer)
@@ -177,15 +182,15 @@ def _write_features(
         with phases.phase(where, features.shape[0]) as progress:
             encoded, columns = _encode(tables, owner, where, features, options, like)
             normalize = any(column.scale == "row" for column in columns)
-            measure = Measure(columns, features.shape[0])
-            for start, rows in _check_chunks(encoded, where, columns, tables.problems):
+            written = Moments(columns, features.shape[0])
+            for start, rows in check_chunks(encoded, where, columns, tables.problems):
                 if normalize:
                     rows = _normalize_rows(rows, f"{where}: rows from {start} on")
-                measure.add(rows)
-                out[start : start + rows.shape[0]] = rows
+                written.add_sample(rows)
+                out[start : start + len(rows)] = rows
                 release_pages(out)
-                progress.advance(rows.shape[0])
-        writer.columns(owner, measure.finish())
+                progress.advance(len(rows))
+        writer.columns(owner, written.describe())
     tables.problems.raise_all()
 
 
@@ -200,7 +205,7 @@ def _encode(
     """Return features as they will be stored, and their columns as they were fitted."""
     table, columns = tables.all[owner], tables.all[owner].feature_columns
     if like is not None and not table.columns:
-        columns = like.columns(owner, features.shape[1])
+        columns = like.matrix(owner, features.shape[1])
     elif options.row_normalize and isinstance(owner, str):
         columns = [replace(column, scale="row") for column in columns]
     rows, of = None, "all rows"
@@ -222,8 +227,15 @@ def _check_features(tables: GraphTables, options: ImportOptions) -> None:
         if not tables.problems.has_failed(owner, where):
             columns = tables.all[owner].feature_columns
             filled, fitted, _ = encode(features, columns, "", options.missing, None)
-            for _ in _check_chunks(filled, where, fitted, tables.problems):
+            for _ in check_chunks(filled, where, fitted, tables.problems):
                 pass
+
+
+def _normalize_rows(rows: NDArray[Any], where: str) -> NDArray[Any]:
+    if rows.size and rows.min() < 0:
+        raise RequestError(f"--row-normalize: {where}: expected no negative feature")
+    sums = rows.sum(axis=1, keepdims=True, dtype=np.float64)
+    return np.asarray(rows / np.where(sums == 0, 1, sums), dtype=rows.dtype)
 
 
 def _write_columns(tables: GraphTables, writer: GraphWriter) -> None:
@@ -243,62 +255,27 @@ def _write_columns(tables: GraphTables, writer: GraphWriter) -> None:
         writer.split(name, ids)
 
 
-def _schema(tables: GraphTables) -> GraphSchema:
+def _make_schema(tables: GraphTables) -> GraphSchema:
+    forms: dict[Labelled, dict[str, Any]] = {
+        owner: {
+            "count": table.count,
+            "feature_dim": table.features and table.features.shape[1],
+            "feature_dtype": table.features
+            and ("float16" if table.features.dtype == np.float16 else "float32"),
+            "timed": table.times is not None,
+        }
+        for owner, table in tables.all.items()
+    }
     return GraphSchema(
         name=tables.name,
         source=tables.source,
         target=tables.targets[0],
         also=tuple(tables.target_relations[1:]),
-        node_types={
-            name: NodeType(table.count, *_width(name, table), timed=table.times is not None)
-            for name, table in tables.nodes.items()
-        },
+        node_types={name: NodeType(**forms[name]) for name in tables.nodes},
         relations={
-            relation: EdgeType(
-                table.count,
-                *_width(relation, table),
-                weighted=table.weights is not None,
-                timed=table.times is not None,
-            )
+            relation: EdgeType(**forms[relation], weighted=table.weights is not None)
             for relation, table in tables.edges.items()
         },
-        labels={
-            owner: table.labels[0]
-            for owner, table in tables.all.items()
-            if table.labels is not None
-        },
+        labels={o: table.labels[0] for o, table in tables.all.items() if table.labels is not None},
         splits={name: ids.size for name, ids in tables.join_splits().items()},
     )
-
-
-def _width(
-    owner: Labelled, table: Table
-) -> tuple[int | None, Literal["float32", "float16"] | None]:
-    """Return the width and the stored form of a table's features."""
-    if table.features is None:
-        return None, None
-    rows, columns = table.features.shape
-    if rows != table.count:
-        what = "edge features" if isinstance(owner, Relation) else "features"
-        raise GraphError(f"{what} of {owner}: expected {table.count} rows, given {rows}")
-    return columns, "float16" if table.features.dtype == np.float16 else "float32"
-
-
-def _check_chunks(
-    table: Features, where: str, columns: Sequence[FeatureColumn], problems: Problems
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Iterate over chunks as they will be stored; what is not finite is a problem."""
-    dtype = np.float16 if table.dtype == np.float16 else np.float32
-    names = [name for column in columns if column.name for name in column.names]
-    for start, rows in table.chunks():
-        with np.errstate(over="ignore"):
-            converted = rows.astype(dtype, copy=False)
-        check_finite(converted, start, where, names, problems)
-        yield start, converted
-
-
-def _normalize_rows(rows: NDArray[Any], where: str) -> NDArray[Any]:
-    if rows.size and rows.min() < 0:
-        raise RequestError(f"--row-normalize: {where}: expected no negative feature")
-    sums = rows.sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.asarray(rows / np.where(sums == 0, 1, sums), dtype=rows.dtype)

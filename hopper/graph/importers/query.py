@@ -1,0 +1,303 @@
+"""A query whose result is a table of nodes or edges, and a reader of its columns.
+
+Every source that DuckDB reads becomes queries: the files of a folder (table_folder.py), or whatever
+SQL returns. Errors name the file, the row or line, and the column.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.array_file import release_pages
+from hopper.graph.columns import FeatureColumn, width_of
+from hopper.graph.importers.database import Database, DatabaseError
+from hopper.graph.importers.encode_like import LikeGraph
+from hopper.graph.importers.source_files import first_line
+from hopper.graph.importers.tables import CHUNK_BYTES, Features, GraphTables
+from hopper.graph.schema import Labelled
+
+INTEGERS: Final = (
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
+    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+)
+NATIVE: Final = (*INTEGERS, "FLOAT", "DOUBLE")
+"""Types of DuckDB that NumPy has."""
+NUMBERS: Final = ("FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN", "HUGEINT", "UHUGEINT")
+_KINDS: Final = {
+    "integer": INTEGERS,
+    "number": NUMBERS,
+    "text": ("VARCHAR", "ENUM"),
+    "time": ("DATE", "TIMESTAMP"),
+}
+"""What columns hold, by the beginnings of DuckDB's types."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query whose rows are the nodes of a type, or the edges of a relation, in order.
+
+    Attributes
+    ----------
+    where: what is queried, for errors; the path of a file of texts.
+    sql: returns the columns ``c0``, ``c1``, ... and if it is numbered, ``rowid``.
+    names: the source's names of these columns: ``id``, ``src``, ``dst``, ``weight``, ``time``,
+        ``split``, columns of labels, and features.
+    typed: whether columns have types; otherwise all are texts of CSV, which may hold numbers.
+    numbered: whether it returns the same rows, with their numbers, each time that it is run.
+        Otherwise it is run once.
+    """
+
+    owner: Labelled
+    where: str
+    sql: str
+    names: Sequence[str]
+    typed: bool = True
+    numbered: bool = False
+
+    @classmethod
+    def of_types(
+        cls, owner: Labelled, where: str, source: str, database: Database, *, numbered: bool = False
+    ) -> Query:
+        """Make the query of what SQL has after FROM, whose columns have names and types.
+
+        If it is numbered, its last column is the number of the row.
+        """
+        query = cls(owner, where, "", (), numbered=numbered)
+        with query.explain_errors(database):
+            names = [str(name) for name, *_ in database.fetch(f"DESCRIBE FROM {source}")]
+        columns = [f"c{place}" for place in range(len(names))]
+        if numbered:
+            names, columns = names[:-1], [*columns[:-1], "rowid"]
+        return replace(query, sql=f"FROM {source} AS t({', '.join(columns)})", names=names)
+
+    @property
+    def header(self) -> str:
+        """Where the names of columns stand, for errors."""
+        return self.where if self.typed else f"{self.where}: line 1"
+
+    def place(self, row: int) -> str:
+        """Return where a row stands, for errors; in CSV this looks for its line."""
+        if self.typed:
+            return f"{self.where}: row {row}"
+        with open(self.where, newline="", encoding="utf-8-sig", errors="replace") as stream:
+            reader = csv.reader(stream)
+            # The header is a line too, and lines without any value are none.
+            next(islice((values for values in reader if values), row + 1, None), None)
+            return f"{self.where}: line {reader.line_num}"
+
+    @contextmanager
+    def explain_errors(self, database: Database) -> Iterator[None]:
+        """Raise the database's errors of reading the source with what is queried, and the line."""
+        try:
+            with database.explain_errors(self.where):
+                yield
+        except DatabaseError as error:
+            text = str(error.__cause__ or error)
+            if self.typed:
+                reason = first_line(error.__cause__ or error)
+                raise GraphError(f"{self.where}: cannot be read: {reason}") from error
+            line = re.search(r"CSV Error on Line: (\d+)", text)
+            place = f"{self.where}: line {line[1]}" if line else self.where
+            if columns := re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", text):
+                reason = f"expected {columns[1]} columns, given {columns[2]}"
+            elif "state machine reached an invalid state" in text:
+                reason = "cannot be read as CSV: expected lines that all end alike"
+            else:
+                known = re.search(r"^(Value with|Invalid unicode|Maximum line).*", text, re.M)
+                reason = f"cannot be read as CSV: {known[0] if known else text.splitlines()[0]}"
+            raise GraphError(f"{place}: {reason}") from error
+
+
+class QueryReader:
+    """Reads the columns of a query's result; what is wrong with one is a problem of the source.
+
+    Attributes
+    ----------
+    like: how features and classes are encoded; None = anew.
+    ids_are_rows: whether the id of each node is the number of its row.
+    """
+
+    def __init__(
+        self, query: Query, database: Database, tables: GraphTables, like: LikeGraph | None
+    ) -> None:
+        self.query, self.database, self.like = query, database, like
+        self.problems, self.notes = tables.problems, tables.notes
+        self.table, self.ids_are_rows = database.new_name("t"), False
+        kind = "VIEW" if query.numbered else "TABLE"
+        database.release()
+        with query.explain_errors(database):
+            database.fetch(f"CREATE {kind} {self.table} AS {query.sql}")
+            self.count = int(self.first("count(*)"))
+        described = database.fetch(f"DESCRIBE {self.table}")
+        self.types = {name: str(row[1]) for name, row in zip(query.names, described, strict=False)}
+
+    def attempt(self, field: str, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Take a step of reading a column, and keep what is wrong with it; None if anything is."""
+        return self.problems.attempt(self.query.where, field, step, *arguments)
+
+    def column(self, name: str) -> str:
+        """Return a column in SQL."""
+        return f"c{self.query.names.index(name)}"
+
+    def text(self, name: str) -> str:
+        """Return a column of texts in SQL; NULL where it is missing or empty."""
+        return f"nullif({self.column(name)}::VARCHAR, '')"
+
+    def kind(self, name: str) -> str:
+        """Return what a column holds: "text", "integer", "number", "time", "list" or "other"."""
+        sql_type = self.types[name]
+        if sql_type.endswith("]"):
+            return "list"
+        return next((kind for kind, ts in _KINDS.items() if sql_type.startswith(ts)), "other")
+
+    def number(self, name: str) -> str:
+        """Return a column of numbers in SQL; NULL where there is none."""
+        if self.kind(name) not in ("integer", "number", "text"):
+            raise self.refuse_type(name, "numbers")
+        column = self.column(name)
+        return column if self.types[name] in NATIVE else f"TRY_CAST({column} AS DOUBLE)"
+
+    def number_or_nan(self, name: str) -> tuple[str, str]:
+        """Return a column of numbers in SQL, and what should stand where it is NULL; "" = NULL is a
+        missing number."""
+        number = self.number(name)
+        if self.kind(name) != "text":
+            return number, ""
+        finite = f"{number} > '-inf'::DOUBLE AND {number} < 'inf'::DOUBLE"
+        missing = f"{self.text(name)} IS NULL"
+        sql = f"CASE WHEN {missing} THEN 'nan'::DOUBLE WHEN {finite} THEN {number} END"
+        return sql, "a finite number"
+
+    def select(self, columns: str, rest: str = "") -> str:
+        """Return the query for columns in SQL; ``rest`` follows the name of the table."""
+        # Names are made here, and texts are quoted.
+        return f"SELECT {columns} FROM {self.table} {rest}"  # noqa: S608
+
+    def first(self, columns: str, rest: str = "") -> Any:
+        """Return the first value of the first row of a query; None if it has no rows."""
+        with self.query.explain_errors(self.database):
+            rows = self.database.fetch(self.select(columns, rest))
+        return rows[0][0] if rows else None
+
+    def scan(
+        self, *columns: str, rest: str = "", rows: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Iterate over columns in SQL, in pairs of a first row and a pyarrow batch of about
+        ``rows``."""
+        with self.query.explain_errors(self.database):
+            yield from self.database.scan(self.select(", ".join(columns), rest), rows=rows)
+
+    def refuse_type(self, name: str, expected: str) -> GraphError:
+        """Make the error that a column has an unsuitable type."""
+        return GraphError(
+            f"{self.query.where}: column {name}: expected {expected}, given {self.types[name]}"
+        )
+
+    def refuse(self, row: int, name: str, expected: str) -> GraphError:
+        """Make the error that a value is wrong."""
+        value = self.first(self.column(name), f"WHERE rowid = {row}")
+        given = "nothing" if value is None else repr(value)
+        return GraphError(
+            f"{self.query.place(row)}: column {name}: expected {expected}, given {given}"
+        )
+
+    def refuse_nulls(self, values: Any, first: int, name: str, expected: str) -> None:
+        """Refuse the first NULL of a pyarrow array whose first row is ``first``."""
+        if values.null_count:
+            nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+            raise self.refuse(first + int(nulls[0]), name, expected)
+
+    def read(
+        self, name: str, sql: str, dtype: DTypeLike, expected: str = "", out: Any = None
+    ) -> NDArray[Any]:
+        """Read a column in SQL into an array, which is new unless one is given.
+
+        Parameters
+        ----------
+        expected: what should stand where it is NULL, which is refused; "" = NULL is NaN.
+        """
+        array = self.database.array(dtype, (self.count,)) if out is None else out
+        for first, batch in self.scan(sql):
+            if expected:
+                self.refuse_nulls(batch.column(0), first, name, expected)
+            with np.errstate(over="ignore"):
+                values = batch.column(0).to_numpy(zero_copy_only=False)
+                array[first : first + len(values)] = values
+            release_pages(array)
+        return array
+
+    def read_features(self, columns: Sequence[FeatureColumn], sql: Sequence[str]) -> Features:
+        """Return features, which are read in chunks of 64 MiB, each column as its SQL says.
+
+        Missing numbers are NaN. Columns that cannot be read are problems of the source, and 0.
+        """
+        count, width = self.count, width_of(columns)
+
+        def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+            step = max(1, CHUNK_BYTES // (4 * width))
+            start = stop = 0
+            chunk = np.empty((min(step, count), width), np.float32)
+            for first, batch in self.scan(*sql, rows=step):
+                done = 0
+                while done < batch.num_rows:
+                    part = batch.slice(done, start + len(chunk) - stop)
+                    rows = chunk[stop - start :][: part.num_rows]
+                    self._fill(columns, part, first + done, rows)
+                    done, stop = done + part.num_rows, stop + part.num_rows
+                    if stop - start == len(chunk):
+                        yield start, chunk
+                        start = stop
+                        chunk = np.empty((min(step, count - start), width), np.float32)
+
+        return Features((count, width), np.dtype(np.float32), chunks)
+
+    def _fill(
+        self, columns: Sequence[FeatureColumn], batch: Any, first: int, rows: NDArray[np.float32]
+    ) -> None:
+        """Fill rows of features, [n, columns], from a batch whose first row is ``first``."""
+        start = 0
+        for column, values in zip(columns, batch.columns, strict=True):
+            part = rows[:, start : start + column.width]
+            start += column.width
+            if column.categories:
+                part[:] = values.to_numpy()[:, None] == np.arange(column.width)
+                continue
+            numbers = self.attempt(column.name, self._read_numbers, values, column, first)
+            with np.errstate(over="ignore"):
+                part[:] = 0 if numbers is None else numbers
+
+    def _read_numbers(self, values: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
+        """Return [n, numbers] of a column of numbers or of lists of numbers."""
+        is_list = self.kind(column.name) == "list"
+        of_list = f"{column.numbers} numbers, as in the first row"
+        if expected := of_list if is_list else self.number_or_nan(column.name)[1]:
+            self.refuse_nulls(values, first, column.name, expected)
+        values = values.flatten() if is_list else values
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, column.numbers)
+
+
+class QueryTexts(Sequence[str]):
+    """The texts of a column, read when they are asked for."""
+
+    def __init__(self, reader: QueryReader, name: str) -> None:
+        self._reader, self._sql = reader, f"{reader.column(name)}::VARCHAR"
+
+    def __len__(self) -> int:
+        return self._reader.count
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        return str(self._reader.first(self._sql, f"WHERE rowid = {range(len(self))[row]}"))
+
+    def __iter__(self) -> Iterator[str]:
+        for _, batch in self._reader.scan(self._sql):
+            yield from batch.column(0).to_pylist()
