@@ -21,8 +21,7 @@ from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
-from hopper.migrate.loss_scale import LossScale
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.packed_model import LossScale, PackedModel
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 from hopper.traffic import Traffic

@@ -17,10 +17,8 @@ from hopper.micrograph.merge import TimeSteps, make_time_steps
 from hopper.micrograph.merge_number import MERGE, MergeNumber, number_of_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
-from hopper.migrate.dock import Dock
-from hopper.migrate.passage import move_models
+from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.migrate.schedule import Visit, visits
-from hopper.migrate.transport import Transport
 from hopper.traffic import Cause
 
 Groups = dict[tuple[int, int], list[Subgraph]]
@@ -70,9 +68,8 @@ class Hop(Engine[HopPlan, InputRows]):
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         moves_parameters = state.config.hop.migrate == "model"
-        self._dock = Dock(state.packed, moves_parameters)
+        self._buffers = ReplicaBuffers(state.packed, moves_parameters)
         cause: Cause = "model" if moves_parameters else "gradient"
-        self._docks = dict.fromkeys(range(state.cluster.world), self._dock)
         self._transport = Transport(state.cluster, state.log, cause)
         merge = state.config.hop.merge
         is_adaptive = merge == "adaptive"
@@ -114,7 +111,7 @@ class Hop(Engine[HopPlan, InputRows]):
     def compute(self, plan: HopPlan, inputs: InputRows) -> None:
         """Train the groups of every time step, and move models between time steps."""
         groups, schedule = plan.groups, plan.schedule
-        self._dock.start(schedule[0].models)
+        self._buffers.start(schedule[0].models)
         for visit in schedule:
             if visit.step > 0:
                 self._move_models(plan.batch, schedule[visit.step - 1], visit)
@@ -122,7 +119,7 @@ class Hop(Engine[HopPlan, InputRows]):
                 # Popping the group frees its memory after training.
                 group = groups.pop((visit.step, model))
                 self._train(plan.batch, group, inputs, visit.step, model)
-        self._dock.unload()
+        self._buffers.reduce()
 
     def can_plan_ahead(self, epoch: int) -> bool:
         """Return whether the number of merged time steps is known, which earlier epochs may
@@ -185,11 +182,12 @@ class Hop(Engine[HopPlan, InputRows]):
         model: int,
     ) -> None:
         state = self.state
-        with state.log.note_fields(step=step, model=model), self._dock.aboard(model) as packed:
+        with state.log.note_fields(step=step, model=model), self._buffers.load(model) as packed:
             state.trainer.accumulate(packed, subgraphs, rows, batch.size)
 
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
         """Send on the models of the previous time step, and receive those of this one."""
         moment = (batch.epoch, batch.iteration, now.step)
+        buffers = dict.fromkeys(range(self.state.cluster.world), self._buffers)
         with self.state.log.note_fields(step=now.step):
-            move_models(self._transport, self._docks, moment, before, now)
+            self._transport.move_models(buffers, moment, before, now)

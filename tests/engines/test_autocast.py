@@ -18,8 +18,7 @@ from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.migrate.loss_scale import LossScale
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.packed_model import LossScale, PackedModel
 from hopper.models import Objective
 from hopper.ops import in_full, products_in
 from hopper.partition import PartitionedGraph, partition_graph
