@@ -297,9 +297,8 @@ class _Trip:
             self._blocks = plan.subgraph.blocks(self._device, inputs.edges)
         own_block = self._blocks[0] if self._blocks else None
         self._block = first_block(hop, own_block, split.layer.edge_dim, self._device)
-        counts = self._split.counts(self._block.num_src, self._block.num_dst)
         self.carried = CarriedActivations(
-            {kind: (count, self._split.widths()[kind]) for kind, count in counts.items()},
+            self._split.shapes(self._block.num_src, self._block.num_dst),
             # The distance, along the ring, from the model's own rank to the rank of each row.
             (plan.owners[model] - model) % world,
             world,

@@ -36,14 +36,19 @@ class ReplicaBuffers:
     ----------
     packed: this rank's replica.
     moves_parameters: whether a model's buffer holds its parameters too.
+
+    Attributes
+    ----------
+    present: by model that is on this rank, its buffer.
+    spare: buffers whose content is no longer needed.
     """
 
     def __init__(self, packed: PackedModel, moves_parameters: bool) -> None:
         self._packed = packed
         self._shape = packed.buffer if moves_parameters else packed.accumulated
         self._count = packed.parameters.numel() if moves_parameters else 0
-        self._present: dict[int, Tensor] = {}
-        self._spare: list[Tensor] = []
+        self.present: dict[int, Tensor] = {}
+        self.spare: list[Tensor] = []
 
     def start(self, models: Sequence[int]) -> None:
         """Let models start here, with the replica's parameters and zero gradients."""
@@ -51,42 +56,30 @@ class ReplicaBuffers:
             buffer = self.empty()
             buffer[: self._count].copy_(self._packed.parameters[: self._count])
             buffer[self._count :].zero_()
-            self._present[model] = buffer
+            self.present[model] = buffer
 
     def empty(self) -> Tensor:
         """Return an uninitialised buffer to receive a model into."""
-        return self._spare.pop() if self._spare else torch.empty_like(self._shape)
-
-    def insert(self, model: int, buffer: Tensor) -> None:
-        """Take in a model that has arrived in ``buffer``."""
-        self._present[model] = buffer
-
-    def remove(self, model: int) -> Tensor:
-        """Remove a model and return its buffer; pass it to :meth:`reuse` when it has been sent."""
-        return self._present.pop(model)
+        return self.spare.pop() if self.spare else torch.empty_like(self._shape)
 
     def accumulated_in(self, buffer: Tensor) -> Tensor:
         """Return a view of the part of a model's buffer that holds its gradients and loss."""
         return buffer[self._count :]
 
-    def reuse(self, buffer: Tensor) -> None:
-        """Take back a buffer whose content is no longer needed."""
-        self._spare.append(buffer)
-
     @contextmanager
     def load(self, model: int) -> Iterator[PackedModel]:
         """Let the replica's module be a model during the block, and accumulate in its buffer."""
-        buffer = self._present[model]
+        buffer = self.present[model]
         parameters = buffer[: self._count] if self._count else self._packed.parameters
         with self._packed.swap_in(parameters, self.accumulated_in(buffer)):
             yield self._packed
 
     def reduce(self) -> None:
         """Add the gradients and losses of all models here to the replica, in order of model."""
-        for model in sorted(self._present):
-            buffer = self._present.pop(model)
+        for model in sorted(self.present):
+            buffer = self.present.pop(model)
             self._packed.accumulated += self.accumulated_in(buffer)
-            self.reuse(buffer)
+            self.spare.append(buffer)
 
 
 class Transfer(NamedTuple):
@@ -133,25 +126,19 @@ class Transport:
         ------
         As :meth:`exchange`.
         """
-        leaving = {move: buffers[move.model].remove(move.model) for move in before.departures}
+
+        def to_move(move: Move, buffer: Tensor) -> Transfer:
+            part = buffers[move.model].accumulated_in(buffer) if gradients_only else buffer
+            return Transfer(move, part)
+
+        leaving = {move: buffers[move.model].present.pop(move.model) for move in before.departures}
         arriving = {move: buffers[move.model].empty() for move in now.arrivals}
-        self.exchange(
-            moment,
-            *(
-                [
-                    Transfer(
-                        move,
-                        buffers[move.model].accumulated_in(buffer) if gradients_only else buffer,
-                    )
-                    for move, buffer in side.items()
-                ]
-                for side in (leaving, arriving)
-            ),
-        )
+        sides = ([to_move(*item) for item in side.items()] for side in (leaving, arriving))
+        self.exchange(moment, *sides)
         for move, buffer in leaving.items():
-            buffers[move.model].reuse(buffer)
+            buffers[move.model].spare.append(buffer)
         for move, buffer in arriving.items():
-            buffers[move.model].insert(move.model, buffer)
+            buffers[move.model].present[move.model] = buffer
 
     def exchange(
         self,
@@ -186,7 +173,12 @@ class Transport:
                 ]
                 self._wait(works)
             for (move, _), header in expected:
-                self._check(header, (*moment, move.model), move.rank)
+                found, due = tuple(header.tolist()), (*moment, move.model)
+                if found != due:
+                    raise ClusterError(
+                        f"rank {self._cluster.rank}: expected (epoch, iteration, time step, model) "
+                        f"{due} from rank {move.rank}, got {found}"
+                    )
             size = sum(buffer.nbytes for _, buffer in leaving)
             with self._log.stage("migrate", models=[m.model for m, _ in leaving], bytes=size):
                 bodies = [Transfer(move, copy(buffer)) for move, buffer in leaving]
@@ -198,13 +190,6 @@ class Transport:
         for (move, buffer), header in headers:
             self._cluster.count_message("control", move.rank, header.nbytes)
             self._cluster.count_message(self._cause, move.rank, buffer.nbytes)
-
-    def _check(self, header: Tensor, due: tuple[int, int, int, int], rank: int) -> None:
-        if tuple(header.tolist()) != due:
-            raise ClusterError(
-                f"rank {self._cluster.rank}: expected (epoch, iteration, time step, model) "
-                f"{due} from rank {rank}, got {tuple(header.tolist())}"
-            )
 
     def _start(
         self, leaving: Sequence[Transfer], arriving: Sequence[Transfer]

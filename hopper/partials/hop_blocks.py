@@ -100,9 +100,9 @@ class HopBlocks:
         """
         hop, versions = self._hop, {name: frontier.versions for name, frontier in frontiers.items()}
         columns = {}
-        for name, sources in hop.sources.items():
-            columns[name], part = np.empty(sources.versions.size, np.int64), sources.part(hop.rank)
-            columns[name][part] = frontiers[name].rows(sources.versions[part])
+        for name, of_type in hop.sources.items():
+            columns[name], part = np.empty(of_type.versions.size, np.int64), of_type.part(hop.rank)
+            columns[name][part] = frontiers[name].rows(of_type.versions[part])
             if name in self._wanted:
                 versions[name] = self._append(name, columns[name], versions[name])
         together, blocks = dict[Relation, HopEdges](), dict[Relation, Block]()

@@ -163,12 +163,14 @@ class Planner:
             )
             for relation in self._stack.layers[index].aggregations
         }
-        sources, rank = self._sort_sources(number, drawn), self._cluster.rank
+        sources, cluster = self._sort_sources(number, drawn), self._cluster
         for name, of_type in sources.items():
-            frontiers[name].enter(of_type.versions[of_type.part(rank)])
+            frontiers[name].enter(of_type.versions[of_type.part(cluster.rank)])
         sizes = {name: versions.size for name, versions in destinations.items()}
-        version_dtype = self.sampler.version_dtype
-        return HopRequests(drawn, sizes, sources, self._transfers[index], rank, version_dtype)
+        return HopRequests(
+            *(drawn, sizes, sources, self._transfers[index]),
+            *(cluster.rank, cluster.world, self.sampler.version_dtype),
+        )
 
     def _find_feature_edges(
         self,

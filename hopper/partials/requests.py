@@ -118,11 +118,11 @@ class HopRequests:
         sources: Mapping[str, Sources],
         transfer: LayerTransfer,
         rank: int,
+        world: int,
         version_dtype: np.dtype[Any],
     ) -> None:
         self.drawn, self.destinations, self.sources = drawn, destinations, sources
         self.transfer, self.rank, self.version_dtype = transfer, rank, version_dtype
-        world = next(iter(sources.values())).bounds.size - 1
         self._others: Ranks = np.arange(world) != rank
         self._parts: dict[Relation, slice] = {}
         next_edge = dict.fromkeys(sources, 0)

@@ -7,21 +7,6 @@ import pytest
 import torch
 
 from hopper.engines.naive import CarriedActivations
-from hopper.migrate.schedule import there_and_back
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_models_visit_every_rank_and_return_the_same_way(ranks: int) -> None:
-    places = there_and_back(ranks)
-    assert places.shape == (ranks, 2 * ranks + 1)
-    for step in range(2 * ranks + 1):
-        # No two models on one rank.
-        assert sorted(places[:, step]) == list(range(ranks))
-    for model in range(ranks):
-        assert places[model, 0] == places[model, ranks] == places[model, -1] == model
-        outward, homeward = places[model, :ranks], places[model, ranks + 1 : -1]
-        assert sorted(outward) == list(range(ranks))
-        assert homeward.tolist() == outward[1:][::-1].tolist()
 
 
 @pytest.mark.parametrize("places", [2, 3, 4])

@@ -57,11 +57,11 @@ def test_a_model_leaves_with_the_buffer_it_came_with() -> None:
     count = packed.parameters.numel()
     arriving_buffer[:count] = 7.0
     arriving_buffer[count:] = 0.5
-    buffers.insert(2, arriving_buffer)
+    buffers.present[2] = arriving_buffer
     with buffers.load(2) as loaded_model:
         assert (loaded_model.module.weight == 7.0).all()
     train(buffers, 2, 1.0)
-    leaving_buffer = buffers.remove(2)
+    leaving_buffer = buffers.present.pop(2)
     assert leaving_buffer is arriving_buffer
     assert leaving_buffer[-1].item() == 1.5
     assert not packed.accumulated.any()
@@ -73,10 +73,10 @@ def test_buffers_are_used_again_and_start_empty() -> None:
     _, buffers = make_buffers(moves_parameters=True)
     buffers.start([1])
     train(buffers, 1, 3.0)
-    buffer = buffers.remove(1)
-    buffers.reuse(buffer)
+    buffer = buffers.present.pop(1)
+    buffers.spare.append(buffer)
     buffers.start([4])
-    next_buffer = buffers.remove(4)
+    next_buffer = buffers.present.pop(4)
     assert next_buffer.data_ptr() == buffer.data_ptr()
     assert not next_buffer[-9:].any()
 

@@ -49,7 +49,7 @@ def ask(drawn: Drawn, sum_bytes: int, row_bytes: int = 64, merged: bool = False)
     of_edges = np.concatenate([hop.indices for hop in drawn.values()])
     sources = {"author": sort_sources(of_edges, HashTable(), RANKS, owners_of)}
     sizes = {"author": 0, "paper": next(iter(drawn.values())).indptr.size - 1}
-    return HopRequests(drawn, sizes, sources, transfer, 0, np.dtype(np.int32))
+    return HopRequests(drawn, sizes, sources, transfer, 0, RANKS, np.dtype(np.int32))
 
 
 def add(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ def test_sums_for_all_types_save_rows_that_several_types_read() -> None:
     versions = np.concatenate([edges.indices for edges in drawn.values()])
     sources = {"author": sort_sources(versions, HashTable(), RANKS, owners_of)}
     hop = HopRequests(
-        drawn, {"paper": 1, "club": 1, "author": 0}, sources, transfer, 0, np.dtype(np.int32)
+        drawn, {"paper": 1, "club": 1, "author": 0}, sources, transfer, 0, RANKS, np.dtype(np.int32)
     )
     # One type alone would save no row: two sums replace three rows.
     assert {name: np.flatnonzero(ranks).tolist() for name, ranks in hop.folded.items()} == {
