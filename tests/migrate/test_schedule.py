@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from hopper.migrate.schedule import Move, Visit, round_trips, there_and_back, visits
 
-RANKS = [1, 2, 3, 4, 7, 16]
-
 
 def ring(ranks: int) -> NDArray[np.int64]:
     """[models, steps]: model d on rank (d + t) mod N at step t."""
@@ -24,16 +22,6 @@ def itineraries(draw: st.DrawFn) -> NDArray[np.int64]:
     ranks, steps = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     places = st.lists(st.integers(0, ranks - 1), min_size=steps, max_size=steps)
     return np.array(draw(st.lists(places, min_size=ranks, max_size=ranks)), np.int64)
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_on_the_ring_every_rank_trains_one_model_a_step(ranks: int) -> None:
-    for rank in range(ranks):
-        timeline = visits(ring(ranks), rank)
-        assert [visit.step for visit in timeline] == list(range(ranks))
-        assert [visit.models for visit in timeline] == [
-            ((rank - step) % ranks,) for step in range(ranks)
-        ]
 
 
 def test_visits_of_rank_0_in_a_ring_of_three() -> None:
@@ -114,11 +102,6 @@ def test_visits_of_rank_0_for_three_models_on_two_ranks() -> None:
     assert second.arrivals == second.departures == (Move(1, 1),)
     assert home.models == (0, 2)
     assert home.arrivals == (Move(0, 1), Move(2, 1))
-
-
-def test_one_rank_moves_nothing() -> None:
-    for visit in visits(round_trips(2, 1, [0, 1]), 0):
-        assert (visit.arrivals, visit.models, visit.departures) == ((), (0, 1), ())
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
