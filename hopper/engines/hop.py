@@ -47,7 +47,7 @@ class HopPlan(Plan):
 class Hop(Engine[HopPlan, InputRows]):
     """Models travel around a ring of ranks and train each group on its home rank.
 
-    Packed models, few remote input rows and gradients cross the network. A packed model consists
+    Flat models, few remote input rows and gradients cross the network. A flat model consists
     of parameters and accumulated gradients, or of gradients only, which is enough while replicas
     are synchronous.
     """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.errors import ClusterError
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.migrate.schedule import Move, Visit
 from hopper.run_log import RunLog
 from hopper.traffic import Cause
@@ -43,7 +43,7 @@ class ReplicaBuffers:
     spare: buffers whose content is no longer needed.
     """
 
-    def __init__(self, packed: PackedModel, moves_parameters: bool) -> None:
+    def __init__(self, packed: FlatModel, moves_parameters: bool) -> None:
         self._packed = packed
         self._shape = packed.buffer if moves_parameters else packed.accumulated
         self._count = packed.parameters.numel() if moves_parameters else 0
@@ -67,7 +67,7 @@ class ReplicaBuffers:
         return buffer[self._count :]
 
     @contextmanager
-    def load(self, model: int) -> Iterator[PackedModel]:
+    def load(self, model: int) -> Iterator[FlatModel]:
         """Let the replica's module be a model during the block, and accumulate in its buffer."""
         buffer = self.present[model]
         parameters = buffer[: self._count] if self._count else self._packed.parameters

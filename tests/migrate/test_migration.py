@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from hopper.cluster import Cluster
+from hopper.migrate.flat_model import FlatModel
 from hopper.migrate.migration import ReplicaBuffers, Transport
-from hopper.migrate.packed_model import PackedModel
 from hopper.run_log import RunLog
 
 
-def make_buffers(moves_parameters: bool) -> tuple[PackedModel, ReplicaBuffers]:
+def make_buffers(moves_parameters: bool) -> tuple[FlatModel, ReplicaBuffers]:
     module = nn.Linear(3, 2).double()
-    packed = PackedModel(module)
+    packed = FlatModel(module)
     packed.clear()
     return packed, ReplicaBuffers(packed, moves_parameters)
 

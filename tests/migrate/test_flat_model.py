@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 
 
 class Net(nn.Module):
@@ -27,10 +27,10 @@ class Net(nn.Module):
         return (self.tied(hidden) * self.scale).sum()
 
 
-def pack_model(seed: int = 0) -> tuple[Net, PackedModel]:
+def pack_model(seed: int = 0) -> tuple[Net, FlatModel]:
     torch.manual_seed(seed)
     module = Net().double()
-    return module, PackedModel(module)
+    return module, FlatModel(module)
 
 
 def make_inputs(seed: int) -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_packing_changes_no_value_and_no_result() -> None:
     torch.manual_seed(3)
     module = Net().double()
     twin = copy.deepcopy(module)
-    packed = PackedModel(module)
+    packed = FlatModel(module)
     for (name, parameter), (_, expected) in zip(
         module.named_parameters(), twin.named_parameters(), strict=True
     ):
@@ -139,4 +139,4 @@ def test_named_gradients() -> None:
 )
 def test_parameters_of_no_or_of_several_dtypes_are_refused(module: nn.Module) -> None:
     with pytest.raises(ValueError, match="one dtype and device expected"):
-        PackedModel(module)
+        FlatModel(module)

@@ -56,7 +56,7 @@ class LossScale:
         return {"loss_scale": self._state} if self._is_on else {}
 
 
-class PackedModel:
+class FlatModel:
     """Stores a module's trainable parameters and their gradients in one flat tensor.
 
     The module's parameters and their ``.grad`` become views of the buffer. A model that is received
