@@ -48,7 +48,7 @@ class Cluster:
     through_host: whether tensors are copied to host memory to be sent.
     traffic: counts what this rank sends to other servers.
     messages: carries messages: ``torch.distributed``, or an object with those of its functions that
-        this module and :mod:`hopper.migrate.transport` call.
+        this module and :mod:`hopper.migrate.migration` call.
     clock: returns this rank's seconds.
     """
 

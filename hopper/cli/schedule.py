@@ -32,13 +32,13 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from hopper.cli.schedule_picture import draw_schedule, tell_schedule
     from hopper.config import load_config
     from hopper.engines import Request
     from hopper.engines.assemble import make_schedule
     from hopper.engines.trial_configs import is_trials
     from hopper.features import open_graph
     from hopper.micrograph.merge import make_time_steps
-    from hopper.migrate.picture import draw_schedule, tell_schedule
 
     config = load_config(options.config, options.overrides)
     if is_trials(config):

@@ -11,7 +11,7 @@ from hopper.engines.learnable_tables import make_tables
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import all_configs
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def measure_sizes(request: Request) -> Sizes:
 
 
 def _measure_model(request: Request) -> tuple[int, int, int]:
-    packed = PackedModel(make_model(request))
+    packed = FlatModel(make_model(request))
     state = make_optimizer(request.config, packed, iterations=1).state().values()
     parameters = packed.parameters.nbytes
     return parameters, packed.buffer.nbytes - parameters, sum(tensor.nbytes for tensor in state)

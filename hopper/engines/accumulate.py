@@ -28,7 +28,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, distinct
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Pairs, Subgraph
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.models import Objective, run_model
 from hopper.models.run import run_root_rows
 from hopper.ops import StoredRows, products_in, to_floats
@@ -233,12 +233,12 @@ class GroupTrainer:
 
     def accumulate(
         self,
-        packed: PackedModel,
+        packed: FlatModel,
         subgraphs: Sequence[Subgraph],
         rows: InputRows,
         batch_size: int,
     ) -> None:
-        """Add a group's gradient and loss, divided by ``batch_size``, to the packed model."""
+        """Add a group's gradient and loss, divided by ``batch_size``, to the flat model."""
         for subgraph in subgraphs:
             self.train(packed, self.read(subgraph, rows), batch_size)
 
@@ -252,9 +252,9 @@ class GroupTrainer:
         return Pass(subgraph, features, edges, labels)
 
     def train(
-        self, packed: PackedModel, work: Pass, batch_size: int, dropout: int | None = None
+        self, packed: FlatModel, work: Pass, batch_size: int, dropout: int | None = None
     ) -> None:
-        """Add a pass's gradient and loss, divided by ``batch_size``, to the packed model.
+        """Add a pass's gradient and loss, divided by ``batch_size``, to the flat model.
 
         Parameters
         ----------
@@ -291,9 +291,9 @@ class GroupTrainer:
         return pair_scores(model, run_root_rows(model, blocks, inputs, list(pairs.versions)), pairs)
 
     def backward(
-        self, packed: PackedModel, loss: torch.Tensor, tie: torch.Tensor | None = None
+        self, packed: FlatModel, loss: torch.Tensor, tie: torch.Tensor | None = None
     ) -> None:
-        """Add a loss, and the model's loss scale times its gradient, to the packed model.
+        """Add a loss, and the model's loss scale times its gradient, to the flat model.
 
         Parameters
         ----------

@@ -21,8 +21,7 @@ from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
-from hopper.migrate.loss_scale import LossScale
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 from hopper.traffic import Traffic
@@ -79,7 +78,7 @@ def _make_state(
     trainer: GroupTrainer | None = None,
 ) -> TrainState:
     scale = LossScale(is_on=request.config.train.autocast == "float16")
-    packed = PackedModel(make_model(request).to(cluster.device), scale)
+    packed = FlatModel(make_model(request).to(cluster.device), scale)
     return TrainState(
         request=request,
         cluster=cluster,
@@ -97,7 +96,7 @@ def _make_group_trainer(
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
-    packed: PackedModel | None = None,
+    packed: FlatModel | None = None,
 ) -> GroupTrainer:
     trainer = make_group_trainer(
         request,

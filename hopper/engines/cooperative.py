@@ -27,11 +27,12 @@ from hopper.ops import to_floats
 from hopper.partials import (
     Forward,
     IterationPlan,
+    KindsExchange,
     Planner,
-    choose_wires,
-    exchange_input_rows,
+    choose_transfers,
     make_stack,
 )
+from hopper.run_log import RunLog
 from hopper.tasks import pair_scores
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -101,9 +102,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         in_dim = reads.inputs[reads.target].width
         self._stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.name)
         self._travels_as = wire_dtype(state.config) or trainer.dtype
-        self._wires = choose_wires(self._stack, self._travels_as, learned=reads.tables)
+        self._transfers = choose_transfers(self._stack, self._travels_as, learned=reads.tables)
         self._forward = Forward(
-            state.cluster, state.log, self._stack, self._wires, self._travels_as
+            state.cluster, state.log, self._stack, self._transfers, self._travels_as
         )
         self._placement = graph.placement(state.cluster.ranks_per_server)
         self._planner = Planner(
@@ -111,7 +112,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             self._placement,
             self.channel,
             self._stack,
-            self._wires,
+            self._transfers,
             reads.edges,
         )
 
@@ -137,8 +138,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             layers = self._planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
             fields["layers"] = [
-                layer.describe(wires)
-                for layer, wires in zip(layers.layers, self._wires, strict=True)
+                layer.describe(transfer)
+                for layer, transfer in zip(layers.layers, self._transfers, strict=True)
             ]
         others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in (*layers.nodes.items(), *layers.edges.items())}
@@ -151,21 +152,33 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         return self._placement.rank_of(name, self.state.trainer.sampler.nodes_of(name, versions))
 
     def _exchange_input_rows(self, layers: IterationPlan, where: str) -> dict[str, Tensor]:
-        """Exchange the input rows that travel, and return those of other ranks, on the device.
+        """Exchange the input rows that travel: no parameter changes them, so they may go ahead.
 
-        Every rank must call it.
+        Every rank must call it, in the order of the plans.
+
+        Returns
+        -------
+        By type whose input rows travel, [n, dim]: those of other ranks, on the device.
         """
-        trainer, device = self.state.trainer, self.state.cluster.device
+        trainer, state, first = self.state.trainer, self.state, layers.layers[0]
+        if self.channel.world == 1 or not first.raw:
+            return {}
         # These rows are counted when this rank reads all of its own.
-        rows = self.state.rows.with_own_counts()
-
-        def read(name: str, ids: NDArray[np.int64]) -> Tensor:
-            features = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
-            return to_floats(torch.from_numpy(features), trainer.dtype)
-
-        with self.state.log.stage("gather", operation="input rows of others"):
-            received = exchange_input_rows(self.channel, layers, read, self._travels_as, where)
-        return {name: to_device(rows_of_type, device) for name, rows_of_type in received.items()}
+        rows, sent = state.rows.with_own_counts(), {}
+        with state.log.stage("gather", operation="input rows of others"):
+            for name in sorted(first.raw):
+                ids = layers.nodes[name][first.outgoing[name].rows.numpy()]
+                features = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
+                sent[name] = to_floats(torch.from_numpy(features), trainer.dtype)
+            received = KindsExchange(
+                *(self.channel, RunLog(None), sent),
+                [first.outgoing[name].lengths for name in sent],
+                [first.counts[name] for name in sent],
+                self._travels_as,
+                f"exchanging input rows, {where}",
+            ).finish()
+        device = state.cluster.device
+        return {name: to_device(torch.cat(parts), device) for name, parts in received.items()}
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
         """Read the features of this rank's nodes and edges, and the labels of its roots."""

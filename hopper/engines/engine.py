@@ -24,7 +24,7 @@ from hopper.engines.request import Request
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import FetchedRows, LearnableRows, Routes
 from hopper.micrograph.route import GlobalBatch, RootSchedule
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.partition.by_node import DividedTopology, Replicated
 from hopper.partition.layout import Layout
 from hopper.run_log import RunLog, Stage
@@ -48,7 +48,7 @@ class TrainState:
     cluster: Cluster
     log: RunLog
     rows: PartitionedRows
-    packed: PackedModel
+    packed: FlatModel
     optimizer: Optimizer
     trainer: GroupTrainer
     learnable: LearnableRows
@@ -156,7 +156,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """numbers of the models that the next iteration trains, the same on every rank"""
         self.fetched = FetchedRows(state.cluster, [], {}, "")
         """the learnable rows of the current iteration"""
-        self.on_gradient: list[Callable[[GlobalBatch, PackedModel], None]] = []
+        self.on_gradient: list[Callable[[GlobalBatch, FlatModel], None]] = []
         """callbacks that run after synchronisation and before the update, when the gradient and
         the loss are complete"""
         self.records = False
@@ -270,7 +270,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     @abstractmethod
     def compute(self, plan: PlanT, inputs: InputsT) -> None:
-        """Add the gradient and the loss of this rank's part to the packed model."""
+        """Add the gradient and the loss of this rank's part to the flat model."""
 
     def has_one_backward(self, plan: PlanT) -> bool:
         """Return whether :meth:`compute` makes all gradients of learnable rows in one backward

@@ -15,10 +15,8 @@ from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.merge import TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
-from hopper.migrate.dock import Dock
-from hopper.migrate.passage import move_models
+from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.migrate.schedule import Visit, visits
-from hopper.migrate.transport import Transport
 from hopper.traffic import Cause
 
 Groups = dict[tuple[int, int], list[Subgraph]]
@@ -47,7 +45,7 @@ class HopPlan(Plan):
 class Hop(Engine[HopPlan, InputRows]):
     """Models travel around a ring of ranks and train each group on its home rank.
 
-    Packed models, few remote input rows and gradients cross the network. A packed model consists
+    Flat models, few remote input rows and gradients cross the network. A flat model consists
     of parameters and accumulated gradients, or of gradients only, which is enough while replicas
     are synchronous.
     """
@@ -69,9 +67,8 @@ class Hop(Engine[HopPlan, InputRows]):
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         moves_parameters = state.config.hop.migrate == "model"
-        self._dock = Dock(state.packed, moves_parameters)
+        self._buffers = ReplicaBuffers(state.packed, moves_parameters)
         cause: Cause = "model" if moves_parameters else "gradient"
-        self._docks = dict.fromkeys(range(state.cluster.world), self._dock)
         self._transport = Transport(state.cluster, state.log, cause)
         merge = state.config.hop.merge
         self._merged = merge if isinstance(merge, int) else 0
@@ -108,7 +105,7 @@ class Hop(Engine[HopPlan, InputRows]):
     def compute(self, plan: HopPlan, inputs: InputRows) -> None:
         """Train the groups of every time step, and move models between time steps."""
         groups, schedule = plan.groups, plan.schedule
-        self._dock.start(schedule[0].models)
+        self._buffers.start(schedule[0].models)
         for visit in schedule:
             if visit.step > 0:
                 self._move_models(plan.batch, schedule[visit.step - 1], visit)
@@ -116,7 +113,7 @@ class Hop(Engine[HopPlan, InputRows]):
                 # Popping the group frees its memory after training.
                 group = groups.pop((visit.step, model))
                 self._train(plan.batch, group, inputs, visit.step, model)
-        self._dock.unload()
+        self._buffers.reduce()
 
     def _time_steps(self, batch: GlobalBatch) -> TimeSteps:
         config = self.state.config
@@ -148,11 +145,12 @@ class Hop(Engine[HopPlan, InputRows]):
         model: int,
     ) -> None:
         state = self.state
-        with state.log.note_fields(step=step, model=model), self._dock.aboard(model) as packed:
+        with state.log.note_fields(step=step, model=model), self._buffers.load(model) as packed:
             state.trainer.accumulate(packed, subgraphs, rows, batch.size)
 
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
         """Send on the models of the previous time step, and receive those of this one."""
         moment = (batch.epoch, batch.iteration, now.step)
+        buffers = dict.fromkeys(range(self.state.cluster.world), self._buffers)
         with self.state.log.note_fields(step=now.step):
-            move_models(self._transport, self._docks, moment, before, now)
+            self._transport.move_models(buffers, moment, before, now)

@@ -6,7 +6,7 @@ the way out, and with the gradients of these on the way back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,8 @@ from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
-from hopper.migrate.dock import Dock
-from hopper.migrate.luggage import Luggage
-from hopper.migrate.passage import move_models
+from hopper.migrate.migration import ReplicaBuffers, Transfer, Transport
 from hopper.migrate.schedule import Visit, there_and_back, visits
-from hopper.migrate.transport import Cargo, Transport
 from hopper.partials import Parts, SplitLayer, split_layer
 from hopper.partition.layout import Columns
 
@@ -96,10 +93,9 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
         dim = state.request.reads.inputs[self._target].features
         self._split = split_layer(state.packed.module, Columns(0, dim), self.name)
         self._placement = graph.placement(cluster.ranks_per_server)
-        self._dock = Dock(state.packed, moves_parameters=True)
-        self._docks = dict.fromkeys(range(cluster.world), self._dock)
+        self._buffers = ReplicaBuffers(state.packed, moves_parameters=True)
         self._models = Transport(cluster, state.log, "model")
-        self._luggage = Transport(cluster, state.log, "partial")
+        self._activations = Transport(cluster, state.log, "partial")
         self._visits = visits(there_and_back(cluster.world), cluster.rank)
 
     @classmethod
@@ -146,15 +142,15 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
         trips = {
             model: _Trip(self.state, self._split, plan, inputs, model) for model in plan.first_hops
         }
-        self._dock.start(self._visits[0].models)
+        self._buffers.start(self._visits[0].models)
         for visit in self._visits:
             if visit.step > 0:
                 self._move(plan.batch, self._visits[visit.step - 1], visit, trips)
             for model in visit.models:
                 note_fields = self.state.log.note_fields(step=visit.step, model=model)
-                with note_fields, self._dock.aboard(model):
+                with note_fields, self._buffers.load(model):
                     self._visit(visit.step, cluster.world, trips[model])
-        self._dock.unload()
+        self._buffers.reduce()
 
     def _visit(self, step: int, world: int, trip: _Trip) -> None:
         """Compute what a model needs from this rank at a time step."""
@@ -169,22 +165,109 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     def _move(
         self, batch: GlobalBatch, before: Visit, now: Visit, trips: Mapping[int, _Trip]
     ) -> None:
-        """Send on the previous time step's models and their luggage, and receive this step's."""
+        """Send on the previous time step's models and what they carry, and receive this step's."""
         moment = (batch.epoch, batch.iteration, now.step)
         with self.state.log.note_fields(step=now.step):
-            move_models(self._models, self._docks, moment, before, now)
+            buffers = dict.fromkeys(trips, self._buffers)
+            self._models.move_models(buffers, moment, before, now)
             if now.step == self._visits[-1].step:
                 # The model is home again and carries nothing but gradients.
                 return
             leaving = [
-                Cargo(move, trips[move.model].luggage.pack(now.step)) for move in before.departures
+                Transfer(move, trips[move.model].carried.pack(now.step))
+                for move in before.departures
             ]
             arriving = [
-                Cargo(move, trips[move.model].luggage.room(now.step)) for move in now.arrivals
+                Transfer(move, trips[move.model].carried.room(now.step)) for move in now.arrivals
             ]
-            self._luggage.exchange(moment, leaving, arriving)
+            self._activations.exchange(moment, leaving, arriving)
             for move, buffer in arriving:
-                trips[move.model].luggage.unpack(now.step, buffer)
+                trips[move.model].carried.unpack(now.step, buffer)
+
+
+class CarriedActivations:
+    """Partial results, or their gradients, that travel with a model, and to which every rank adds.
+
+    On the way out a model goes from home, which is place 0, to places 1, 2, ... and home again, and
+    takes along all rows made so far. On the way back it goes to the last place, the one before,
+    ... and home again. It then takes along the rows made at places that it has yet to visit, and
+    from the last place none.
+
+    Parameters
+    ----------
+    shapes: by kind, the number of rows and their width.
+    made_at: [n] int64, the place at which each row is made. A kind with fewer rows uses the first.
+    places: number of places.
+    dense: kinds in which every place adds to every row, so that all rows travel.
+
+    Attributes
+    ----------
+    rows: by kind, [n, width].
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, int]],
+        made_at: NDArray[np.int64],
+        places: int,
+        dense: Collection[str],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._shapes, self._places, self._dense = dict(shapes), places, dense
+        self._made_at = made_at
+        self._dtype, self._device = dtype, device
+        self.rows: dict[str, Tensor] = {}
+
+    def add(self, rows: Mapping[str, Tensor]) -> None:
+        """Add a rank's rows, by kind."""
+        self.rows = {
+            kind: self.rows[kind] + added if self.rows else added for kind, added in rows.items()
+        }
+
+    def pack(self, step: int) -> Tensor:
+        """Return the elements that travel to a time step in one dimension, and keep no rows."""
+        rows, self.rows = self.rows, {}
+        parts = [
+            rows[kind] if places is None else rows[kind].index_select(0, places)
+            for kind, places in self._find_travelling_rows(step).items()
+        ]
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def room(self, step: int) -> Tensor:
+        """Return an uninitialised buffer for the elements that travel to a time step."""
+        size = 0
+        for kind, places in self._find_travelling_rows(step).items():
+            count, width = self._shapes[kind]
+            size += width * (count if places is None else len(places))
+        return torch.empty(size, dtype=self._dtype, device=self._device)
+
+    def unpack(self, step: int, buffer: Tensor) -> None:
+        """Set the rows from a received buffer; rows that did not travel become zeros."""
+        offset = 0
+        for kind, places in self._find_travelling_rows(step).items():
+            count, width = self._shapes[kind]
+            size = width * (count if places is None else len(places))
+            rows = buffer[offset : offset + size].view(-1, width)
+            offset += size
+            if places is not None:
+                rows = rows.new_zeros(count, width).index_copy_(0, places, rows)
+            self.rows[kind] = rows
+
+    def _find_travelling_rows(self, step: int) -> dict[str, Tensor | None]:
+        """Return, by kind, the indices of the rows that travel to a time step; None = all."""
+        if step <= self._places:
+            first, stop = 0, step
+        else:
+            first, stop = 1, 2 * self._places - step + 1
+        travelling: dict[str, Tensor | None] = {}
+        for kind, (count, _) in self._shapes.items():
+            travelling[kind] = None
+            if kind not in self._dense:
+                made_at = self._made_at[:count]
+                places = np.flatnonzero((made_at >= first) & (made_at < stop))
+                travelling[kind] = torch.from_numpy(places).to(self._device)
+        return travelling
 
 
 class _Trip:
@@ -192,7 +275,7 @@ class _Trip:
 
     Attributes
     ----------
-    luggage: the rows that the model brings to this rank and takes from it.
+    carried: the rows that the model brings to this rank and takes from it.
     """
 
     def __init__(
@@ -214,9 +297,8 @@ class _Trip:
             self._blocks = plan.subgraph.blocks(self._device, inputs.edges)
         own_block = self._blocks[0] if self._blocks else None
         self._block = first_block(hop, own_block, split.layer.edge_dim, self._device)
-        counts = self._split.counts(self._block.num_src, self._block.num_dst)
-        self.luggage = Luggage(
-            {kind: (count, self._split.widths()[kind]) for kind, count in counts.items()},
+        self.carried = CarriedActivations(
+            self._split.shapes(self._block.num_src, self._block.num_dst),
             # The distance, along the ring, from the model's own rank to the rank of each row.
             (plan.owners[model] - model) % world,
             world,
@@ -234,7 +316,7 @@ class _Trip:
             self._part = self._split.part(
                 self._block, self._inputs.rows[self._model], is_own=self._is_own
             )
-        self.luggage.add({kind: rows.detach() for kind, rows in self._part.items()})
+        self.carried.add({kind: rows.detach() for kind, rows in self._part.items()})
 
     def turn(self) -> None:
         """Finish the forward pass, and run the backward pass to the rows of the first layer.
@@ -242,13 +324,13 @@ class _Trip:
         It runs on the model's own rank, and also collects that rank's part of the gradient.
         """
         plan, trainer = self._plan, self._trainer
-        sums = {kind: rows.requires_grad_() for kind, rows in self.luggage.rows.items()}
+        sums = {kind: rows.requires_grad_() for kind, rows in self.carried.rows.items()}
         with trainer.products():
             rows = self._split.logits(self._blocks, sums)
             logits = trainer.score_roots(self._packed.module, rows, plan.subgraph)
             loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
         trainer.backward(self._packed, loss)
-        self.luggage.rows = {
+        self.carried.rows = {
             kind: torch.zeros_like(rows) if rows.grad is None else rows.grad
             for kind, rows in sums.items()
         }
@@ -259,5 +341,5 @@ class _Trip:
         part, self._part = self._part, {}
         kinds = [kind for kind, rows in part.items() if rows.requires_grad]
         torch.autograd.backward(
-            [part[kind] for kind in kinds], [self.luggage.rows[kind] for kind in kinds]
+            [part[kind] for kind in kinds], [self.carried.rows[kind] for kind in kinds]
         )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hopper.cluster import Cluster
 from hopper.config import Config
@@ -22,13 +24,35 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows, PregatheredRows
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
 from hopper.models import GNN
-from hopper.partials import Costs, Sums, Wires, choose_kept, keep_all_or_none
+from hopper.partials import LayerTransfer, Sums
 from hopper.partition.by_node import Replicated
 
 Dependencies = Literal["hybrid", "fetch", "recompute"]
 _NODES, _EDGES_A_NODE, _REPEATS = 4096, 10, 3
 _MESSAGE_BYTES: Final = 1 << 20
+
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds that pieces of work take, forward and backward.
+
+    Attributes
+    ----------
+    project: for the first layer's own work on one input row.
+    destination: by hop, for one destination of its layer.
+    edge: by hop, for one edge of its layer.
+    fetch: by hop, for one row that its layer reads of another rank.
+    """
+
+    project: float
+    destination: tuple[float, ...]
+    edge: tuple[float, ...]
+    fetch: tuple[float, ...]
 
 
 class NeutronStar(Cooperative):
@@ -121,7 +145,8 @@ class NeutronStar(Cooperative):
         is_owned[placement.owned(self._target, cluster.rank)] = True
         hops = len(sampler.fanouts)
         if costs is None:
-            masks = keep_all_or_none(is_owned, hops, keep=self._dependencies == "recompute")
+            is_kept = ~is_owned & (self._dependencies == "recompute")
+            masks = [is_kept] * hops
         else:
             (topology,) = sampler.topologies.values()
             masks = choose_kept(topology, is_owned, costs)
@@ -133,7 +158,7 @@ class NeutronStar(Cooperative):
 
         Every rank must call it.
         """
-        model, cluster, wires = self.state.packed.module, self.state.cluster, self._wires
+        model, cluster, transfers = self.state.packed.module, self.state.cluster, self._transfers
         assert isinstance(model, GNN)
         widths = [self._stack.widths[self._target]]
         rows = self._stack.lone_rows()
@@ -146,7 +171,7 @@ class NeutronStar(Cooperative):
         seconds = [layers[0][0]]
         seconds += [destination for _, destination, _ in layers_by_hop]
         seconds += [edge for _, _, edge in layers_by_hop]
-        seconds += [byte * _row_bytes(layer_wires) for layer_wires in reversed(wires)]
+        seconds += [byte * _row_bytes(transfer) for transfer in reversed(transfers)]
         measured = torch.tensor(seconds, dtype=torch.float64)
         by_rank = cluster.all_gather(measured, "control", "agreeing on what dependencies cost")
         return _costs_from(by_rank.amax(0).tolist())
@@ -160,9 +185,11 @@ def _costs_from(seconds: list[float]) -> Costs:
     return Costs(project, destination, edge, fetch)
 
 
-def _row_bytes(wires: Wires) -> int:
+def _row_bytes(transfer: LayerTransfer) -> int:
     """Return the bytes of a row that travels for a layer and back, in its smallest form."""
-    return min(form.row_bytes for kind, form in wires.forms.items() if not isinstance(kind, Sums))
+    return min(
+        layout.row_bytes for kind, layout in transfer.layouts.items() if not isinstance(kind, Sums)
+    )
 
 
 def _byte_seconds(cluster: Cluster) -> float:
@@ -227,3 +254,38 @@ def _now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return clock()
+
+
+def choose_kept(topology: Topology, owned: Mask, costs: Costs) -> list[Mask]:
+    """Choose the nodes of other ranks whose rows a rank computes itself (section 4 of the paper).
+
+    The cost of a row is that of its edges in every layer below, plus the rows that only these edges
+    read on this rank. Each of those is computed or fetched, whichever takes less. A row that
+    several such nodes need is counted for each of them, so the choice errs towards fetching.
+
+    Parameters
+    ----------
+    topology: in-edges of all nodes.
+    owned: [nodes], whether the rank owns a node.
+
+    Returns
+    -------
+    By hop, [nodes]: whether the rank computes the node's row where the hop's layer reads it.
+    """
+    indptr, indices = np.asarray(topology.indptr), np.asarray(topology.indices)
+    degrees, hops = np.diff(indptr), len(costs.fetch)
+    destinations = np.repeat(np.arange(degrees.size), degrees)
+    near = owned.copy()
+    near[indices[owned[destinations]]] = True
+    masks: list[Mask] = []
+    # Start at the deepest hop, whose sources are input rows: there a row costs its projection.
+    compute = np.full(owned.size, costs.project)
+    for hop in reversed(range(hops)):
+        masks.insert(0, ~owned & (compute <= costs.fetch[hop]))
+        cheapest = np.where(near, 0.0, np.minimum(compute, costs.fetch[hop]))
+        sources = np.bincount(destinations, cheapest[indices], degrees.size)
+        compute = compute + costs.destination[hop] + degrees * costs.edge[hop] + sources
+    # A node that is computed for one layer is computed for all layers below it.
+    for hop in range(1, hops):
+        masks[hop] |= masks[hop - 1]
+    return masks

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from hopper.cluster import Cluster
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 
 
 def leave_out(
-    cluster: Cluster, packed: PackedModel, loss: float, own_is_finite: bool, where: str
+    cluster: Cluster, packed: FlatModel, loss: float, own_is_finite: bool, where: str
 ) -> str:
     """Find on which ranks something was not finite, and lower the loss scale.
 
@@ -35,7 +35,7 @@ def leave_out(
     return explain(packed, loss, losses or gradients, where)
 
 
-def explain(packed: PackedModel, loss: float, ranks: Sequence[int], where: str) -> str:
+def explain(packed: FlatModel, loss: float, ranks: Sequence[int], where: str) -> str:
     """Lower the loss scale of a model, and return the text of :func:`leave_out`.
 
     Parameters

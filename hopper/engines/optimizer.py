@@ -1,4 +1,4 @@
-"""Optimisers of a packed model, which make one update of one flat buffer.
+"""Optimisers of a flat model, which make one update of one flat buffer.
 
 The built-in rules call ``torch.optim.adam.adam`` and ``torch.optim.sgd.sgd``. The classes of
 ``torch.optim`` are not used, because constructing one imports torch's
@@ -20,7 +20,7 @@ from torch.optim.sgd import sgd
 
 from hopper.engines.learning_rate import CONSTANT, Pace
 from hopper.errors import ConfigError
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -154,7 +154,7 @@ RULES: Final[Mapping[str, type[UpdateRule]]] = {"adam": Adam, "adamw": AdamW, "s
 
 
 class Optimizer:
-    """Updates a packed model's parameters from its gradients.
+    """Updates a flat model's parameters from its gradients.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Optimizer:
 
     def __init__(
         self,
-        packed: PackedModel,
+        packed: FlatModel,
         rule: UpdateRule,
         *,
         learning_rate: float,
@@ -193,7 +193,7 @@ class Optimizer:
         Returns
         -------
         The factor by which the gradient was scaled. The caller applies it to gradients that are
-        not in the packed model.
+        not in the flat model.
         """
         scale = 1.0
         if clip_norm > 0:

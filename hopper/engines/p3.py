@@ -150,14 +150,14 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
             for rank in self._partners
             if rank != cluster.rank
         }
-        kinds = split.counts(block.num_src, block.num_dst)
+        kinds = split.shapes(block.num_src, block.num_dst)
         lengths = [
             [len(parts[rank][kind]) if rank in parts else 0 for rank in range(cluster.world)]
             for kind in kinds
         ]
         counts = [
             [count if rank in parts else 0 for rank in range(cluster.world)]
-            for count in kinds.values()
+            for count, _ in kinds.values()
         ]
         exchange = None
         if parts:

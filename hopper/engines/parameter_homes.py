@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hopper.cluster import Cluster
 from hopper.errors import ExactnessError
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN
 from hopper.partition.description import ServerPartition
 
@@ -78,7 +78,7 @@ def servers_of_parameters(
 
 
 class ParameterHomes:
-    """The parameters of a packed model that only one server computes with.
+    """The parameters of a flat model that only one server computes with.
 
     Only the ranks of that server sum the gradients of these parameters.
 
@@ -91,7 +91,7 @@ class ParameterHomes:
 
     def __init__(
         self,
-        packed: PackedModel,
+        packed: FlatModel,
         cluster: Cluster,
         homes: Mapping[str, int | NDArray[np.int64]] = NONE,
     ) -> None:
@@ -117,7 +117,7 @@ class ParameterHomes:
                 owned.append(home.ravel() == cluster.server)
             else:
                 together.append(indices)
-        # The loss follows the gradients in the packed buffer.
+        # The loss follows the gradients in the flat buffer.
         together.append(np.array([offset]))
         device = cluster.device
         self._together = torch.from_numpy(np.concatenate(together)).to(device)

@@ -21,7 +21,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
 from hopper.hetero.learnable import IDS, PREFIX, Leaf, LeafRows, distinct_by_table
 from hopper.micrograph.subgraph import Subgraph
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
@@ -91,7 +91,7 @@ class Reference:
         request = Request(config.model_copy(update={"train": train, "sampler": sampler}), graph)
         self._frozen = request.reads.frozen
         model = make_model(request).to(self._device)
-        self._packed = PackedModel(model.train())
+        self._packed = FlatModel(model.train())
         self.schedule = make_schedule(request, world)
         # One pass takes the global batch, so the result does not depend on any grouping.
         one_pass = max(1, self.schedule.batch_size)

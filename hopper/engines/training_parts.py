@@ -9,7 +9,7 @@ from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
 from hopper.engines.optimizer import RULES, Optimizer, UpdateRule, check_rule
 from hopper.errors import ConfigError
 from hopper.graph.schema import GraphSchema, TargetKind
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.models import Objective
 from hopper.models.link_losses import LINK_LOSSES
 from hopper.models.link_metrics import LINK_METRICS
@@ -82,7 +82,7 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
     return TasksObjective(parts)
 
 
-def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Optimizer:
+def make_optimizer(config: Config, packed: FlatModel, iterations: int) -> Optimizer:
     """Make the optimiser of a configuration's dense parameters.
 
     Parameters

@@ -27,10 +27,8 @@ from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.sample import dropout_key
 from hopper.micrograph.subgraph import Subgraph
-from hopper.migrate.dock import Dock
-from hopper.migrate.passage import move_models
+from hopper.migrate.migration import ReplicaBuffers, Transport, broadcast
 from hopper.migrate.schedule import Visit, round_trips, visits
-from hopper.migrate.transport import Transport, hand_out
 
 Passes = Mapping[int, Iterable[Pass]]
 """The passes of each trial; an empty group has none."""
@@ -78,8 +76,9 @@ class Trials(Engine[TrialsPlan, Passes]):
         self.models = trials
         self.training = range(len(trials))
         self._schedules = schedules
-        self._docks = {
-            number: Dock(trial.packed, moves_parameters=True) for number, trial in enumerate(trials)
+        self._buffers = {
+            number: ReplicaBuffers(trial.packed, moves_parameters=True)
+            for number, trial in enumerate(trials)
         }
         self._transport = Transport(self.state.cluster, self.state.log, "model")
 
@@ -125,14 +124,14 @@ class Trials(Engine[TrialsPlan, Passes]):
         for trial in self.training:
             self.models[trial].packed.clear()
         for trial in timeline[0].models:
-            self._docks[trial].start([trial])
+            self._buffers[trial].start([trial])
         for visit in timeline:
             if visit.step > 0:
                 self._move(plan.batch, timeline[visit.step - 1], visit)
             for trial in visit.models:
                 with state.log.note_fields(step=visit.step, model=trial):
                     self._train(trial, plan.batch, inputs[trial])
-        self._move(plan.batch, timeline[-1], homecoming, homeward=True)
+        self._move(plan.batch, timeline[-1], homecoming, gradients_only=True)
 
     def can_plan_ahead(self, epoch: int) -> bool:
         """Return whether no trial may stop early, which would change what the next epoch trains."""
@@ -188,7 +187,7 @@ class Trials(Engine[TrialsPlan, Passes]):
     def _hand_out(self, trial: int, *tensors: Tensor) -> None:
         for tensor in tensors:
             what = f"handing out trial {trial}"
-            hand_out(self.state.cluster, tensor, self._home(trial), what)
+            broadcast(self.state.cluster, tensor, self._home(trial), what)
 
     def _sample(self, trial: int, batch: GlobalBatch) -> list[Subgraph]:
         roots = batch.of_home(self.state.cluster.rank)
@@ -202,22 +201,24 @@ class Trials(Engine[TrialsPlan, Passes]):
     def _train(self, trial: int, batch: GlobalBatch, passes: Iterable[Pass]) -> None:
         state = self.models[trial]
         dropout = dropout_key(state.config.train.own_seed, batch.epoch, batch.iteration)
-        with self._docks[trial].aboard(trial) as packed:
+        with self._buffers[trial].load(trial) as packed:
             for work in passes:
                 # The batches of an iteration have the same size, whatever their seed.
                 state.trainer.train(packed, work, batch.size, dropout)
 
     def _move(
-        self, batch: GlobalBatch, before: Visit, now: Visit, *, homeward: bool = False
+        self, batch: GlobalBatch, before: Visit, now: Visit, *, gradients_only: bool = False
     ) -> None:
         moment = (batch.epoch, batch.iteration, now.step)
         with self.state.log.note_fields(step=now.step):
-            move_models(self._transport, self._docks, moment, before, now, homeward=homeward)
+            self._transport.move_models(
+                self._buffers, moment, before, now, gradients_only=gradients_only
+            )
 
     def _finish(self, trial: int) -> tuple[float, float, float]:
         """Take a trial in at home, and return its row of numbers (:meth:`update`)."""
         packed = self.models[trial].packed
-        self._docks[trial].unload()
+        self._buffers[trial].reduce()
         packed.unscale()
         has_norm = self.models[trial].config.train.reports_norms
         squares = float(packed.gradients.square().sum()) if has_norm else 0.0

@@ -29,11 +29,11 @@ from hopper.models import GNN
 from hopper.models.relational import HGNN
 from hopper.partials import (
     LayerInputs,
+    LayerTransfer,
     RowKind,
     Stack,
     StackLayer,
-    Wires,
-    choose_wires,
+    choose_transfers,
     make_stack,
     source_type,
 )
@@ -53,7 +53,7 @@ class _Step:
 
     stack: Stack
     index: int
-    wires: Wires
+    transfer: LayerTransfer
     width: int
     share: Share
     rows: Mapping[str, NodeRows] | None
@@ -64,17 +64,9 @@ class _Step:
         """The layer to compute."""
         return self.stack.layers[self.index]
 
-    def kind(self, relation: Relation) -> RowKind:
-        """Return the kind of rows that ranks send each other for a relation.
-
-        In training each pair of ranks chooses the kind. Here rows that only one relation reads are
-        projected before they are sent, if that makes them narrower.
-        """
-        return relation.src if relation.src in self.wires.forms else relation
-
     def kinds(self) -> list[RowKind]:
         """Return the kinds of all relations of the layer, without repeats."""
-        return list(dict.fromkeys(map(self.kind, self.layer.aggregations)))
+        return list(dict.fromkeys(map(self.transfer.kind_of, self.layer.aggregations)))
 
 
 class LayerWise(Inference):
@@ -107,7 +99,10 @@ class LayerWise(Inference):
         makes_logits = wanted.output == "logits"
         depth = len(stack.layers) - (not makes_logits and not stack.has_head)
         plan = self._plan(wanted, stack, depth)
-        wires, widths = choose_wires(stack, gradients=False), _widths(stack, self._width_of(model))
+        transfers, widths = (
+            choose_transfers(stack, gradients=False),
+            _widths(stack, self._width_of(model)),
+        )
         first = self._first_missing(stack, depth, space)
         if first == 0:
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})
@@ -118,7 +113,7 @@ class LayerWise(Inference):
                 # All ranks have finished the previous layer, so nobody reads these any more.
                 space.drop(_tables(stack, index - 1, reads=True))
                 space.drop(_tables(stack, index - 2, reads=False))
-            step = _Step(stack, index, wires[index], widths[index], plan[index], rows, space)
+            step = _Step(stack, index, transfers[index], widths[index], plan[index], rows, space)
             rows = self._compute_layer(step, is_stored=index < first)
         assert rows is not None
         target = wanted.node_type or self.target
@@ -197,18 +192,18 @@ class LayerWise(Inference):
         subgraph = self._sampler_of(name, tuple(into)).sample(chunk, 0, 0)
         (blocks,) = self._blocks(subgraph)
         aggregations = step.layer.aggregations
-        kinds = {kind: source_type(kind) for kind in map(step.kind, into)}
+        kinds = {kind: source_type(kind) for kind in map(step.transfer.kind_of, into)}
         of_kind = {kind: sources[kind].of(subgraph.nodes[src]) for kind, src in kinds.items()}
-        read = {relation: of_kind[step.kind(relation)] for relation in into}
+        read = {relation: of_kind[step.transfer.kind_of(relation)] for relation in into}
         before = self._before(step, name, chunk)
         ready = {name: step.stack.prepare(step.index, self._nodes(name, chunk), before)}
         projected = None
-        if step.wires.merged:
+        if step.transfer.merged:
             ready |= {relation.src: rows for relation, rows in read.items()}
         else:
             projected = {
                 relation: rows
-                if step.kind(relation) == relation
+                if step.transfer.kind_of(relation) == relation
                 else aggregations[relation].project(rows)
                 for relation, rows in read.items()
             }
@@ -236,7 +231,7 @@ class LayerWise(Inference):
             most = self._rows_per_chunk(step.width * self._cluster.world * len(sources))
             exchange_rows(self._cluster, self._dtype, share, sources, most)
         # Sorted, so that names of tables are the same in every process.
-        for name, table in zip(sorted(step.wires.raw), tables[len(sources) :], strict=False):
+        for name, table in zip(sorted(step.transfer.raw), tables[len(sources) :], strict=False):
             make = partial(self._enter_features, step, name, sources[name])
             pieces = _pieces(sources[name].ids.size, self._rows_per_chunk(step.width))
             ready = space.fill(table, pieces, make)
@@ -247,7 +242,7 @@ class LayerWise(Inference):
         """Return a piece of this rank's rows of a kind, in the form that is sent: [n, ...]."""
         name = source_type(kind)
         chunk = step.share.known[name][piece]
-        if kind in step.wires.raw:
+        if kind in step.transfer.raw:
             return self._inputs(name, chunk)
         rows = self._before(step, name, chunk)
         rows = step.stack.prepare(step.index, self._nodes(name, chunk), rows)

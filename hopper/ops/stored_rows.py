@@ -67,14 +67,6 @@ class StoredRows(Tensor):
         """
         self._products.expected += [(weight, count) for weight in weights]
 
-    def products(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weights by which these rows, or the first ones, were multiplied.
-
-        Each comes with its product. Products that were freed are missing.
-        """
-        products = [(product.weight, product.out()) for product in self._products.made]
-        return [(weight, out) for weight, out in products if out is not None]
-
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
         """Register how to make the product of the first rows and a weight without reading rows.
 

@@ -2,35 +2,36 @@
 
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
-from hopper.partials.input_rows import exchange_input_rows
-from hopper.partials.kept_nodes import Costs, choose_kept, keep_all_or_none
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
 from hopper.partials.split_layer import Parts, SplitLayer, split_layer
 from hopper.partials.stack import LayerInputs, Stack, StackLayer, make_stack
-from hopper.partials.wire import Form, RowKind, Sums, Wires, choose_wires, source_type
+from hopper.partials.transfer import (
+    LayerTransfer,
+    RowKind,
+    RowLayout,
+    Sums,
+    choose_transfers,
+    source_type,
+)
 
 __all__ = [
-    "Costs",
-    "Form",
     "Forward",
     "IterationPlan",
     "KindsExchange",
     "LayerInputs",
     "LayerPlan",
+    "LayerTransfer",
     "Parts",
     "Planner",
     "RowExchange",
     "RowKind",
+    "RowLayout",
     "SplitLayer",
     "Stack",
     "StackLayer",
     "Sums",
-    "Wires",
-    "choose_kept",
-    "choose_wires",
-    "exchange_input_rows",
-    "keep_all_or_none",
+    "choose_transfers",
     "make_stack",
     "source_type",
     "split_layer",

@@ -1,7 +1,4 @@
-"""Exchanges of rows between ranks.
-
-Gradients of the received rows travel back by the same plan, reversed.
-"""
+"""Exchanges of rows between ranks. Gradients of the received rows travel back the same way."""
 
 from __future__ import annotations
 
@@ -41,11 +38,8 @@ class RowExchange:
         counts: Sequence[int],
         operation: str,
     ) -> None:
-        self.cluster = cluster
-        self.log = log
-        self.lengths = lengths
-        self.counts = counts
-        self.operation = operation
+        self.cluster, self.log = cluster, log
+        self.lengths, self.counts, self.operation = lengths, counts, operation
         self._under_way: Exchange | None = None
         self._token: Tensor | None = _Send.apply(sent, self)
 
@@ -78,12 +72,9 @@ class RowExchange:
 
     def start_back(self, gradients: Tensor) -> None:
         """Begin to send the gradients of received rows back."""
+        operation = f"{self.operation}: the gradients' way back"
         self._under_way = self.cluster.start_exchange(
-            gradients,
-            self.counts,
-            self.lengths,
-            "partial",
-            f"{self.operation}: the gradients' way back",
+            gradients, self.counts, self.lengths, "partial", operation
         )
 
     def take(self, stage_operation: str) -> Tensor:
@@ -119,8 +110,8 @@ class KindsExchange(Generic[Kind]):
         travels_as: torch.dtype,
         operation: str,
     ) -> None:
-        self._shapes = {kind: rows.shape[1:] for kind, rows in sent.items()}
-        widths = [shape.numel() for shape in self._shapes.values()]
+        self._forms = {kind: (rows.shape[1:], rows.dtype) for kind, rows in sent.items()}
+        widths = [rows.shape[1:].numel() for rows in sent.values()]
         # By rank and kind, how many numbers are sent and received.
         sent_sizes, self._received_sizes = (
             [
@@ -129,18 +120,17 @@ class KindsExchange(Generic[Kind]):
             ]
             for kind_counts in (lengths, counts)
         )
-        self._dtypes = {kind: rows.dtype for kind, rows in sent.items()}
-        flat = [
-            rows.reshape(-1).split(sizes) if len(widths) > 1 else [rows.reshape(-1)]
+        by_kind = [
+            rows.reshape(-1).split(sizes) if len(sent) > 1 else [rows.reshape(-1)]
             for rows, sizes in zip(sent.values(), zip(*sent_sizes, strict=True), strict=True)
         ]
-        pieces = [piece for rank_pieces in zip(*flat, strict=True) for piece in rank_pieces]
+        pieces = [piece for rank_pieces in zip(*by_kind, strict=True) for piece in rank_pieces]
         message = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        sent_counts, received_counts = (
+            [sum(of_rank) for of_rank in sizes] for sizes in (sent_sizes, self._received_sizes)
+        )
         self._exchange = RowExchange(
-            *(cluster, log, message.to(travels_as)),
-            [sum(sizes) for sizes in sent_sizes],
-            [sum(sizes) for sizes in self._received_sizes],
-            operation,
+            cluster, log, message.to(travels_as), sent_counts, received_counts, operation
         )
 
     def finish(self) -> dict[Kind, list[Tensor]]:
@@ -152,11 +142,8 @@ class KindsExchange(Generic[Kind]):
         # One split of all rows, so that autograd concatenates their gradients once.
         pieces = received.split([size for sizes in self._received_sizes for size in sizes])
         return {
-            kind: [
-                piece.view(-1, *shape).to(self._dtypes[kind])
-                for piece in pieces[index :: len(self._shapes)]
-            ]
-            for index, (kind, shape) in enumerate(self._shapes.items())
+            kind: [piece.view(-1, *shape).to(dtype) for piece in pieces[index :: len(self._forms)]]
+            for index, (kind, (shape, dtype)) in enumerate(self._forms.items())
         }
 
 

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.graph.schema import Relation
+from hopper.models.gnn import expect_own
 from hopper.models.merged import merge_patterns
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
-from hopper.partials.join_parts import join_parts
-from hopper.partials.own_rows import OwnLayer, OwnRows, Rows
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
 from hopper.partials.stack import LayerInputs, Stack
-from hopper.partials.wire import Kind, Sums, Wires
+from hopper.partials.transfer import Kind, LayerTransfer, RowKind, Sums
 from hopper.run_log import RunLog
+
+Rows = Mapping[str, Tensor]
+"""Rows by node type."""
+Received = Mapping[Kind, Sequence[Tensor]]
+"""By kind, the rows of every rank, [n, ...] each."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """A rank's own rows in one layer.
+
+    Attributes
+    ----------
+    before: by type, [own, ...], rows of the layer before, or input rows as they enter the first.
+    ready: by type, [own, ...], the same rows as the layer reads them.
+    projected: by relation whose rows travel projected, [own, ...].
+    """
+
+    before: Rows
+    ready: Rows
+    projected: Mapping[Relation, Tensor]
+
+    def of(self, kind: RowKind) -> Tensor:
+        """Return the rows of a kind."""
+        return self.projected[kind] if isinstance(kind, Relation) else self.ready[kind]
 
 
 class Forward:
@@ -26,7 +50,7 @@ class Forward:
 
     Parameters
     ----------
-    wires: by layer, how rows may travel; the plans must be made for the same.
+    transfers: by layer, how rows may travel; the plans must be made for the same.
     travels_as: dtype of rows on the network.
     """
 
@@ -35,26 +59,21 @@ class Forward:
         cluster: Cluster,
         log: RunLog,
         stack: Stack,
-        wires: Sequence[Wires],
+        transfers: Sequence[LayerTransfer],
         travels_as: torch.dtype,
     ) -> None:
-        self._cluster = cluster
-        self._log = log
-        self._stack = stack
-        self._wires = wires
+        self._cluster, self._log = cluster, log
+        self._stack, self._transfers = stack, transfers
         self._travels_as = travels_as
 
-    def rows(
-        self, plan: IterationPlan, inputs: Rows, others: Mapping[str, Tensor], where: str
-    ) -> Mapping[str, Tensor]:
+    def rows(self, plan: IterationPlan, inputs: Rows, others: Rows, where: str) -> Rows:
         """Compute the last layer's rows of this rank's roots; every rank must call it.
 
         Parameters
         ----------
         inputs: by type that the model reads, [n, dim], the input rows of ``plan.nodes``. The last
             type's rows may still be on their way when this is called.
-        others: by type whose input rows travel, the rows of other ranks, from
-            :func:`exchange_input_rows`.
+        others: by type whose input rows travel, the rows of other ranks.
         where: names the epoch and iteration in errors.
 
         Returns
@@ -69,8 +88,8 @@ class Forward:
         return rows
 
     def _compute_layer(
-        self, index: int, plan: LayerPlan, rows: Rows, raw: Mapping[str, Tensor], where: str
-    ) -> dict[str, Tensor]:
+        self, index: int, plan: LayerPlan, rows: Rows, raw: Rows, where: str
+    ) -> Rows:
         """Compute the new rows of this rank's destinations: by type, [destinations, width].
 
         Parameters
@@ -78,75 +97,83 @@ class Forward:
         rows: by type, [own, width], this rank's rows of the layer before; input rows for the first.
         raw: by type, input rows of other ranks.
         """
-        log, wires, operation = self._log, self._wires[index], f"exchanging rows, {where}"
-        own_layer = OwnLayer(self._stack, wires, index, plan, rows)
-        constant, varying = (
-            [kind for kind in wires.kinds(has_gradient=has_gradient) if kind not in wires.raw]
-            for has_gradient in (False, True)
-        )
-        with log.stage("compute", operation="project", layer=index):
-            awaited = own_layer.make_awaited()
-            known: dict[Any, Tensor] = {**awaited.ready, **awaited.projected}
-            outgoing = [
-                self._select(plan, kinds, known) | self._add_up(index, plan, kinds, awaited)
-                for kinds in (constant, varying)
-            ]
+        transfer, sent = self._transfers[index], list[dict[Kind, Tensor]]()
+        with self._log.stage("compute", operation="project", layer=index):
+            own = self._make_own(index, plan, rows)
+            for has_gradient in (False, True):
+                kinds = [
+                    kind
+                    for kind, layout in transfer.layouts.items()
+                    if layout.has_gradient == has_gradient and kind not in transfer.raw
+                ]
+                sent.append(self._select(index, plan, own, kinds))
+        received: dict[Kind, Sequence[Tensor]] = {name: [others] for name, others in raw.items()}
         # Every rank starts the same exchanges in the same order.
-        exchanges = [
-            self._start(plan, outgoing[0], (), operation),
-            self._start(plan, outgoing[1], awaited.ready.values(), operation),
-        ]
-        with log.stage("compute", operation="project", layer=index):
-            # The other own rows are made while the awaited ones travel. In the backward pass,
-            # their gradients are computed while those of the awaited ones come back.
-            own_layer.make_rest()
-        received: dict[Kind, list[Tensor]] = {name: [others] for name, others in raw.items()}
-        for exchange in exchanges:
+        constant, varying = (
+            self._start(plan, kinds, f"exchanging rows, {where}")
+            for kinds in (sent[0], _tie(sent[1], own.ready))
+        )
+        for exchange in (constant, varying):
             received |= {} if exchange is None else exchange.finish()
-        with log.stage("compute", operation="aggregate", layer=index):
-            inputs = self._make_inputs(index, plan, own_layer, received)
-            return self._stack.new_rows(index, inputs)
+        with self._log.stage("compute", operation="aggregate", layer=index):
+            return self._stack.new_rows(index, self._make_inputs(index, plan, own, received))
+
+    def _make_own(self, index: int, plan: LayerPlan, rows: Rows) -> OwnRows:
+        """Make this rank's rows ready, and project those that travel projected."""
+        stack, before, ready = self._stack, dict[str, Tensor](), dict[str, Tensor]()
+        for name in rows:
+            before[name] = stack.enter(name, rows[name]) if index == 0 else rows[name]
+            ready[name] = stack.prepare(index, plan.own[name], before[name])
+        aggregations = stack.layers[index].aggregations
+        for relation, aggregation in aggregations.items():
+            expect_own(aggregation, ready[relation.src], plan.blocks.destinations[relation.dst])
+        projected = {
+            relation: in_full(aggregation.project(ready[relation.src]))
+            for relation, aggregation in aggregations.items()
+            if relation in self._transfers[index].layouts
+        }
+        return OwnRows(before, ready, projected)
 
     def _select(
-        self, plan: LayerPlan, kinds: Sequence[Kind], rows: Mapping[Any, Tensor]
+        self, index: int, plan: LayerPlan, own: OwnRows, kinds: Sequence[Kind]
     ) -> dict[Kind, Tensor]:
-        """Select the rows to send, without partial sums: by kind, [n, ...]."""
+        """Select or add up the rows to send: by kind, [n, ...]."""
         if self._cluster.world == 1:
             return {}
-        return {
-            kind: rows[kind].index_select(0, plan.outgoing[kind].rows)
+        rows: dict[Kind, Tensor] = {
+            kind: own.of(kind).index_select(0, plan.outgoing[kind].rows)
             for kind in kinds
             if not isinstance(kind, Sums)
         }
+        asked = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
+        return rows | self._add_up(index, asked, own)
 
     def _add_up(
-        self, index: int, plan: LayerPlan, kinds: Sequence[Kind], awaited: OwnRows
+        self, index: int, asked: Mapping[Sums, Outgoing], own: OwnRows
     ) -> dict[Kind, Tensor]:
         """Compute the partial sums to send: by kind, [n, ...]."""
-        wanted = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
-        if self._cluster.world == 1 or not wanted:
+        if not asked:
             return {}
+        transfer, aggregations = self._transfers[index], self._stack.layers[index].aggregations
         # Sums are in float32 at least, even if there are none to send.
-        wires, example = self._wires[index], in_full(next(iter(awaited.ready.values()))[:0])
-        aggregations = self._stack.layers[index].aggregations
+        example = in_full(next(iter(own.ready.values()))[:0])
         sums: dict[Kind, Tensor] = {
-            kind: example.new_zeros(sum(outgoing.lengths), *wires.forms[kind].shape)
-            for kind, outgoing in wanted.items()
+            kind: example.new_zeros(sum(outgoing.lengths), *transfer.layouts[kind].shape)
+            for kind, outgoing in asked.items()
         }
-        if wires.merged:
-            return sums | self._add_up_at_once(index, wanted, awaited.ready)
-        for kind, outgoing in wanted.items():
+        if transfer.merged:
+            return sums | self._add_up_at_once(index, asked, own.ready)
+        for kind, outgoing in asked.items():
             for number, (relation, (edges, weights)) in enumerate(outgoing.sums.items()):
-                is_projected = relation in awaited.projected
-                rows = awaited.projected[relation] if is_projected else awaited.ready[relation.src]
-                if not is_projected and kind.node_type not in wires.added_as_read:
+                rows = own.of(transfer.kind_of(relation))
+                if relation not in own.projected and kind.node_type not in transfer.added_as_read:
                     rows = in_full(aggregations[relation].project(rows))
                 relation_sum = weighted_sum(edges, rows, weights)
                 sums[kind] = relation_sum if number == 0 else sums[kind] + relation_sum
         return sums
 
     def _add_up_at_once(
-        self, index: int, wanted: Mapping[Sums, Outgoing], ready: Rows
+        self, index: int, asked: Mapping[Sums, Outgoing], ready: Rows
     ) -> dict[Kind, Tensor]:
         """Return the partial sums of a layer that takes all of its relations at once.
 
@@ -154,7 +181,7 @@ class Forward:
         """
         sums = {
             relation: pattern
-            for outgoing in wanted.values()
+            for outgoing in asked.values()
             for relation, pattern in outgoing.sums.items()
         }
         if not sums:
@@ -163,7 +190,7 @@ class Forward:
         merged = merge_patterns(
             {relation: sums[relation][0] for relation in relations},
             {name: len(rows) for name, rows in ready.items()},
-            {kind.node_type: sum(outgoing.lengths) for kind, outgoing in wanted.items()},
+            {kind.node_type: sum(outgoing.lengths) for kind, outgoing in asked.items()},
             sorted({relation.dst for relation in relations}),
         )
         weights = {relation: edge_weights for relation, (_, edge_weights) in sums.items()}
@@ -171,28 +198,11 @@ class Forward:
         return {Sums(name): total[place] for name, place in merged.places.items()}
 
     def _start(
-        self,
-        plan: LayerPlan,
-        sent: Mapping[Kind, Tensor],
-        read: Iterable[Tensor],
-        operation: str,
+        self, plan: LayerPlan, sent: Mapping[Kind, Tensor], operation: str
     ) -> KindsExchange[Kind] | None:
-        """Begin to exchange rows; return None if no kind of rows travels.
-
-        Parameters
-        ----------
-        sent: by kind, the rows to send.
-        read: the rows that ``sent`` is made of, if gradients come back. Gradients come to every
-            rank, even to one that sends nothing.
-        """
+        """Begin to exchange rows; return None if no kind of rows travels."""
         if not sent:
             return None
-        read_rows = list(read)
-        if read_rows and not any(rows.requires_grad for rows in sent.values()):
-            kind, first_rows = next(iter(sent.items()))
-            # Rows without a gradient may be projected by weights that have one.
-            tie = first_rows.new_zeros((), requires_grad=torch.is_grad_enabled())
-            sent = {**sent, kind: first_rows + sum((rows[:0].sum() for rows in read_rows), tie)}
         return KindsExchange(
             *(self._cluster, self._log, sent),
             *([plan.outgoing[kind].lengths for kind in sent], [plan.counts[kind] for kind in sent]),
@@ -200,63 +210,68 @@ class Forward:
         )
 
     def _make_inputs(
-        self,
-        index: int,
-        plan: LayerPlan,
-        own_layer: OwnLayer,
-        received: Mapping[Kind, list[Tensor]],
+        self, index: int, plan: LayerPlan, own: OwnRows, received: Received
     ) -> LayerInputs:
         """Put own and received rows together in the order of the blocks' sources."""
-        stack, wires, ready = self._stack, self._wires[index], own_layer.ready
-        others = {name: received.get(name, []) for name in ready}
-        for name in wires.raw if received else ():
-            entered = stack.enter(name, join_parts(others[name]))
+        stack, transfer = self._stack, self._transfers[index]
+        others = {name: list(received.get(name, ())) for name in own.ready}
+        for name in transfer.raw if received else ():
+            entered = stack.enter(name, _join(others[name]))
             others[name] = [stack.prepare(index, plan.raw[name], entered)]
-        if wires.merged:
-            return self._make_merged_inputs(plan, own_layer, others, received)
+        sources = {name: [rows, *others[name]] for name, rows in own.ready.items()}
+        if transfer.merged:
+            return self._make_merged_inputs(plan, own, sources, received)
         projected: dict[Relation, Tensor] = {}
         for relation, aggregation in stack.layers[index].aggregations.items():
-            rows = others[relation.src]
             # The first relation into a type has the sums over all relations among its sources.
             is_first = relation.dst not in {earlier.dst for earlier in projected}
-            sums = received.get(Sums(relation.dst), []) if is_first else []
-            if relation.dst in wires.added_as_read:
-                rows, sums = [*rows, *sums], []
-            received_projected = [*received.get(relation, []), *sums]
-            if own_layer.is_projected(relation):
-                made_here = [in_full(aggregation.project(join_parts(rows)))] if rows else []
-                projected[relation] = own_layer.join_projected(
-                    relation, [*made_here, *received_projected]
-                )
+            sums = received.get(Sums(relation.dst), ()) if is_first else ()
+            if relation in own.projected:
+                rows = [own.projected[relation], *received.get(relation, ())]
+            elif relation.dst in transfer.added_as_read:
+                rows = [in_full(aggregation.project(_join([*sources[relation.src], *sums])))]
+                sums = ()
             else:
-                made_here = [in_full(aggregation.project(join_parts([ready[relation.src], *rows])))]
-                projected[relation] = join_parts([*made_here, *received_projected])
-        return LayerInputs(plan.blocks, own_layer.before, ready, projected, plan.weights, None)
+                rows = [in_full(aggregation.project(_join(sources[relation.src])))]
+            projected[relation] = _join([*rows, *sums])
+        return LayerInputs(plan.blocks, own.before, own.ready, projected, plan.weights, None)
 
     def _make_merged_inputs(
         self,
         plan: LayerPlan,
-        own_layer: OwnLayer,
-        others: Mapping[str, list[Tensor]],
-        received: Mapping[Kind, list[Tensor]],
+        own: OwnRows,
+        sources: Mapping[str, Sequence[Tensor]],
+        received: Received,
     ) -> LayerInputs:
         """Return the inputs of a layer that takes all of its relations at once."""
-        sources = {
-            name: join_parts([rows, *others[name]]) for name, rows in own_layer.ready.items()
-        }
-        more = {}
+        rows, more = {name: _join(parts) for name, parts in sources.items()}, {}
         for name, ends in plan.more.items():
-            sums = torch.cat(received[Sums(name)])
+            sums = torch.cat(list(received[Sums(name)]))
             zeros = sums.new_zeros(plan.blocks.destinations[name], *sums.shape[1:])
             more[name] = zeros.index_add(0, ends, sums)
         if not more:
             # No sums came, but every rank must send gradients back: empty parts tie them in.
-            name, rows = next(iter(sources.items()))
+            name, first_rows = next(iter(rows.items()))
             empty_parts = [
-                part.reshape(0, *rows.shape[1:])
+                part.reshape(0, *first_rows.shape[1:])
                 for kind, parts in received.items()
-                if not isinstance(kind, str)
+                if isinstance(kind, Sums)
                 for part in parts
             ]
-            sources[name] = join_parts([rows, *empty_parts])
-        return LayerInputs(plan.blocks, own_layer.before, sources, None, plan.weights, more or None)
+            rows[name] = _join([first_rows, *empty_parts])
+        return LayerInputs(plan.blocks, own.before, rows, None, plan.weights, more or None)
+
+
+def _tie(sent: Mapping[Kind, Tensor], ready: Rows) -> Mapping[Kind, Tensor]:
+    """Give rows a gradient: gradients come back to every rank, even to one that sends nothing."""
+    if not sent or any(rows.requires_grad for rows in sent.values()):
+        return sent
+    kind, first_rows = next(iter(sent.items()))
+    # Rows without a gradient may be projected by weights that have one.
+    tie = first_rows.new_zeros((), requires_grad=torch.is_grad_enabled())
+    return {**sent, kind: first_rows + sum((rows[:0].sum() for rows in ready.values()), tie)}
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate rows; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

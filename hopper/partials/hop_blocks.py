@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.micrograph.frontiers import RowTable
 from hopper.micrograph.sample import NeighborSampler, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
-from hopper.partials.frontiers import Ids, OwnFrontier, Wanted
-from hopper.partials.hop import Hop
-from hopper.partials.sums import Folding
-from hopper.partials.wire import RowKind
+from hopper.partials.requests import Folded, HopRequests, Ids, Wanted
+from hopper.partials.transfer import RowKind
 
-_NONE = np.empty(0, np.int64)
+_NONE: Final = np.empty(0, np.int64)
+
+
+class OwnFrontier:
+    """Versions of this rank's nodes in order of discovery. A version never changes its row."""
+
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
+        self._parts: list[Ids] = []
+        self.size = 0
+
+    def enter(self, versions: Ids) -> Ids:
+        """Return [n] int64: the rows of some versions. Unseen versions get a row first."""
+        rows, fresh = self._table.discover(versions, self.size)
+        self._parts.append(fresh)
+        self.size += fresh.size
+        return rows
+
+    def rows(self, versions: Ids) -> Ids:
+        """Return [n] int64: the rows of versions that have been entered."""
+        return self._table.rows(versions)
+
+    @property
+    def versions(self) -> Ids:
+        """[size] int64, in order of rows."""
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([_NONE, *self._parts])]
+        return self._parts[0]
 
 
 class HopBlocks:
@@ -32,18 +60,17 @@ class HopBlocks:
 
     def __init__(
         self,
-        hop: Hop,
+        hop: HopRequests,
         wanted: Mapping[RowKind, Wanted],
         sampler: NeighborSampler,
         number: int,
         moment: tuple[int, int],
     ) -> None:
-        self._hop, self._wanted = hop, wanted
-        self._sampler = sampler
+        self._hop, self._wanted, self._sampler = hop, wanted, sampler
         self._key = dropout_key(sampler.dropout_seed, *moment)
         self._inclusion = sampler.inclusions_at(moment)[number]
 
-    def make_unfolded(self, destinations: Mapping[str, Ids]) -> Mapping[Relation, Block]:
+    def make_unfolded(self, destinations: Mapping[str, Ids]) -> TypedBlocks:
         """Return blocks of all edges, before any partial sums replace some of them.
 
         Their sources are the destinations, followed by all sources of the hop.
@@ -52,87 +79,73 @@ class HopBlocks:
         ----------
         destinations: by type, [n] int64 versions.
         """
-        hop, versions, edges = self._hop, dict(destinations), {}
+        hop, versions = self._hop, dict(destinations)
         for name, sources in hop.sources.items():
             versions[name] = np.concatenate((destinations[name], sources.versions))
-        for relation, (offsets, _, positions) in hop.drawn.items():
-            places = hop.places(relation) + destinations[relation.src].size
-            edges[relation] = HopEdges(offsets, places, positions)
-        return self._make_blocks(versions, edges, is_folded=False).blocks
+        edges = {
+            relation: drawn._replace(indices=hop.places(relation) + destinations[relation.src].size)
+            for relation, drawn in hop.drawn.items()
+        }
+        return self._make_blocks(versions, edges, False)
 
     def make(
-        self, frontiers: Mapping[str, OwnFrontier], folding: Mapping[Relation, Folding]
+        self, frontiers: Mapping[str, OwnFrontier], folded: Mapping[Relation, Folded]
     ) -> TypedBlocks:
         """Make the blocks of all relations, over own rows and received ones.
 
         Parameters
         ----------
         frontiers: by type, this rank's frontiers, which other ranks' requests have entered.
-        folding: by relation of which other ranks add edges up.
+        folded: by relation of which other ranks may add edges up.
         """
         hop, versions = self._hop, {name: frontier.versions for name, frontier in frontiers.items()}
-        columns, versions_apart, edges = {}, {}, {}
-        for name, sources in hop.sources.items():
-            columns[name], part = np.empty(sources.versions.size, np.int64), sources.part(hop.rank)
-            columns[name][part] = frontiers[name].rows(sources.versions[part])
-            # Projected rows belong to one relation. They follow those of the type if this is its
-            # only relation; otherwise each relation gets a list of sources of its own.
-            kinds: list[RowKind] = [name]
-            kinds += hop.readers(name) if hop.reads_once(name) else []
-            versions[name] = self._append(kinds, columns[name], versions[name])
-        for relation, (offsets, _, positions) in hop.drawn.items():
-            name = relation.src
-            table, size = columns[name], versions[name].size
-            if relation in self._wanted and not hop.reads_once(name):
+        columns = {}
+        for name, of_type in hop.sources.items():
+            columns[name], part = np.empty(of_type.versions.size, np.int64), of_type.part(hop.rank)
+            columns[name][part] = frontiers[name].rows(of_type.versions[part])
+            if name in self._wanted:
+                versions[name] = self._append(name, columns[name], versions[name])
+        together, blocks = dict[Relation, HopEdges](), dict[Relation, Block]()
+        for relation, drawn in hop.drawn.items():
+            table, sources = columns[relation.src], versions
+            if relation in self._wanted:
+                # Projected rows are sources of this relation alone.
                 table = table.copy()
-                versions_apart[relation] = self._append([relation], table, versions[name])
-                size = versions_apart[relation].size
-            if relation not in folding:
-                edges[relation] = HopEdges(offsets, table[hop.places(relation)], positions)
-                continue
-            left, inline = folding[relation].left, folding[relation].inline
-            table = np.concatenate((table, np.arange(size, size + inline))) if inline else table
-            edges[relation] = HopEdges(left.indptr, table[left.columns], _NONE)
-        typed = self._make_blocks(versions, edges, is_folded=bool(folding))
-        blocks = dict(typed.blocks)
-        for relation, source_versions in versions_apart.items():
-            blocks[relation] = self._make_blocks(
-                {**versions, relation.src: source_versions},
-                {relation: edges[relation]},
-                is_folded=bool(folding),
-            ).blocks[relation]
-        for relation, relation_folding in folding.items():
-            blocks[relation].num_src += relation_folding.inline
-            blocks[relation].drawn = torch.from_numpy(np.diff(hop.drawn[relation][0]))
-        return replace(typed, blocks=blocks)
+                appended = self._append(relation, table, versions[relation.src])
+                sources = {**versions, relation.src: appended}
+            if relation in folded:
+                first, sums = sources[relation.src].size, folded[relation].sums
+                table = np.concatenate((table, np.arange(first, first + sums)))
+                left = folded[relation].left
+                edges = left._replace(indices=table[left.indices])
+            else:
+                edges = drawn._replace(indices=table[hop.places(relation)])
+            if sources is versions:
+                together[relation] = edges
+            else:
+                blocks |= self._make_blocks(sources, {relation: edges}, bool(folded)).blocks
+        typed = self._make_blocks(versions, together, bool(folded))
+        blocks |= typed.blocks
+        for relation, relation_folded in folded.items():
+            blocks[relation].num_src += relation_folded.sums
+            blocks[relation].drawn = torch.from_numpy(np.diff(hop.drawn[relation].indptr))
+        return replace(typed, blocks={relation: blocks[relation] for relation in hop.drawn})
 
     def nodes_of(self, node_type: str) -> Nodes:
         """Return the nodes of a type whose rows this rank receives."""
-        nodes = self._sampler.nodes_of(node_type, self._wanted[node_type].all_versions())
+        nodes = self._sampler.nodes_of(node_type, self._wanted[node_type].versions)
         original = self._sampler.original_ids[node_type][nodes]
         stored = self._sampler.stored_as.get(node_type, node_type)
         return Nodes(stored, torch.from_numpy(original), None, self._key)
 
-    def _append(self, kinds: Sequence[RowKind], table: Ids, versions: Ids) -> Ids:
-        """Append the versions whose rows arrive as some kinds.
-
-        Parameters
-        ----------
-        table: [sources], where the columns of the appended versions are written.
-        versions: [n] int64, what to append to.
-
-        Returns
-        -------
-        [m] int64: all versions.
-        """
-        for kind in kinds:
-            if kind in self._wanted:
-                self._wanted[kind].number(table, versions.size)
-                versions = np.concatenate((versions, self._wanted[kind].all_versions()))
-        return versions
+    def _append(self, kind: RowKind, columns: NDArray[np.int64], versions: Ids) -> Ids:
+        """Append the versions whose rows arrive as a kind, and write their columns, [sources]."""
+        wanted = self._wanted[kind]
+        columns[wanted.places] = np.arange(versions.size, versions.size + wanted.places.size)
+        return np.concatenate((versions, wanted.versions))
 
     def _make_blocks(
-        self, versions: Mapping[str, Ids], edges: Mapping[Relation, HopEdges], *, is_folded: bool
+        self, versions: Mapping[str, Ids], edges: Mapping[Relation, HopEdges], is_folded: bool
     ) -> TypedBlocks:
         sampler = self._sampler
         nodes, times = sampler.nodes_and_times(versions)

@@ -17,34 +17,10 @@ from hopper.graph.block import Block, Edges, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import pick_rows
 from hopper.ops import edge_sum
-from hopper.partials.wire import Kind, Sums, Wires
+from hopper.partials.requests import Weighted
+from hopper.partials.transfer import Kind, LayerTransfer, Sums
 
 _Key = TypeVar("_Key", str, Relation)
-Weighted = tuple[Edges, Tensor]
-"""The edges of sums, and their weights, [edges]."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """The own rows of a type, split by whether other ranks wait for them.
-
-    Attributes
-    ----------
-    awaited: [k] int64, ascending: the rows that other ranks receive, alone or in sums.
-    rest: [n - k] int64, ascending: all other rows.
-    """
-
-    awaited: Tensor
-    rest: Tensor
-
-    @property
-    def places(self) -> tuple[Tensor, Tensor]:
-        """The row numbers of both parts."""
-        return self.awaited, self.rest
-
-    def to(self, device: torch.device) -> Split:
-        """Return the same on another device."""
-        return Split(to_device(self.awaited, device), to_device(self.rest, device))
 
 
 @dataclass(frozen=True)
@@ -54,10 +30,9 @@ class Outgoing:
     Attributes
     ----------
     lengths: number of rows for every rank.
-    rows: [n] int64, the own rows to send. Of a split type they are counted among the awaited rows,
-        except where input rows travel. Empty for sums.
+    rows: [n] int64, the own rows to send. Empty for sums.
     sums: by relation, the edges of partial sums. Their destinations are all sums, their sources
-        the own rows, or the awaited ones of a split type.
+        the own rows.
     """
 
     lengths: list[int]
@@ -122,7 +97,6 @@ class LayerPlan:
         the layer takes all relations at once.
     outgoing: by kind, the rows to send.
     counts: by kind, the number of rows from every rank.
-    splits: by type, which own rows are made before the rest; absent for types that stay whole.
     edges: by relation whose edge features are read, the edges that this rank has drawn.
     """
 
@@ -133,7 +107,6 @@ class LayerPlan:
     more: Mapping[str, Tensor]
     outgoing: Mapping[Kind, Outgoing]
     counts: Mapping[Kind, list[int]]
-    splits: Mapping[str, Split]
     edges: Mapping[Relation, LayerEdges] = field(default_factory=dict)
 
     @property
@@ -141,7 +114,7 @@ class LayerPlan:
         """The number of edges that this rank aggregates over."""
         return sum(block.num_edges for block in self.blocks.blocks.values())
 
-    def describe(self, wires: Wires) -> dict[str, Any]:
+    def describe(self, transfer: LayerTransfer) -> dict[str, Any]:
         """Describe this rank's work and the rows that travel, as fields for the run's log.
 
         ``received_bytes`` counts rows and the gradients that go back.
@@ -154,7 +127,8 @@ class LayerPlan:
             "sent": sum(sum(outgoing.lengths) for outgoing in self.outgoing.values()),
             "received": sum(sum(counts) for counts in self.counts.values()),
             "received_bytes": sum(
-                sum(counts) * wires.forms[kind].row_bytes for kind, counts in self.counts.items()
+                transfer.layouts[kind].row_bytes * sum(counts)
+                for kind, counts in self.counts.items()
             ),
             "sums_from": np.flatnonzero(np.sum(sums, 0)).tolist() if sums else [],
         }
@@ -171,7 +145,6 @@ class LayerPlan:
             _to(self.more, device),
             {kind: outgoing.to(device) for kind, outgoing in self.outgoing.items()},
             self.counts,
-            {name: split.to(device) for name, split in self.splits.items()},
             self.edges,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,16 +19,25 @@ from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import HopEdges
 from hopper.models.layer import SumLayer
-from hopper.partials.frontiers import Ids, OwnFrontier, Sources, Wanted, sort_sources
-from hopper.partials.hop import Hop
-from hopper.partials.hop_blocks import HopBlocks
-from hopper.partials.plan import IterationPlan, LayerEdges, LayerPlan, Outgoing, Split
-from hopper.partials.splits import make_awaited_first
+from hopper.partials.hop_blocks import HopBlocks, OwnFrontier
+from hopper.partials.plan import IterationPlan, LayerEdges, LayerPlan, Outgoing
+from hopper.partials.requests import (
+    AskedSums,
+    Folded,
+    HopRequests,
+    Ids,
+    Sources,
+    Wanted,
+    Words,
+    sort_sources,
+)
 from hopper.partials.stack import Stack
-from hopper.partials.sums import AskedSums, Folding, Words, fold_relation
-from hopper.partials.wire import Kind, RowKind, Sums, Wires, source_type
+from hopper.partials.transfer import Kind, LayerTransfer, RowKind, Sums, source_type
 from hopper.partition.placement import Placement
+
+_NOTHING: Final = np.empty(0, np.int32)
 
 
 class Planner:
@@ -37,7 +46,7 @@ class Planner:
     Parameters
     ----------
     cluster: carries the requests between planners.
-    wires: by layer, how its rows may travel.
+    transfers: by layer, how its rows may travel.
     edges: the relations whose edge features are read, under the names of the stored graph.
 
     Attributes
@@ -53,7 +62,7 @@ class Planner:
         placement: Placement,
         cluster: Cluster,
         stack: Stack,
-        wires: Sequence[Wires],
+        transfers: Sequence[LayerTransfer],
         edges: Collection[Relation] = (),
     ) -> None:
         self._edges = edges
@@ -61,7 +70,7 @@ class Planner:
         self._placement = placement
         self._cluster = cluster
         self._stack = stack
-        self._wires = wires
+        self._transfers = transfers
         self.kept: Sequence[Mapping[str, NDArray[np.bool_]]] = ()
         self._dtype = next(stack.model.parameters()).dtype
         self._number = np.dtype(str(self._dtype).removeprefix("torch."))
@@ -86,7 +95,7 @@ class Planner:
             for name, versions in roots.items():
                 frontiers[name].enter(np.ascontiguousarray(versions, np.int64))
             layers: list[LayerPlan] = []
-            for hop in range(len(self._wires)):
+            for hop in range(len(self._transfers)):
                 layers.insert(0, self._plan_hop(hop, frontiers, (epoch, iteration)))
             all_versions = {name: frontier.versions for name, frontier in frontiers.items()}
             nodes, _ = self.sampler.nodes_and_times(all_versions)
@@ -99,44 +108,37 @@ class Planner:
     def _plan_hop(
         self, number: int, frontiers: Mapping[str, OwnFrontier], moment: tuple[int, int]
     ) -> LayerPlan:
-        index = len(self._wires) - 1 - number
-        wires = self._wires[index]
+        index = len(self._transfers) - 1 - number
         destinations = {name: frontier.versions for name, frontier in frontiers.items()}
         hop = self._draw_hop(number, index, destinations, frontiers, moment)
-        wanted = {kind: hop.wanted(kind) for kind in wires.forms if not isinstance(kind, Sums)}
+        kinds = [kind for kind in hop.transfer.layouts if not isinstance(kind, Sums)]
+        wanted = {kind: hop.wanted(kind) for kind in kinds}
         blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
         weights = self._edge_weights(index, hop, blocks, destinations)
-        folding = {
-            relation: fold_relation(hop, relation, edge_weights)
-            for relation, edge_weights in weights.items()
-        }
-        where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
+        folded = {relation: hop.fold(relation, of_edges) for relation, of_edges in weights.items()}
         requests = exchange_arrays(
             self._cluster,
-            self._make_requests(wires, hop, wanted, folding),
+            self._make_requests(hop, wanted, folded),
             "topology",
-            f"telling which rows are needed, {where}",
+            f"telling which rows are needed, epoch {moment[0]}, iteration {moment[1]}, "
+            f"hop {number}",
         )
-        outgoing, splits = self._read_requests(wires, hop.relations, iter(requests), frontiers)
-        typed = blocks.make(frontiers, folding)
-        counts: dict[Kind, list[int]] = {kind: rows.counts for kind, rows in wanted.items()}
-        ends = {}
-        for name, ranks in hop.folded.items():
-            counts[Sums(name)] = (hop.sums[name] * ranks).tolist()
-            if wires.merged and folding:
-                ends[name] = torch.from_numpy(hop.ends_of_sums(name))
-        weights_left = {
-            relation: torch.from_numpy(folded.left.weights) for relation, folded in folding.items()
+        outgoing = self._read_requests(hop, iter(requests), frontiers)
+        typed = blocks.make(frontiers, folded)
+        counts: dict[Kind, list[int]] = {
+            kind: np.diff(rows.bounds).tolist() for kind, rows in wanted.items()
         }
+        counts |= {Sums(name): hop.count_sums(name).tolist() for name in hop.folded}
+        ends = hop.folded if hop.transfer.merged and folded else ()
+        left = {name: torch.from_numpy(edges.weights) for name, edges in folded.items()}
         return LayerPlan(
             {name: self._stack.nodes(typed, name, frontiers[name].size) for name in frontiers},
             typed,
-            {name: blocks.nodes_of(name) for name in sorted(wires.raw)},
-            weights_left or None,
-            ends,
+            {name: blocks.nodes_of(name) for name in sorted(hop.transfer.raw)},
+            left or None,
+            {name: torch.from_numpy(hop.ends_of_sums(name)) for name in ends},
             outgoing,
             counts,
-            splits,
             self._find_feature_edges(hop.drawn, destinations, weights),
         )
 
@@ -147,7 +149,7 @@ class Planner:
         destinations: Mapping[str, Ids],
         frontiers: Mapping[str, OwnFrontier],
         moment: tuple[int, int],
-    ) -> Hop:
+    ) -> HopRequests:
         """Draw the hop that a layer reads. The sources that this rank owns enter the frontiers.
 
         Parameters
@@ -155,29 +157,24 @@ class Planner:
         index: the index of the layer, in order of computation.
         destinations: by type, [n] int64, the versions of the hop's destinations.
         """
-        relations = list(self._stack.layers[index].aggregations)
         drawn = {
-            relation: self.sampler.draw(number, relation, destinations[relation.dst], moment)
-            for relation in relations
+            relation: HopEdges(
+                *self.sampler.draw(number, relation, destinations[relation.dst], moment)
+            )
+            for relation in self._stack.layers[index].aggregations
         }
-        sources = self._sort_sources(number, drawn)
-        cluster = self._cluster
-        for name, sources_of_type in sources.items():
-            frontiers[name].enter(sources_of_type.versions[sources_of_type.part(cluster.rank)])
-        return Hop(
-            relations,
-            {name: versions.size for name, versions in destinations.items()},
-            drawn,
-            sources,
-            self._wires[index],
-            cluster.rank,
-            cluster.world,
-            self.sampler.version_dtype,
+        sources, cluster = self._sort_sources(number, drawn), self._cluster
+        for name, of_type in sources.items():
+            frontiers[name].enter(of_type.versions[of_type.part(cluster.rank)])
+        sizes = {name: versions.size for name, versions in destinations.items()}
+        return HopRequests(
+            *(drawn, sizes, sources, self._transfers[index]),
+            *(cluster.rank, cluster.world, self.sampler.version_dtype),
         )
 
     def _find_feature_edges(
         self,
-        drawn: Mapping[Relation, tuple[Ids, Ids, Ids]],
+        drawn: Mapping[Relation, HopEdges],
         destinations: Mapping[str, Ids],
         weights: Mapping[Relation, NDArray[Any]],
     ) -> dict[Relation, LayerEdges]:
@@ -192,14 +189,12 @@ class Planner:
                 edges[relation] = LayerEdges(stored, places, offsets, weights.get(relation))
         return edges
 
-    def _sort_sources(
-        self, number: int, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]
-    ) -> dict[str, Sources]:
+    def _sort_sources(self, number: int, drawn: Mapping[Relation, HopEdges]) -> dict[str, Sources]:
         """Return the distinct sources of all relations from each type, ordered by owner."""
         kept = self.kept[number] if self.kept else {}
         parts: dict[str, list[Ids]] = {}
-        for relation, (_, versions, _) in drawn.items():
-            parts.setdefault(relation.src, []).append(versions)
+        for relation, edges in drawn.items():
+            parts.setdefault(relation.src, []).append(edges.indices)
         sources = {}
         for name, by_relation in parts.items():
             versions = by_relation[0] if len(by_relation) == 1 else np.concatenate(by_relation)
@@ -226,7 +221,7 @@ class Planner:
         return owners
 
     def _edge_weights(
-        self, index: int, hop: Hop, blocks: HopBlocks, destinations: Mapping[str, Ids]
+        self, index: int, hop: HopRequests, blocks: HopBlocks, destinations: Mapping[str, Ids]
     ) -> dict[Relation, NDArray[Any]]:
         """Return the weights of messages by relation, [edges].
 
@@ -235,7 +230,7 @@ class Planner:
         if not any(ranks.any() for ranks in hop.folded.values()):
             return {}
         # A weight may depend on all edges of a destination, wherever they are added up.
-        unfolded, weights = blocks.make_unfolded(destinations), {}
+        unfolded, weights = blocks.make_unfolded(destinations).blocks, {}
         for relation, aggregation in self._stack.layers[index].aggregations.items():
             assert isinstance(aggregation, SumLayer)
             weights[relation] = aggregation.edge_weights(unfolded[relation], self._dtype).numpy()
@@ -243,85 +238,58 @@ class Planner:
 
     def _make_requests(
         self,
-        wires: Wires,
-        hop: Hop,
+        hop: HopRequests,
         wanted: Mapping[RowKind, Wanted],
-        folding: Mapping[Relation, Folding],
+        folded: Mapping[Relation, Folded],
     ) -> list[list[Words]]:
         """Encode what this rank asks of every rank.
 
         Returns
         -------
         By rank within each entry: for every kind of rows its versions, then for every relation that
-        may be added up the two arrays of :meth:`Folding.encode_for`.
+        may be added up the edges to add up.
         """
-        ranks, none = range(self._cluster.world), np.empty(0, np.int32)
-        requests = [list(map(hop.encode_versions, rows.versions)) for rows in wanted.values()]
-        for relation in _summable_relations(wires, hop.relations):
-            sums = [
-                folding[relation].encode_for(rank) if folding else (none, none) for rank in ranks
-            ]
-            requests += map(list, zip(*sums, strict=True))
-        return requests
+        nothing = [_NOTHING] * self._cluster.world
+        return [hop.encode_versions(rows) for rows in wanted.values()] + [
+            folded[relation].requests if folded else nothing for relation in hop.summable()
+        ]
 
     def _read_requests(
         self,
-        wires: Wires,
-        relations: Sequence[Relation],
+        hop: HopRequests,
         requests: Iterator[Sequence[Words]],
         frontiers: Mapping[str, OwnFrontier],
-    ) -> tuple[dict[Kind, Outgoing], dict[str, Split]]:
-        """Decide what to send to other ranks, and which own rows to make first for it.
-
-        The rows that others ask for enter the own frontiers.
+    ) -> dict[Kind, Outgoing]:
+        """Decide what to send to other ranks. The rows that they ask for enter the own frontiers.
 
         Parameters
         ----------
         requests: the requests of every rank, as :meth:`_make_requests` encodes them.
         """
-        rows: dict[RowKind, Ids] = {}
-        lengths: dict[RowKind, list[int]] = {}
-        for kind in wires.forms:
-            if not isinstance(kind, Sums):
-                dtype = self.sampler.version_dtype
-                parts = [words.view(dtype) for words in next(requests)]
-                versions = np.concatenate(parts).astype(np.int64)
-                rows[kind] = frontiers[source_type(kind)].enter(versions)
-                lengths[kind] = [part.size for part in parts]
-        sum_requests = {
-            relation: list(zip(next(requests), next(requests), strict=True))
-            for relation in _summable_relations(wires, relations)
-        }
-        sums: dict[Sums, AskedSums] = {}
-        added: dict[Relation, Ids] = {}
-        for kind in wires.forms:
+        outgoing: dict[Kind, Outgoing] = {}
+        version, sums = self.sampler.version_dtype, list[str]()
+        for kind in hop.transfer.layouts:
             if isinstance(kind, Sums):
-                into = {
-                    relation: parts
-                    for relation, parts in sum_requests.items()
-                    if relation.dst == kind.node_type
-                }
-                sums[kind] = AskedSums.read(into, self._number, self.sampler.version_dtype)
-                for relation, versions in sums[kind].sources.items():
-                    added[relation] = frontiers[relation.src].enter(versions.astype(np.int64))
-        # Only now are all own rows known.
-        sizes = {name: frontier.size for name, frontier in frontiers.items()}
-        awaited_first = make_awaited_first(wires, sizes, rows, added)
-        outgoing: dict[Kind, Outgoing] = {
-            kind: Outgoing(lengths[kind], torch.from_numpy(rows_to_send), {})
-            for kind, rows_to_send in awaited_first.rows.items()
+                sums.append(kind.node_type)
+                continue
+            parts = [words.view(version) for words in next(requests)]
+            rows = frontiers[source_type(kind)].enter(np.concatenate(parts).astype(np.int64))
+            outgoing[kind] = Outgoing([part.size for part in parts], torch.from_numpy(rows), {})
+        by_relation = {relation: next(requests) for relation in hop.summable()}
+        asked = {
+            name: AskedSums.read({r: by_relation[r] for r in hop.into(name)}, self._number, version)
+            for name in sums
         }
-        for sums_kind, asked_sums in sums.items():
+        rows_of = {
+            relation: frontiers[relation.src].enter(versions)
+            for of_type in asked.values()
+            for relation, versions in of_type.sources.items()
+        }
+        # Only now are all own rows known.
+        for name, of_type in asked.items():
             patterns = {
-                relation: asked_sums.pattern(
-                    relation, awaited_first.added[relation], awaited_first.sizes[relation.src]
-                )
-                for relation in asked_sums.sources
+                relation: of_type.pattern(relation, rows_of[relation], frontiers[relation.src].size)
+                for relation in of_type.sources
             }
-            outgoing[sums_kind] = Outgoing(asked_sums.lengths, torch.empty(0), patterns)
-        return outgoing, awaited_first.splits
-
-
-def _summable_relations(wires: Wires, relations: Sequence[Relation]) -> list[Relation]:
-    """Return the relations that other ranks may be asked to add up."""
-    return [relation for relation in relations if Sums(relation.dst) in wires.forms]
+            outgoing[Sums(name)] = Outgoing(of_type.lengths, torch.empty(0), patterns)
+        return outgoing

@@ -98,12 +98,8 @@ class SplitLayer(ABC):
         return self.layer.get_parameter(next(iter(self.layer.input_weights())))
 
     @abstractmethod
-    def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """Return the number of rows of a mini-batch's part, by kind."""
-
-    @abstractmethod
-    def widths(self) -> dict[str, int]:
-        """Return the width of a part's rows, by kind."""
+    def shapes(self, num_src: int, num_dst: int) -> dict[str, tuple[int, int]]:
+        """Return the number and the width of the rows of a mini-batch's part, by kind."""
 
     @abstractmethod
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
@@ -135,13 +131,9 @@ class LinearSplit(SplitLayer):
         linear.activate = _identity  # type: ignore[method-assign]
         self._linear = _LayerOnSources(linear)
 
-    def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """Return the rows of a part: one for each destination."""
-        return {"sums": num_dst}
-
-    def widths(self) -> dict[str, int]:
-        """Return the width of a part's rows: that of the layer's output."""
-        return {"sums": self._width_of(next(iter(self.layer.input_weights())))}
+    def shapes(self, num_src: int, num_dst: int) -> dict[str, tuple[int, int]]:
+        """Return one row for each destination, as wide as the layer's output."""
+        return {"sums": (num_dst, self._width_of(next(iter(self.layer.input_weights()))))}
 
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
         """Run the layer on this server's columns, without its activation."""
@@ -173,15 +165,15 @@ class ProductSplit(SplitLayer):
         self._of_sources = [name for name in names if id(parameters[name]) not in own_weights]
         self._of_own = [name for name in names if id(parameters[name]) in own_weights]
 
-    def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """Return the rows of a part: one for each source, and for each destination that needs
-        one."""
-        return {"sources": num_src} | ({"own": num_dst} if self._of_own else {})
-
-    def widths(self) -> dict[str, int]:
-        """Return the widths of a part's rows, which hold the products with all weights."""
-        weights = {"sources": self._of_sources} | ({"own": self._of_own} if self._of_own else {})
-        return {kind: sum(map(self._width_of, names)) for kind, names in weights.items()}
+    def shapes(self, num_src: int, num_dst: int) -> dict[str, tuple[int, int]]:
+        """Return rows of the products with all weights: one for each source, and for each
+        destination that needs one."""
+        kinds = {"sources": (num_src, self._of_sources), "own": (num_dst, self._of_own)}
+        return {
+            kind: (count, sum(map(self._width_of, names)))
+            for kind, (count, names) in kinds.items()
+            if names
+        }
 
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
         """Multiply this server's columns by its part of the weights."""

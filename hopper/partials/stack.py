@@ -86,10 +86,7 @@ class Stack(ABC):
 
     @abstractmethod
     def lone_rows(self) -> list[dict[str, Tensor]]:
-        """Return an example of a row as each layer reads it: by layer and source type, [1, ...].
-
-        It serves to learn the row's shape.
-        """
+        """Return an example of a row as each layer reads it: by layer and source type, [1, ...]."""
 
     @abstractmethod
     def enter(self, node_type: str, x: Tensor) -> Tensor:
@@ -133,13 +130,7 @@ class Stack(ABC):
 
 
 class OneTypeStack(Stack):
-    """The stack of a model for graphs of one node type.
-
-    Parameters
-    ----------
-    relation: the relation that the model reads.
-    in_dim: width of the features.
-    """
+    """The stack of a model that reads one relation, and features of width ``in_dim``."""
 
     reads_features: ClassVar[bool] = True
 
@@ -155,7 +146,10 @@ class OneTypeStack(Stack):
     def lone_rows(self) -> list[dict[str, Tensor]]:
         """Run the model on a single node without edges."""
         parameter = next(self.model.parameters())
-        block = _make_lone_node(parameter.device)
+        none, zero = (torch.zeros(n, dtype=torch.int64, device=parameter.device) for n in (0, 1))
+        node = Nodes(self._type, zero, zero)
+        relation = Relation(self._type, "none", self._type)
+        block = Block(1, 1, zero.repeat(2), none, relation, none, node, node)
         rows, by_layer = parameter.new_zeros(1, self.widths[self._type]), []
         for index in range(len(self.layers)):
             by_layer.append({self._type: self.model.prepare(index, block.src, rows)})
@@ -278,10 +272,3 @@ def make_stack(
         )
     (relation,) = sampler.topologies
     return OneTypeStack(model, relation, in_dim)
-
-
-def _make_lone_node(device: torch.device) -> Block:
-    """Return a block with one node and no edges."""
-    none, zero = (torch.zeros(n, dtype=torch.int64, device=device) for n in (0, 1))
-    node, starts = Nodes("node", zero, zero), torch.zeros(2, dtype=torch.int64, device=device)
-    return Block(1, 1, starts, none, Relation("node", "none", "node"), none, node, node)

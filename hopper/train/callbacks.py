@@ -12,7 +12,7 @@ import torch
 from hopper.config import Config
 from hopper.engines import Engine
 from hopper.micrograph.route import GlobalBatch
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.plug_ins import PlugIn, find_plug_ins
 from hopper.train.results import EpochRecord
 
@@ -117,7 +117,7 @@ class RunCallbacks:
         for callback in self._callbacks:
             callback.finish(self._run)
 
-    def _gradient(self, batch: GlobalBatch, _packed: PackedModel) -> None:
+    def _gradient(self, batch: GlobalBatch, _packed: FlatModel) -> None:
         self._run.epoch, self._run.iteration = batch.epoch, batch.iteration
         for callback in self._callbacks:
             callback.gradient(self._run)

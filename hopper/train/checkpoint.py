@@ -28,7 +28,7 @@ from hopper.graph.columns import (
 )
 from hopper.graph.schema_json import schema_fingerprint
 from hopper.hetero.row_records import PickedRows
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.ops import backend
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
@@ -79,7 +79,7 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
     return facts
 
 
-def training_state(packed: PackedModel, optimizer: Optimizer) -> dict[str, Tensor]:
+def training_state(packed: FlatModel, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return all tensors that a model's training depends on, by name. Filling them restores
     training."""
     state = {f"model.{name}": value.detach() for name, value in _state(packed.module).items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hopper.engines import Engine
 from hopper.micrograph.route import GlobalBatch
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.train.tensor_file import save_tensors
 
 GRADIENTS_FOLDER = "gradients"
@@ -32,7 +32,7 @@ class GradientRecorder:
         self._step = step
         self._engine.records = step in self._engine.state.config.train.record_gradients
 
-    def _write(self, batch: GlobalBatch, packed: PackedModel) -> None:
+    def _write(self, batch: GlobalBatch, packed: FlatModel) -> None:
         if not self._engine.records:
             return
         state = self._engine.state

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopper.engines import TrainState
-from hopper.migrate.transport import hand_out
+from hopper.migrate.migration import broadcast
 from hopper.ops import is_finite
 from hopper.train.checkpoint import BEST_MODEL_FILE, Progress, load_model, save_model
 from hopper.train.evaluate import Evaluator, Scored
@@ -149,7 +149,7 @@ class TrainedModel:
             # Other machines may not see the file, so rank 0 reads it and sends the parameters.
             if self.state.cluster.rank == 0:
                 load_model(self._file, self.state.packed.module)
-            hand_out(
+            broadcast(
                 self.state.cluster, self.state.packed.parameters, 0, "handing out the best model"
             )
             for table in self._evaluator.learnable:

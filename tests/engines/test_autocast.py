@@ -18,8 +18,7 @@ from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.migrate.loss_scale import LossScale
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.models import Objective
 from hopper.ops import in_full, products_in
 from hopper.partition import PartitionedGraph, partition_graph
@@ -150,7 +149,7 @@ def test_float16_keeps_small_gradients_and_notices_infinite_ones(
     device = torch.device("cpu")
     request = Request(config, graph)
     trainer = make_group_trainer(request, RunLog(None), 10**6, device)
-    packed = PackedModel(make_model(request), LossScale(is_on=True))
+    packed = FlatModel(make_model(request), LossScale(is_on=True))
     packed.clear()
     weight = next(packed.module.parameters())
     trainer.backward(packed, 1e-9 * weight.sum())

@@ -13,9 +13,9 @@ from pairwise import pairwise
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
+from hopper.engines.neutronstar import Costs, choose_kept
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.partials import Costs, choose_kept, keep_all_or_none
 from hopper.partition import partition_graph
 
 from .exactness import assert_exact
@@ -99,13 +99,8 @@ def test_the_cheaper_dependency_is_chosen(community_graph: GraphDirectory) -> No
     everywhere = Costs(0.0, (0.0,) * 3, (0.0,) * 3, (1.0,) * 3)
     nowhere = Costs(2.0, (0.0,) * 3, (0.0,) * 3, (1.0,) * 3)
     for costs, keep in ((everywhere, True), (nowhere, False)):
-        for mask, plain in zip(
-            choose_kept(topology, is_own, costs),
-            keep_all_or_none(is_own, 3, keep=keep),
-            strict=True,
-        ):
-            assert np.array_equal(mask, plain)
-            assert not mask[is_own].any()
+        for mask in choose_kept(topology, is_own, costs):
+            assert np.array_equal(mask, ~is_own & keep)
     # Projections are cheap, and edges dear: rows of nodes with many are fetched.
     masks = choose_kept(topology, is_own, Costs(0.1, (0.0,) * 2, (0.2,) * 2, (1.0,) * 2))
     degrees = np.diff(topology.indptr)

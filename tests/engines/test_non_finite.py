@@ -20,7 +20,7 @@ from hopper.engines import ENGINE_CLASSES
 from hopper.engines.reference import Reference
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.migrate.loss_scale import LossScale
+from hopper.migrate.flat_model import LossScale
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph

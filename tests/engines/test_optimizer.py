@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hopper.engines.optimizer import Adam, AdamW, Optimizer, Sgd, UpdateRule
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 
 KINDS = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW, Sgd: torch.optim.SGD}
 
@@ -23,12 +23,12 @@ def make_module() -> nn.Module:
     return module
 
 
-def optimizer_of(kind: type[UpdateRule], packed: PackedModel, weight_decay: float) -> Optimizer:
+def optimizer_of(kind: type[UpdateRule], packed: FlatModel, weight_decay: float) -> Optimizer:
     rule = kind(packed.parameters, weight_decay=weight_decay)
     return Optimizer(packed, rule, learning_rate=0.05)
 
 
-def fill_gradients(packed: PackedModel, step: int) -> None:
+def fill_gradients(packed: FlatModel, step: int) -> None:
     generator = torch.Generator().manual_seed(step)
     packed.gradients.copy_(torch.randn(packed.gradients.shape, generator=generator).double())
 
@@ -36,7 +36,7 @@ def fill_gradients(packed: PackedModel, step: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> None:
-    hopper_model, torch_model = PackedModel(make_module()), PackedModel(make_module())
+    hopper_model, torch_model = FlatModel(make_module()), FlatModel(make_module())
     optimizer = optimizer_of(kind, hopper_model, weight_decay)
     trained = [p for p in torch_model.module.parameters() if p.requires_grad]
     expected = KINDS[kind](trained, lr=0.05, weight_decay=weight_decay)
@@ -57,12 +57,12 @@ def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restored_optimizer_goes_on_bit_for_bit(kind: type[UpdateRule]) -> None:
-    first = PackedModel(make_module())
+    first = FlatModel(make_module())
     first_optimizer = optimizer_of(kind, first, 0.1)
     for step in range(5):
         fill_gradients(first, step)
         first_optimizer.step()
-    second = PackedModel(copy.deepcopy(first.module))
+    second = FlatModel(copy.deepcopy(first.module))
     second_optimizer = optimizer_of(kind, second, 0.1)
     saved, restored = first_optimizer.state(), second_optimizer.state()
     assert saved.keys() == restored.keys()
@@ -81,10 +81,10 @@ def test_a_rank_starts_without_the_compiler() -> None:
         "import sys, torch; from torch import nn\n"
         "from hopper.train import rank\n"
         "from hopper.engines.optimizer import Adam, Optimizer\n"
-        "from hopper.migrate.packed_model import PackedModel\n"
+        "from hopper.migrate.flat_model import FlatModel\n"
         "rank.make_deterministic()\n"
         "assert torch.are_deterministic_algorithms_enabled()\n"
-        "packed = PackedModel(nn.Linear(2, 2))\n"
+        "packed = FlatModel(nn.Linear(2, 2))\n"
         "Optimizer(packed, Adam(packed.parameters), learning_rate=0.1).step()\n"
         "loaded = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"

@@ -23,7 +23,7 @@ from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.errors import ExactnessError
 from hopper.graph import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
@@ -217,7 +217,7 @@ def test_what_servers_send_does_not_grow_with_their_ranks(
 def test_a_parameter_that_another_server_uses_too_is_named() -> None:
     """A shared parameter that is taken for a server's own would lose a part of its gradient."""
     model = torch.nn.Linear(3, 2)
-    packed = PackedModel(model)
+    packed = FlatModel(model)
     cluster = Cluster(0, 2, 1, torch.device("cpu"), 1.0)
     homes = ParameterHomes(packed, cluster, {"weight": 1})
     assert homes.numbers_apart == 6

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopper.migrate.schedule import Move, Visit, visits
-
-RANKS = [1, 2, 3, 4, 7, 16]
+from hopper.migrate.schedule import Move, Visit, round_trips, there_and_back, visits
 
 
 def ring(ranks: int) -> NDArray[np.int64]:
@@ -24,16 +22,6 @@ def itineraries(draw: st.DrawFn) -> NDArray[np.int64]:
     ranks, steps = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     places = st.lists(st.integers(0, ranks - 1), min_size=steps, max_size=steps)
     return np.array(draw(st.lists(places, min_size=ranks, max_size=ranks)), np.int64)
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_on_the_ring_every_rank_trains_one_model_a_step(ranks: int) -> None:
-    for rank in range(ranks):
-        timeline = visits(ring(ranks), rank)
-        assert [visit.step for visit in timeline] == list(range(ranks))
-        assert [visit.models for visit in timeline] == [
-            ((rank - step) % ranks,) for step in range(ranks)
-        ]
 
 
 def test_visits_of_rank_0_in_a_ring_of_three() -> None:
@@ -81,3 +69,50 @@ def test_every_departure_has_an_arrival_and_models_train_where_they_should(
     }
     assert departures == arrivals
     assert all(origin != goal for _, _, origin, goal in departures)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9), st.integers(1, 6), st.data())
+def test_every_travelling_model_meets_every_rank_once(
+    models: int, ranks: int, data: st.DataObject
+) -> None:
+    travelling = data.draw(st.sets(st.integers(0, models - 1)))
+    places = round_trips(models, ranks, travelling)
+    assert places.shape == (models, ranks + 1)
+    for model, row in enumerate(places.tolist()):
+        if model in travelling:
+            assert sorted(row[:-1]) == list(range(ranks))
+            assert row[0] == row[-1] == model % ranks
+        else:
+            assert set(row) == {-1}
+
+
+@given(st.integers(1, 5), st.integers(1, 6))
+def test_work_is_even_where_trials_are_a_multiple_of_ranks(times: int, ranks: int) -> None:
+    places = round_trips(times * ranks, ranks, range(times * ranks))
+    for step in range(ranks + 1):
+        assert (np.bincount(places[:, step], minlength=ranks) == times).all()
+
+
+def test_visits_of_rank_0_for_three_models_on_two_ranks() -> None:
+    first, second, home = visits(round_trips(3, 2, [0, 1, 2]), 0)
+    assert first.models == (0, 2)
+    assert first.departures == (Move(0, 1), Move(2, 1))
+    assert second.models == (1,)
+    assert second.arrivals == second.departures == (Move(1, 1),)
+    assert home.models == (0, 2)
+    assert home.arrivals == (Move(0, 1), Move(2, 1))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_models_visit_every_rank_and_return_the_same_way(ranks: int) -> None:
+    places = there_and_back(ranks)
+    assert places.shape == (ranks, 2 * ranks + 1)
+    for step in range(2 * ranks + 1):
+        # No two models on one rank.
+        assert sorted(places[:, step]) == list(range(ranks))
+    for model in range(ranks):
+        assert places[model, 0] == places[model, ranks] == places[model, -1] == model
+        outward, homeward = places[model, :ranks], places[model, ranks + 1 : -1]
+        assert sorted(outward) == list(range(ranks))
+        assert homeward.tolist() == outward[1:][::-1].tolist()

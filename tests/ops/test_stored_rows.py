@@ -203,26 +203,13 @@ def test_rows_of_one_table_are_picked_in_any_order() -> None:
     assert torch.equal(some_rows.pick(places).to_tensor(), table[rows[places]])
 
 
-def test_products_of_two_halves_supply_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supplied_product_is_taken_without_reading_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     stored, gathered = make_rows()
-    neighbor, self_weight = random_weights(4, 2)
-    even, odd = torch.arange(0, COUNT, 2), torch.arange(1, COUNT, 2)
-    halves, products = [stored.pick(places) for places in (even, odd)], []
-    for half in halves:
-        half.expect([self_weight], 60)
-        products.append(functional.linear(half, neighbor))
-    first, second = (dict(half.products()) for half in halves)
-    assert list(first) == list(second) == [neighbor, self_weight]
-    assert [len(product) for product in first.values()] == [450, 60]
-
-    def supply_product() -> Tensor:
-        return torch.stack((first[self_weight], second[self_weight]), 1).flatten(0, 1)
-
-    stored.supply(self_weight, supply_product)
+    _, weight = random_weights(4, 2)
+    product = gathered @ weight.t()
+    stored.supply(weight, lambda: product)
     monkeypatch.setattr(row_reader.RowReader, "blocks", None)
-    self_rows = functional.linear(stored[:100], self_weight)
-    torch.testing.assert_close(self_rows, gathered[:100] @ self_weight.t())
-    torch.testing.assert_close(products[1], gathered[odd] @ neighbor.t())
+    assert torch.equal(functional.linear(stored[:100], weight), product[:100])
 
 
 def test_no_rows() -> None:

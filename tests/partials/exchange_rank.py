@@ -1,4 +1,4 @@
-"""One rank of three that exchange rows and get their gradients back; not a test by itself.
+"""One rank of three that exchange rows and copy a tensor to each other; not a test by itself.
 
 usage: exchange_rank.py OUT.json, with torchrun's environment.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hopper.cluster import Cluster, Exchange
+from hopper.migrate.migration import broadcast
 from hopper.partials import RowExchange
 from hopper.run_log import RunLog
 
@@ -101,6 +102,10 @@ def main(out: Path) -> None:
     results["constant"] = bool(constant.requires_grad)
     results["constant bytes"] = cluster.traffic.take()["partial"]
     results["events"] = events_of_own_work(cluster, rows, picked, lengths, counts)
+    tensor = torch.tensor([-0.0, 1.5]) if rank == 1 else torch.full((2,), torch.nan)
+    broadcast(cluster, tensor, 1, "copying a tensor")
+    results["broadcast"] = [str(value) for value in tensor.tolist()]
+    results["broadcast bytes"] = cluster.traffic.take()["model"]
     cluster.leave()
     out.write_text(json.dumps(results))
 

@@ -46,3 +46,10 @@ def test_own_work_is_done_while_rows_travel_and_while_their_gradients_do(
 ) -> None:
     expected = ["start", "own work", "finish", "start", "own gradient", "finish"]
     assert [rank["events"] for rank in ranks] == [expected] * 3
+
+
+def test_a_tensor_is_copied_as_it_is_and_sent_once_to_each_other_rank(
+    ranks: list[dict[str, Any]],
+) -> None:
+    assert [rank["broadcast"] for rank in ranks] == [["-0.0", "1.5"]] * 3
+    assert sum(rank["broadcast bytes"] for rank in ranks) == 2 * ROW

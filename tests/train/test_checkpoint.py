@@ -16,7 +16,7 @@ from hopper.config import make_config
 from hopper.engines.optimizer import Adam, Optimizer
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.migrate.packed_model import PackedModel
+from hopper.migrate.flat_model import FlatModel
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train import tensor_file
 from hopper.train.checkpoint import (
@@ -48,9 +48,9 @@ def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str,
     return run_identity(config, graph, Cluster(0, ranks, ranks // 2, torch.device("cpu"), 1.0))
 
 
-def train_one_step() -> tuple[PackedModel, Optimizer]:
+def train_one_step() -> tuple[FlatModel, Optimizer]:
     torch.manual_seed(0)
-    packed = PackedModel(torch.nn.Linear(3, 2))
+    packed = FlatModel(torch.nn.Linear(3, 2))
     packed.gradients.normal_()
     optimizer = Optimizer(packed, Adam(packed.parameters), learning_rate=0.1)
     optimizer.step()
@@ -64,7 +64,7 @@ def test_what_was_saved_is_restored(
     file, saved_identity = tmp_path / "checkpoint.safetensors", identity(partitions["one"])
     progress = Progress(epoch=2, iteration=3, step=11, losses=[0.1 + 0.2], best_score=0.5)
     save_training(file, saved_identity, training_state(packed, optimizer), asdict(progress))
-    restored = PackedModel(torch.nn.Linear(3, 2))
+    restored = FlatModel(torch.nn.Linear(3, 2))
     restored_optimizer = Optimizer(restored, Adam(restored.parameters), learning_rate=0.1)
     facts = load_training(file, saved_identity, training_state(restored, restored_optimizer))
     assert Progress(**facts) == progress

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread
 
+from hopper.cli.schedule_picture import draw_schedule, tell_schedule
 from hopper.micrograph.merge import TimeSteps
-from hopper.migrate.picture import draw_schedule, tell_schedule
 
 STEPS = TimeSteps(
     ranks=np.array([[0, 1], [1, 1]]),

@@ -13,57 +13,55 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_model, build_typed_model
-from hopper.partials import Form, Sums, Wires, choose_wires, make_stack
+from hopper.partials import LayerTransfer, RowLayout, Sums, choose_transfers, make_stack
 
 EDGE = Relation("node", "edge", "node")
 
 
-def one_type(model: torch.nn.Module, in_dim: int, *args: Any) -> list[Wires]:
+def one_type(model: torch.nn.Module, in_dim: int, *args: Any) -> list[LayerTransfer]:
     topology = Topology(np.zeros(1, np.int64), np.empty(0, np.int64), *[np.empty(0, np.int64)] * 3)
     sampler = NeighborSampler({EDGE: topology}, {"node": np.empty(0, np.int64)}, "node", [1], 0)
-    return choose_wires(make_stack(model, sampler, in_dim), *args)
+    return choose_transfers(make_stack(model, sampler, in_dim), *args)
 
 
-def wires(name: str, in_dim: int, hidden: int, **more: int) -> list[Wires]:
+def transfers(name: str, in_dim: int, hidden: int, **more: int) -> list[LayerTransfer]:
     model = build_model(name, in_dim=in_dim, out_dim=40, layers=2, hidden=hidden, **more)
     return one_type(model, in_dim)
 
 
 def test_wide_features_travel_projected_and_their_gradients_come_back() -> None:
-    first, second = wires("sage", 600, 16)
-    form = Form(shape=(16,), row_bytes=128, has_gradient=True)
-    assert first.forms == {EDGE: form, Sums("node"): form}
+    first, second = transfers("sage", 600, 16)
+    form = RowLayout(shape=(16,), row_bytes=128, has_gradient=True)
+    assert first.layouts == {EDGE: form, Sums("node"): form}
     # 40 classes are wider than 16 hidden values, which are projected behind the sum.
-    assert second.forms == {"node": form, Sums("node"): form}
-    assert (first.added_as_read, second.added_as_read) == ({}, {"node": EDGE})
-    # Only where input rows are multiplied first has a rank work to do while others wait.
-    assert (first.made_first, second.made_first) == ({"node"}, frozenset())
+    assert second.layouts == {"node": form, Sums("node"): form}
+    assert not first.added_as_read | second.added_as_read
 
 
 @pytest.mark.parametrize("hidden", [64, 128])
 def test_features_as_they_are_cross_one_way_only(hidden: int) -> None:
-    first, second = wires("gcn", 100, hidden)
-    features = Form(shape=(100,), row_bytes=400, has_gradient=False)
-    assert first.forms == {"node": features, Sums("node"): features}
-    assert not first.made_first
-    projected = Form(shape=(40,), row_bytes=320, has_gradient=True)
-    assert second.forms == {EDGE: projected, Sums("node"): projected}
+    first, second = transfers("gcn", 100, hidden)
+    features = RowLayout(shape=(100,), row_bytes=400, has_gradient=False)
+    assert first.layouts == {"node": features, Sums("node"): features}
+    assert first.added_as_read == {"node"}
+    projected = RowLayout(shape=(40,), row_bytes=320, has_gradient=True)
+    assert second.layouts == {EDGE: projected, Sums("node"): projected}
 
 
 def test_attention_and_modulation_need_every_row() -> None:
-    first, second = wires("gat", 600, 8, heads=2)
-    assert first.forms == {EDGE: Form((2, 8), 128, True)}
+    first, second = transfers("gat", 600, 8, heads=2)
+    assert first.layouts == {EDGE: RowLayout((2, 8), 128, True)}
     # Two heads of 40 classes each are wider than what they are made of.
-    assert second.forms == {"node": Form((16,), 128, True)}
+    assert second.layouts == {"node": RowLayout((16,), 128, True)}
     assert not any(
-        isinstance(kind, Sums) for layer in wires("film", 600, 8) for kind in layer.forms
+        isinstance(kind, Sums) for layer in transfers("film", 600, 8) for kind in layer.layouts
     )
 
 
 def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes() -> None:
     model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16)
     first, _ = one_type(model, 600, torch.bfloat16)
-    assert first.forms[EDGE] == Form((16,), 64, True)
+    assert first.layouts[EDGE] == RowLayout((16,), 64, True)
     assert first.item_bytes == 4
 
 
@@ -71,8 +69,10 @@ CITES, WRITES = Relation("paper", "cites", "paper"), Relation("author", "writes"
 WRITTEN, LIKED = Relation("paper", "by", "author"), Relation("author", "likes", "paper")
 
 
-def typed(name: str, hidden: int, learned: tuple[str, ...] = (), **more: Any) -> list[Wires]:
-    """Choose the wires of two layers: papers of 20 numbers, authors of 200, three classes."""
+def typed(
+    name: str, hidden: int, learned: tuple[str, ...] = (), **more: Any
+) -> list[LayerTransfer]:
+    """Choose the transfers of two layers: papers of 20 numbers, authors of 200, three classes."""
     into_paper = (LIKED, WRITES, CITES)
     reads = [((*into_paper, WRITTEN), ("author", "paper")), (into_paper, ("paper",))]
     inputs = {"author": 200, "paper": 20}
@@ -80,37 +80,33 @@ def typed(name: str, hidden: int, learned: tuple[str, ...] = (), **more: Any) ->
         name, target="paper", inputs=inputs, reads=reads, out_dim=3, hidden=hidden, **more
     )
     sampler = NeighborSampler({}, {}, "paper", [1], 0)
-    return choose_wires(make_stack(model, sampler, 0), learned=learned)
+    return choose_transfers(make_stack(model, sampler, 0), learned=learned)
 
 
 def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader() -> None:
     first, _ = typed("hgt", 16, heads=2)
-    assert first.forms == {"author": Form((16,), 128, True), "paper": Form((20,), 80, False)}
+    assert first.layouts == {
+        "author": RowLayout((16,), 128, True),
+        "paper": RowLayout((20,), 80, False),
+    }
     assert first.raw == {"paper"}
     # At equal bytes, too: they can travel ahead of the iteration.
     first, _ = typed("hgt", 10, heads=2)
-    assert first.forms["paper"] == Form((20,), 80, False)
+    assert first.layouts["paper"] == RowLayout((20,), 80, False)
     # Rows that are learned have gradients.
     first, _ = typed("hgt", 16, ("paper",), heads=2)
-    assert first.forms["paper"] == Form((16,), 128, True)
+    assert first.layouts["paper"] == RowLayout((16,), 128, True)
     assert not first.raw
-
-
-def test_rows_that_nobody_waits_for_are_made_last() -> None:
-    first, last = typed("hgt", 16, heads=2, merge=True)
-    assert (first.never_awaited, last.never_awaited) == ({"paper"}, frozenset())
-    # Others wait for sums of papers' rows, or for what one of their relations makes of them.
-    assert not typed("rgcn", 16, merge=True)[0].never_awaited
-    assert not typed("hgt", 16, heads=2)[0].never_awaited
 
 
 def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read() -> None:
     _, last = typed("rgat", 16, heads=1, merge=True)
-    narrow = Form((1, 3), 24, True)
-    # Authors are read by two relations: one row of 16 numbers may be fewer bytes than two of 3.
-    assert last.forms == {
-        "author": Form((16,), 128, True), LIKED: narrow, WRITES: narrow, CITES: narrow,
-    }  # fmt: skip
+    narrow = RowLayout((1, 3), 24, True)
+    assert last.layouts == dict.fromkeys((LIKED, WRITES, CITES), narrow)
+    # Authors are read by two relations: one row of 5 numbers is fewer bytes than two of 3.
+    _, last = typed("rgat", 5, heads=1, merge=True)
+    assert last.layouts == {"author": RowLayout((5,), 40, True), CITES: narrow}
+    assert last.kind_of(LIKED) == last.kind_of(WRITES) == "author"
     # All relations at once read rows as they are.
     assert not last.merged
     first, last = typed("rgat", 16, heads=1, merge=True, head=True)
@@ -120,9 +116,11 @@ def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_rea
 def test_relations_that_are_added_up_have_sums() -> None:
     first, last = typed("rgcn", 16, merge=True)
     assert first.merged
-    assert first.forms[Sums("author")] == first.forms[Sums("paper")] == Form((16,), 128, True)
-    assert last.forms[Sums("paper")] == Form((3,), 24, True)
-    assert Sums("author") not in last.forms
+    assert (
+        first.layouts[Sums("author")] == first.layouts[Sums("paper")] == RowLayout((16,), 128, True)
+    )
+    assert last.layouts[Sums("paper")] == RowLayout((3,), 24, True)
+    assert Sums("author") not in last.layouts
 
 
 def test_a_model_without_parts_is_refused() -> None:

@@ -6,22 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.migrate.luggage import Luggage
-from hopper.migrate.schedule import there_and_back
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_models_visit_every_rank_and_return_the_same_way(ranks: int) -> None:
-    places = there_and_back(ranks)
-    assert places.shape == (ranks, 2 * ranks + 1)
-    for step in range(2 * ranks + 1):
-        # No two models on one rank.
-        assert sorted(places[:, step]) == list(range(ranks))
-    for model in range(ranks):
-        assert places[model, 0] == places[model, ranks] == places[model, -1] == model
-        outward, homeward = places[model, :ranks], places[model, ranks + 1 : -1]
-        assert sorted(outward) == list(range(ranks))
-        assert homeward.tolist() == outward[1:][::-1].tolist()
+from hopper.engines.naive import CarriedActivations
 
 
 @pytest.mark.parametrize("places", [2, 3, 4])
@@ -38,31 +23,31 @@ def test_rows_come_home_and_gradients_reach_who_made_them(places: int) -> None:
     ]
     total = {kind: sum(rows[kind] for rows in rows_by_place) for kind in shapes}
 
-    def make_luggage() -> Luggage:
+    def make_carried() -> CarriedActivations:
         arguments = shapes, made_by, places, {"sums"}, torch.float32, torch.device("cpu")
-        return Luggage(*arguments)
+        return CarriedActivations(*arguments)
 
-    carried, numbers = make_luggage(), []
+    carried, numbers = make_carried(), []
     for place in range(places):
         carried.add(rows_by_place[place])
-        step, next_luggage = place + 1, make_luggage()
-        packed, room = carried.pack(step), next_luggage.room(step)
+        step, next_carried = place + 1, make_carried()
+        packed, room = carried.pack(step), next_carried.room(step)
         assert packed.shape == room.shape
         numbers.append(packed.numel())
-        next_luggage.unpack(step, packed)
-        carried = next_luggage
+        next_carried.unpack(step, packed)
+        carried = next_carried
     assert all(torch.equal(carried.rows[kind], total[kind]) for kind in shapes)
     assert numbers == sorted(numbers)
     assert numbers[-1] == sum(count * width for count, width in shapes.values())
     # On the way back travel gradients, each to the place that made its row.
     for step in range(places + 1, 2 * places):
-        next_luggage = make_luggage()
-        next_luggage.unpack(step, carried.pack(step))
+        next_carried = make_carried()
+        next_carried.unpack(step, carried.pack(step))
         place = 2 * places - step
         for kind in ("rows", "own"):
             is_own = torch.from_numpy(made_by[: shapes[kind][0]] == place)
-            assert torch.equal(next_luggage.rows[kind][is_own], total[kind][is_own])
+            assert torch.equal(next_carried.rows[kind][is_own], total[kind][is_own])
             is_left_behind = torch.from_numpy(made_by[: shapes[kind][0]] > place)
-            assert not next_luggage.rows[kind][is_left_behind].any()
-        assert torch.equal(next_luggage.rows["sums"], total["sums"])
-        carried = next_luggage
+            assert not next_carried.rows[kind][is_left_behind].any()
+        assert torch.equal(next_carried.rows["sums"], total["sums"])
+        carried = next_carried
