@@ -1,9 +1,9 @@
 """Limits of what a server does at once, in all and for each address: replies, and their memory.
 
 A reply occupies a thread until its last chunk has been sent, and a client that sends no request or
-does not read blocks it. gRPC bounds the calls of a server and of a connection, but neither their
-memory nor their time. The reply that has waited longest for its client makes room when another call
-finds none.
+does not read blocks it. gRPC bounds the calls of a server, but neither their memory nor their time,
+and where it bounds those of a connection, clients that close one with waiting calls hang. The reply
+that has waited longest for its client makes room when another call finds none.
 """
 
 from __future__ import annotations
@@ -79,11 +79,12 @@ class Reply:
 class FlowControl:
     """Counts running replies and their memory, and cancels those whose client lets them wait.
 
-    One address may have three quarters of the threads and of the memory, and two replies at least,
-    since a rank samples and fetches at once. So with four threads or more there is always one left
-    for clients at other addresses. A single reply may exceed its share of memory, since it could
-    never be sent otherwise. A reply may wait ``send_seconds`` at a time for its client. As long as
-    the size of its request is not known, ``largest_request`` is reserved.
+    One address may have three quarters of the threads and of the memory, and a connection a quarter
+    of the threads; both may have two replies at least, since a rank samples and fetches at once. So
+    with four threads or more there is always one left for clients at other addresses. A single
+    reply may exceed its share of memory, since it could never be sent otherwise. A reply may wait
+    ``send_seconds`` at a time for its client. As long as the size of its request is not known,
+    ``largest_request`` is reserved.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class FlowControl:
         self.pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="feature")
         self.limit = memory
         self.on_given_up: Callable[[Reply], None] = lambda _reply: None
+        self._of_a_connection = max(min(threads, 2), threads // 4)
         self._of_an_address = max(min(threads, 2), threads * 3 // 4)
         self._largest_request = largest_request
         self._send_seconds = send_seconds
@@ -133,10 +135,12 @@ class FlowControl:
     @contextmanager
     def admit(self, reply: Reply) -> Iterator[None]:
         """Count a reply as running during the block."""
-        most, address = self._of_an_address, reply.address
+        limits = {reply.peer: self._of_a_connection, reply.address: self._of_an_address}
         with self._lock:
-            if sum(running.address == address for running in self._replies) >= most:
-                raise NoRoom(address, f"{most} replies to {address} are under way, and no more may")
+            for name, most in limits.items():
+                if sum(name in (other.peer, other.address) for other in self._replies) >= most:
+                    text = f"{most} replies to {name} are under way, and no more may"
+                    raise NoRoom(reply.address, text)
             self._replies.add(reply)
         try:
             self.hold(reply, self._largest_request)

@@ -65,9 +65,6 @@ class FeatureServer:
             options=[
                 ("grpc.max_receive_message_length", largest),
                 ("grpc.max_send_message_length", -1),
-                # A rank samples and fetches at once. Further calls of a connection wait in the
-                # client.
-                ("grpc.max_concurrent_streams", max(2, threads // 4)),
                 # Otherwise a second server on the same port would silently share its requests.
                 ("grpc.so_reuseport", 0),
             ],

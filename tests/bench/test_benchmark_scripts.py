@@ -100,7 +100,8 @@ def test_message_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_feature_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.feature_service.SIZES", {3: 1})
-    rows = run("feature_service", tmp_path, "--megabytes", "1", "--calls", "4")
+    words = ["--megabytes", "1", "--calls", "4", "--bad-requests", "200", "--load", "1"]
+    rows = run("feature_service", tmp_path, *words)
     assert {row.measure for row in rows} >= {"seconds", "p99 milliseconds"}
 
 

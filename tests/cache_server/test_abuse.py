@@ -259,7 +259,14 @@ def test_health_is_answered_while_all_threads_are_busy(wide: Path, serve: Serve)
         assert channel.unary_unary(CHECK)(b"", timeout=LIMIT) == b"\x08\x01"
 
 
-def test_calls_beyond_those_of_a_connection_wait_in_its_client(wide: Path, serve: Serve) -> None:
+def count_chunks(call: Any) -> int:
+    """Return how many chunks come; none if the call is refused."""
+    with suppress(grpc.RpcError):
+        return len(list(call))
+    return 0
+
+
+def test_calls_beyond_those_of_a_connection_are_refused(wide: Path, serve: Serve) -> None:
     """With four threads these are two, since a rank samples and fetches at once."""
     server = serve(wide, threads=4)
     read = server._servicer.metrics.registry.get_sample_value
@@ -268,11 +275,11 @@ def test_calls_beyond_those_of_a_connection_wait_in_its_client(wide: Path, serve
         calls = [call(request_for(range(256))) for _ in range(6)]
         time.sleep(0.5)
         assert read("hopper_server_requests_in_flight") == 2
+        labels = {"method": "FetchRows", "status": "RESOURCE_EXHAUSTED"}
+        assert read("hopper_server_requests_total", labels) == 4
         # They are not admitted in their order, so all are read at once.
         with ThreadPoolExecutor(6) as pool:
-            assert [len(chunks) for chunks in pool.map(list, calls)] == [16] * 6
-    labels = {"method": "FetchRows", "status": "RESOURCE_EXHAUSTED"}
-    assert read("hopper_server_requests_total", labels) is None
+            assert sorted(pool.map(count_chunks, calls)) == [0] * 4 + [16] * 2
 
 
 def test_garbage_instead_of_http_ends_no_server(running: list[RunningServer]) -> None:
@@ -393,12 +400,20 @@ def test_one_address_cannot_take_all_memory() -> None:
     assert (flow.running, flow.nbytes) == (0, 0)
 
 
-@pytest.mark.parametrize(("threads", "of_an_address"), [(1, 1), (4, 3), (16, 12)])
-def test_one_address_cannot_take_all_threads(threads: int, of_an_address: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "of_a_connection", "of_an_address"), [(1, 1, 1), (4, 2, 3), (16, 4, 12)]
+)
+def test_one_address_or_connection_cannot_take_all_threads(
+    threads: int, of_a_connection: int, of_an_address: int
+) -> None:
     flow = FlowControl(threads)
     with ExitStack() as stack:
-        for port in range(of_an_address):
-            stack.enter_context(flow.admit(Reply(f"a:{port}")))
+        for number in range(of_an_address):
+            reply = Reply(f"a:{number // of_a_connection}")
+            stack.enter_context(flow.admit(reply))
+            if number + 1 == of_a_connection < of_an_address:
+                with pytest.raises(NoRoom, match="replies to a:0 are under way"):
+                    stack.enter_context(flow.admit(Reply("a:0")))
         with pytest.raises(NoRoom, match="replies to a are under way"):
             stack.enter_context(flow.admit(Reply("a:99")))
         stack.enter_context(flow.admit(Reply("b:1")))

@@ -113,7 +113,8 @@ def test_a_column_of_too_many_texts_is_named(tmp_path: Path) -> None:
     tables = make_people()
     tables["nodes"] = {"id": list(range(1001)), "town": [f"t{i}" for i in range(1001)]}
     tables["edges"] = {"src": [0], "dst": [1]}
-    for kind, place in (("csv", "line 1002"), ("parquet", "row 1000")):
+    places: dict[Kind, str] = {"csv": "line 1002", "parquet": "row 1000"}
+    for kind, place in places.items():
         source = write(tmp_path / kind, kind, tables)
         with pytest.raises(GraphError, match=rf"{place}: column town: .* at most 1,000 different"):
             import_graph(kind, source, tmp_path / "graph")
@@ -121,7 +122,8 @@ def test_a_column_of_too_many_texts_is_named(tmp_path: Path) -> None:
 
 def test_what_looks_like_a_number(tmp_path: Path) -> None:
     def read(labels: list[str]) -> list[int]:
-        tables = {"nodes": {"id": [0, 1], "label": labels}, "edges": {"src": [0], "dst": [1]}}
+        nodes: dict[str, Any] = {"id": [0, 1], "label": labels}
+        tables = {"nodes": nodes, "edges": {"src": [0], "dst": [1]}}
         number = len(list(tmp_path.iterdir()))
         source = write(tmp_path / f"tables-{number}", "csv", tables)
         import_graph("csv", source, tmp_path / f"graph-{number}")
