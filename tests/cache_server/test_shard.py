@@ -1,6 +1,7 @@
 """A shard opens only if manifest and files agree; else the error names the file and the field."""
 
 import json
+import mmap
 
 import numpy as np
 import pytest
@@ -22,10 +23,18 @@ def folder(tmp_path):
     return tmp_path
 
 
+def is_mapped(array):
+    """Whether an array reads a file: it, or what it is a view of, is a memory map."""
+    while array is not None and not isinstance(array, np.memmap | mmap.mmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
 def test_a_written_shard_opens(folder):
     shard = Shard.open(folder)
     assert (shard.server, shard.servers) == (1, 2)
     table = shard.table("features", "paper")
+    assert is_mapped(table.array)
     np.testing.assert_array_equal(table.array[2], [6, 7, 8])
     assert json.loads((folder / "shard.json").read_text()) == {
         "schema": 1,

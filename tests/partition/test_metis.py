@@ -75,12 +75,16 @@ def test_metis_ends_with_the_process_that_started_it(tmp_path: Path, kind: signa
 def test_a_disk_too_full_for_the_result_of_metis_is_told_before_metis_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_file: int, _first: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    allocate = os.posix_fallocate
+
+    def refuse(file: int, first: int, size: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}").endswith("homes.npy"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(file, first, size)
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("METIS runs"))
-    with pytest.raises(OSError, match=r"No space left on device: '.*\.npy'"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*homes.npy'"):
         assign_metis(PAIR, np.ones((2, 1), np.int64), 2, 0, "pymetis", tmp_path)
 
 

@@ -32,6 +32,29 @@ def test_a_link_has_the_inode_of_its_source(source: Path, tmp_path: Path) -> Non
         files.store(source, target)
 
 
+def test_another_file_system_gets_one_copy(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    files, progress, written = StoredFiles("link"), Silent(), list[int]()
+    monkeypatch.setattr(progress, "advance", written.append)
+    far_file = shared / f"hopper-test-{os.getpid()}.npy"
+    try:
+        far_file.write_bytes(source.read_bytes())
+        targets = [tmp_path / f"server-{server}" / "rows.npy" for server in range(3)]
+        for target in targets:
+            files.store(far_file, target)
+        assert (files.bytes_to_write, files.linked_bytes) == (100_003, 0)
+        files.write_copies(progress)
+        assert sum(written) == 100_003
+        assert all(target.read_bytes() == source.read_bytes() for target in targets)
+        assert len({target.stat().st_ino for target in targets}) == 1
+    finally:
+        far_file.unlink()
+
+
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
 def test_files_that_cannot_be_linked_are_copied(
     code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

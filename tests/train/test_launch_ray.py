@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
     return runs.start(command, name, start_new_session=True)
 
 
-def assert_nothing_remains(run: Any) -> None:
-    """Fail if a process of the run or of Ray is left."""
-    run.assert_nothing_remains(limit=5.0)
+def rays_processes() -> list[list[str]]:
+    """Commands of the processes that have this test's mark."""
     commands = []
     for process in psutil.process_iter():
         try:
@@ -36,6 +36,18 @@ def assert_nothing_remains(run: Any) -> None:
                 commands.append(process.cmdline())
         except psutil.Error:
             continue
+    return commands
+
+
+def assert_nothing_remains(run: Any) -> None:
+    """Fail if a process of the run or of Ray is left.
+
+    Ray's agents are not ended by its driver: they look every few seconds for the raylet.
+    """
+    run.assert_nothing_remains(limit=5.0)
+    deadline = time.monotonic() + 60.0
+    while (commands := rays_processes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert commands == []
 
 
