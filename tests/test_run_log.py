@@ -71,11 +71,11 @@ def test_fields_can_be_added_within_a_stage(tmp_path: Path) -> None:
 def test_context_is_carried_until_it_changes(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     log.event("started")
-    log.within(epoch=1, iteration=4)
+    log.set_context(epoch=1, iteration=4)
     with log.stage("sync"):
         pass
     log.event("merged", steps=2)
-    log.within(epoch=2)
+    log.set_context(epoch=2)
     log.event("ended")
     log.close()
     started, sync, merged, ended = read_lines(tmp_path / "log.jsonl")
@@ -141,7 +141,7 @@ def test_the_first_line_records_the_opening_of_the_log(tmp_path: Path) -> None:
     before = time.perf_counter(), time.time()
     log = RunLog(path)
     after = time.perf_counter(), time.time()
-    log.within(epoch=0)
+    log.set_context(epoch=0)
     with log.stage("sync"):
         pass
     log.close()
@@ -171,7 +171,7 @@ def test_without_a_boot_identifier_the_clock_has_no_name(
 
 def test_noted_fields_are_written_within_their_block_only(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
-    log.within(epoch=1)
+    log.set_context(epoch=1)
     with log.note_fields(model=2, step=0):
         log.event("inside")
     log.event("outside")

@@ -48,7 +48,7 @@ def predict_rank(config: Config) -> None:
         _check_same(order, request, cluster)
         if cluster.rank == 0:
             cleanup.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        console = RunConsole(cluster.rank == 0, "")
+        console = RunConsole(cluster.rank == 0)
         wire = config.cluster.feature_wire
         of_wire = tell_wire_error(measure_wire_error(rows, cluster, wire), wire)
         for line in [*describe_rounded_tables(request.schema), *of_wire]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from hopper.errors import ConfigError
+from hopper.train.callbacks import Callback, Running
 from hopper.train.results import finite_mean
 
 _NUMBERS: Final = ("loss", "train", "seconds", "evaluation_seconds", "sent_bytes")
@@ -22,10 +23,6 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
 
     They are loss, seconds, bytes, the rates of iterations, roots and bytes, the mean norm of
     gradients if it is known, and the validation scores as ``val/<metric>``.
-
-    Parameters
-    ----------
-    record: the epoch's line in epochs.jsonl.
     """
     numbers = {name: float(record[name]) for name in _NUMBERS if record[name] is not None}
     numbers |= {f"val/{name}": float(score) for name, score in record["scores"].items()}
@@ -39,23 +36,21 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class Tracker(ABC):
-    """Base class of loggers that send numbers to a tracker.
+class Tracker(Callback, ABC):
+    """Base class of loggers that send numbers to a tracker, whose library is ``_library``.
 
-    Parameters
-    ----------
-    run_dir: the run's folder.
+    ``package`` has to be installed, and ``library`` is the module of it that is imported.
     """
 
     package: ClassVar[str]
-    """Name of the package that the tracker needs."""
     library: ClassVar[str]
-    """Name of the module that it uses."""
 
     def __init__(self, *, run_dir: Path) -> None:
         self.check()
         self._run_dir = run_dir
         self._library: Any = importlib.import_module(self.library)
+        self._run: Any = None
+        """the tracker's own run, once it has begun"""
 
     @classmethod
     def check(cls) -> None:
@@ -70,27 +65,35 @@ class Tracker(ABC):
                 f"train.loggers: {cls.package} is not installed: pip install {cls.package}"
             )
 
-    @abstractmethod
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Begin a run in the tracker and log the configuration."""
+    def start(self, run: Running) -> None:
+        """Begin a run in the tracker, and log the configuration."""
+        self._run = self._begin(run.config.model_dump(mode="json"))
 
-    def epoch(self, record: Mapping[str, Any]) -> None:
+    def epoch(self, run: Running, record: Mapping[str, Any]) -> None:
         """Log an epoch's numbers."""
-        self._log(numbers_of(record), int(record["epoch"]))
+        self._log(numbers_of(record), record["epoch"])
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, run: Running) -> None:
         """Log the test scores of the best model."""
-        epoch = summary["best_epoch"] or 0
-        scores = {f"test/{name}": score for name, score in summary["scores"]["test"].items()}
-        self._log(scores, epoch)
+        scores = {f"test/{name}": s for name, s in run.summary["scores"]["test"].items()}
+        self._log(scores, run.summary["best_epoch"] or 0)
 
-    @abstractmethod
     def close(self) -> None:
         """End the tracker's run, if it has begun."""
+        if self._run is not None:
+            self._end()
+
+    @abstractmethod
+    def _begin(self, config: Mapping[str, Any]) -> Any:
+        """Begin a run with a configuration, as nested values of JSON."""
 
     @abstractmethod
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         """Log some numbers of an epoch."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End the run."""
 
 
 class TensorBoard(Tracker):
@@ -99,21 +102,19 @@ class TensorBoard(Tracker):
     package: ClassVar[str] = "tensorboard"
     library: ClassVar[str] = "torch.utils.tensorboard"
 
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Open the event file and log the configuration as a text."""
-        self._writer = self._library.SummaryWriter(str(self._run_dir / "tensorboard"))
+    def _begin(self, config: Mapping[str, Any]) -> Any:
+        writer = self._library.SummaryWriter(str(self._run_dir / "tensorboard"))
         lines = [f"    {name} = {value}" for name, value in _flatten(config).items()]
-        self._writer.add_text("configuration", "\n".join(lines))
-
-    def close(self) -> None:
-        """Close the event file."""
-        if hasattr(self, "_writer"):
-            self._writer.close()
+        writer.add_text("configuration", "\n".join(lines))
+        return writer
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         for name, number in numbers.items():
-            self._writer.add_scalar(name, number, epoch)
-        self._writer.flush()
+            self._run.add_scalar(name, number, epoch)
+        self._run.flush()
+
+    def _end(self) -> None:
+        self._run.close()
 
 
 class MLflow(Tracker):
@@ -131,19 +132,17 @@ class MLflow(Tracker):
         super().__init__(run_dir=run_dir)
         self._experiment = experiment
 
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Start a run and log the configuration keys as parameters."""
+    def _begin(self, config: Mapping[str, Any]) -> Any:
         self._library.set_experiment(self._experiment)
-        self._run = self._library.start_run(run_name=self._run_dir.name)
+        run = self._library.start_run(run_name=self._run_dir.name)
         self._library.log_params({name: str(value) for name, value in _flatten(config).items()})
-
-    def close(self) -> None:
-        """End the run."""
-        if hasattr(self, "_run"):
-            self._library.end_run()
+        return run
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._library.log_metrics(dict(numbers), step=epoch)
+
+    def _end(self) -> None:
+        self._library.end_run()
 
 
 class WeightsAndBiases(Tracker):
@@ -160,28 +159,22 @@ class WeightsAndBiases(Tracker):
 
     def __init__(self, *, run_dir: Path, project: str = "hopper", mode: str = "offline") -> None:
         super().__init__(run_dir=run_dir)
-        self._project, self._mode = project, mode
+        self._where = {"project": project, "mode": mode}
 
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Start a run with the configuration."""
-        self._run = self._library.init(
-            project=self._project,
-            name=self._run_dir.name,
-            dir=str(self._run_dir),
-            mode=self._mode,
-            config=dict(config),
+    def _begin(self, config: Mapping[str, Any]) -> Any:
+        folder = self._run_dir
+        return self._library.init(
+            **self._where, name=folder.name, dir=str(folder), config=dict(config)
         )
-
-    def close(self) -> None:
-        """Finish the run."""
-        if hasattr(self, "_run"):
-            self._run.finish()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._run.log({**numbers, "epoch": epoch})
 
+    def _end(self) -> None:
+        self._run.finish()
 
-TRACKERS: Final[Mapping[str, Callable[..., Tracker]]] = {
+
+TRACKERS: Final[Mapping[str, type[Tracker]]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hopper.config import make_config
 from hopper.errors import ConfigError
 from hopper.run_log import STAGES, RunLog
 from hopper.traffic import CAUSES, Traffic
+from hopper.train.callbacks import Running
 from hopper.train.run_metrics import RunMetrics, check_metrics
-from hopper.train.run_progress import RunProgress
 from tests.cache_server.test_metrics import PAGE, named_in, scrape
 from tests.conftest import free_ports
 
@@ -24,16 +26,10 @@ def is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-class _Cluster:
-    rank, world, server, traffic = 0, 1, 0, Traffic()
-
-
-class _State:
-    cluster, log = _Cluster(), RunLog()
-
-
 def test_the_page_names_every_metric() -> None:
-    metrics = RunMetrics("hop", _State(), RunProgress())  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(cluster=SimpleNamespace(traffic=Traffic(), server=0), log=RunLog())
+    run = Running(torch.nn.Linear(2, 2), make_config(DATA), 0, 1, iterations=9, batch=9)
+    metrics = RunMetrics("hop", state, run)
     suffixes = {"counter": "_total", "info": "_info"}
     collected_names = {metric.name + suffixes.get(metric.type, "") for metric in metrics.collect()}
     assert named_in(PAGE, "hopper_rank") == collected_names
