@@ -36,9 +36,9 @@ Models = dict[int, TrainedModel]
 class Trainer:
     """Runs a configuration's epochs on one rank.
 
-    A model that runs out of patience stops, and the others go on. Rank 0 writes these files into
-    ``run_dir``: a line per epoch, the best models, checkpoints and summaries. Every rank writes its
-    own spans. All else that follows a run is an observer.
+    A model that runs out of patience stops, and the others go on. Rank 0 writes the epochs' lines,
+    the best models, checkpoints and summaries into ``run_dir``. All else that follows the run is an
+    observer.
 
     Parameters
     ----------
@@ -195,12 +195,7 @@ class Trainer:
         self._tell("iteration")
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
-        """Score the trained models if it is time, and put the best scores into the record.
-
-        Returns
-        -------
-        By model, its score; empty if it is not time.
-        """
+        """Score the models if it is time; return their scores, and put the best into the record."""
         scores: dict[int, float] = {}
         training = {n: model for n, model in training.items() if not model.progress.diverged}
         if not training or not next(iter(training.values())).is_due(record.epoch):
@@ -303,23 +298,14 @@ class Trainer:
         self._observers.tell(event, self.running)
 
     def _end_if_diverged(self) -> None:
-        """End the run if no model of it can be trained further.
-
-        Raises
-        ------
-        NonFiniteError: says what was not finite, names the last checkpoint, and says what to do.
-        """
+        """End the run if no model of it can be trained further."""
         if not all(model.progress.diverged for model in self.models):
             return
         self._checkpoints.finish()
-        reasons = [
-            f"{model.state.name}: {model.progress.diverged}".removeprefix(": ")
-            for model in self.models
-        ]
+        reasons = [f"{m.state.name}: {m.progress.diverged}".removeprefix(": ") for m in self.models]
         good = self._checkpoints.good
-        saved = "there is no checkpoint from before"
-        if good is not None:
-            saved = f"the last checkpoint from before is {good}"
+        before = f"the last checkpoint from before is {good}"
+        saved = before if good else "there is no checkpoint from before"
         raise NonFiniteError(
             f"train.on_nonfinite: {'; '.join(reasons)}: the run ends, and {saved}; try a lower "
             "train.learning_rate or train.clip_norm, or leave such updates out "
@@ -327,12 +313,7 @@ class Trainer:
         )
 
     def _require_folder(self) -> None:
-        """Refuse to go on without the run's folder: files would be made anew in its place.
-
-        Raises
-        ------
-        RequestError: names the folder.
-        """
+        """Refuse to go on without the run's folder: files would be made anew in its place."""
         if self._cluster.rank == 0 and identify(self._run_dir) != self._folder:
             raise RequestError(
                 f"train.run_dir: {self._run_dir}: was moved or removed during the run; to go on "

@@ -7,19 +7,21 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper.config import Config
 from hopper.engines import Engine
+from hopper.errors import ConfigError
 from hopper.plug_ins import PlugIn, find_plug_ins
 from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
 from hopper.train.results import GRADIENTS_FOLDER
 from hopper.train.tensor_file import save_tensors
-from hopper.train.tracking import TRACKERS, Tracker
+from hopper.train.tracking import TRACKERS
 
 Event = Literal["start", "begin_epoch", "gradient", "iteration", "epoch", "finish"]
 
@@ -127,50 +129,37 @@ class GradientRecorder(Callback):
 
 
 def make_observers(config: Config, console: RunConsole, *, is_first: bool) -> Observers:
-    """Make the callbacks that a configuration names, and on rank 0 the loggers.
-
-    Parameters
-    ----------
-    is_first: whether this is rank 0.
+    """Make the callbacks that a configuration names, and on rank 0, the first, its loggers.
 
     Raises
     ------
-    ConfigError: as :func:`check_loggers` does, or a constructor raised an error.
+    ConfigError: as :func:`find_observers` does, or a constructor raised an error.
     """
     observers, run_dir = Observers(console), Path(config.train.run_dir)
-    for plug_in in _find_loggers(config) if is_first else []:
+    for plug_in in find_observers(config, "loggers") if is_first else []:
         observers.add(plug_in.make(run_dir=run_dir), plug_in.name)
-    for plug_in in _find_callbacks(config):
+    for plug_in in find_observers(config, "callbacks"):
         observers.add(plug_in.make(run_dir=run_dir))
     return observers
 
 
-def check_loggers(config: Config) -> None:
-    """Check that a configuration's loggers exist and take the options that it gives them.
+def find_observers(
+    config: Config, key: Literal["loggers", "callbacks"]
+) -> Sequence[PlugIn[Callback]]:
+    """Find the classes of a key of ``[train]``, and check that they take the options given there.
 
     Raises
     ------
     ConfigError: one line that names the key, what was expected and what came.
     """
-    for plug_in in _find_loggers(config):
-        if issubclass(plug_in.kind, Tracker):
-            plug_in.kind.check()
-
-
-def check_callbacks(config: Config) -> None:
-    """Check a configuration's callbacks as :func:`check_loggers` does its loggers."""
-    _find_callbacks(config)
-
-
-def _find_loggers(config: Config) -> list[PlugIn[Callback]]:
-    names, options = config.train.loggers, config.train.loggers_options
+    names, options = getattr(config.train, key), getattr(config.train, f"{key}_options")
+    built_ins = TRACKERS if key == "loggers" else {}
     given = ["run_dir"]
-    return find_plug_ins("train.loggers", names, Callback, TRACKERS, options, given, derives=True)
-
-
-def _find_callbacks(config: Config) -> list[PlugIn[Callback]]:
-    names, options = config.train.callbacks, config.train.callbacks_options
-    return find_plug_ins("train.callbacks", names, Callback, {}, options, ["run_dir"], derives=True)
+    found = find_plug_ins(f"train.{key}", names, Callback, built_ins, options, given, derives=True)
+    for name in names:
+        if name in TRACKERS and find_spec(name) is None:
+            raise ConfigError(f"train.loggers: {name} is not installed: pip install {name}")
+    return found
 
 
 @contextmanager

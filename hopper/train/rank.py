@@ -34,7 +34,7 @@ from hopper.train.evaluate_edges import EdgeEvaluator
 from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
 from hopper.train.loop import Trainer
-from hopper.train.observers import Observers, check_callbacks, check_loggers, make_observers
+from hopper.train.observers import Observers, find_observers, make_observers
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.results import spans_file
 from hopper.train.resume import settle_resume
@@ -102,8 +102,8 @@ def check_training(request: Request) -> None:
     """
     check_request(request)
     check_training_parts(request.config, request.schema)
-    check_loggers(request.config)
-    check_callbacks(request.config)
+    find_observers(request.config, "loggers")
+    find_observers(request.config, "callbacks")
     CheckpointCopy(request.config.train.checkpoint_copy)
 
 

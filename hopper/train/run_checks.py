@@ -16,7 +16,7 @@ from hopper.train.begin import begin_with
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.labels import check_labels
 from hopper.train.meter import interface_bytes
-from hopper.train.observers import check_callbacks, check_loggers
+from hopper.train.observers import find_observers
 from hopper.train.run_metrics import check_metrics
 from hopper.train.security import check_security
 from hopper.train.tuning import check_replay
@@ -44,8 +44,8 @@ def checks_without_graph(config: Config) -> list[RunCheck]:
     return [
         RunCheck("cluster.interface", lambda: _check_interface(config)),
         RunCheck("certificates and token", lambda: check_security(config)),
-        RunCheck("train.loggers", lambda: check_loggers(config)),
-        RunCheck("train.callbacks", lambda: check_callbacks(config)),
+        RunCheck("train.loggers", lambda: find_observers(config, "loggers")),
+        RunCheck("train.callbacks", lambda: find_observers(config, "callbacks")),
         RunCheck("train.checkpoint_copy", lambda: CheckpointCopy(config.train.checkpoint_copy)),
     ]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -53,45 +53,30 @@ class RunMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read all metrics."""
-        run = self._run
-        yield InfoMetricFamily("hopper_rank", "which rank this is", self._labels)
-        yield _gauge("epoch", "the epoch under way, from 0", run.epoch)
-        yield _gauge("iteration", "iterations of the epoch that are over", run.iteration)
-        yield _gauge("iteration_seconds", "of the last iteration", run.iteration_seconds)
-        text = "iterations of the run before the checkpoint that it went on from; 0 = none"
-        yield _gauge("resumed_step", text, run.resumed_step)
+        run, gauge, counter = self._run, GaugeMetricFamily, CounterMetricFamily
         restarts = sum(int(os.environ.get(name, 0)) for name in (RESTARTS, _OF_TORCHRUN))
-        yield _gauge("restarts", "how many times the run was started again", restarts)
-        loss = GaugeMetricFamily(
-            "hopper_rank_loss", "of the last iteration's global batch", labels=["model"]
+        resumed = "iterations of the run before the checkpoint that it went on from; 0 = none"
+        by_server = (
+            "bytes sent to other servers, replies of feature servers to this rank among them"
         )
-        for model, model_loss in run.losses.items():
-            loss.add_metric([str(model)], model_loss)
-        yield loss
-        text = "roots of global batches, of all ranks"
-        yield _counter("roots_trained", text, [], [([], run.roots)])
-        yield _counter(
-            "cache_lookups",
-            "rows that were looked for in a cache",
-            ["table", "result"],
-            (
-                ([table, result], count)
-                for table, lookups in run.lookups.items()
-                for result, count in lookups._asdict().items()
-            ),
-        )
-        yield _counter(
-            "bytes_sent",
-            "bytes sent to other servers, replies of feature servers to this rank among them",
-            ["cause"],
-            (([cause], sent) for cause, sent in self._traffic.totals().items()),
-        )
-        yield _counter(
-            "stage_seconds",
-            "seconds by stage, of all threads",
-            ["stage"],
-            (([stage], seconds) for stage, seconds in self._log.total_seconds().items()),
-        )
+        lookups = {
+            (table, result): count
+            for table, counts in run.lookups.items()
+            for result, count in counts._asdict().items()
+        }
+        yield InfoMetricFamily("hopper_rank", "which rank this is", self._labels)
+        yield _metric(gauge, "epoch", "the epoch under way, from 0", run.epoch)
+        yield _metric(gauge, "iteration", "iterations of the epoch that are over", run.iteration)
+        yield _metric(gauge, "iteration_seconds", "of the last iteration", run.iteration_seconds)
+        yield _metric(gauge, "resumed_step", resumed, run.resumed_step)
+        yield _metric(gauge, "restarts", "how many times the run was started again", restarts)
+        yield _metric(gauge, "loss", "of the last iteration's global batch", run.losses, "model")
+        yield _metric(counter, "roots_trained", "roots of global batches, of all ranks", run.roots)
+        text = "rows that were looked for in a cache"
+        yield _metric(counter, "cache_lookups", text, lookups, "table", "result")
+        yield _metric(counter, "bytes_sent", by_server, self._traffic.totals(), "cause")
+        text, seconds = "seconds by stage, of all threads", self._log.total_seconds()
+        yield _metric(counter, "stage_seconds", text, seconds, "stage")
 
 
 @contextmanager
@@ -173,14 +158,15 @@ def _config_errors() -> Iterator[None]:
         raise ConfigError(f"cluster.{error}") from error
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"hopper_rank_{name}", text, value)
-
-
-def _counter(
-    name: str, text: str, labels: list[str], values: Iterable[tuple[list[str], float]]
+def _metric(
+    family_class: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    value: float | Mapping[Any, float],
+    *labels: str,
 ) -> Metric:
-    family = CounterMetricFamily(f"hopper_rank_{name}", text, labels=labels)
-    for label_values, value in values:
-        family.add_metric(label_values, value)
+    """Make a metric of one value, or of values by label, or by tuple of several labels."""
+    family = family_class(f"hopper_rank_{name}", text, labels=labels)
+    for key, number in value.items() if isinstance(value, Mapping) else [((), value)]:
+        family.add_metric([str(key)] if len(labels) == 1 else key, number)
     return family

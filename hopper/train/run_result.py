@@ -45,13 +45,7 @@ _Record = TypeVar("_Record", EpochRecord, TrialRecord)
 
 @dataclass(frozen=True)
 class _Trained:
-    """Base of runs and trials: a folder with one summary.
-
-    Attributes
-    ----------
-    run_dir: the folder.
-    summary: the content of the folder's ``summary.json``.
-    """
+    """Base of runs and trials: a folder, and the content of its ``summary.json``."""
 
     run_dir: Path
     summary: dict[str, Any]
@@ -336,20 +330,13 @@ def describe_run(config: Config, graph: PartitionedGraph) -> None:
 
 
 def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
-    """Read the names of classes in the graph that a run was trained on.
+    """Read the names of classes in the graph that a run was trained on, by task.
 
-    Returns
-    -------
-    By task, "" if there is only one; None if the run's version of Hopper did not write them.
-
-    Raises
-    ------
-    GraphError: the file is not readable.
+    The task is "" if there is only one. None if the run's version of Hopper did not write them.
     """
-    file = run_dir / _LABEL_NAMES
-    if not file.is_file():
+    if not (run_dir / _LABEL_NAMES).is_file():
         return None
-    names: dict[str, list[str]] = read_json(file, "no such file")
+    names: dict[str, list[str]] = read_json(run_dir / _LABEL_NAMES, "no such file")
     return names
 
 
@@ -359,18 +346,12 @@ def check_encodings(
     request: Request,
     like: str,
 ) -> None:
-    """Refuse a graph whose features or classes were encoded otherwise than those of a run.
-
-    Only features that the model reads are compared.
+    """Refuse a graph whose features that the model reads, or classes, were encoded otherwise.
 
     Parameters
     ----------
     trained, classes: the run's schema and names of classes; None = not known.
     like: the graph of the run, for the error.
-
-    Raises
-    ------
-    RequestError: names node type or relation, column, and both values.
     """
     graph = request.graph
     difference = find_column_difference(trained.columns, request.columns)
@@ -386,10 +367,6 @@ def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:
     """Read the schema that a run's models are made from.
 
     A run of an earlier version has no schema in its folder. Its partitioned graph has one.
-
-    Raises
-    ------
-    GraphError: there is no schema, or it is not readable.
     """
     described = (run_dir / SCHEMA_FILE).is_file()
     return read_schema(run_dir if described else Path(config.data.partitioned))

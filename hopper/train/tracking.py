@@ -1,17 +1,17 @@
 """Loggers for experiment trackers: TensorBoard, MLflow and Weights & Biases.
 
-All of them log the same numbers. Their libraries are imported only if a run names them.
+All of them log the same numbers. Their libraries are imported only once a run that names them has
+begun.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from hopper.errors import ConfigError
 from hopper.train.callbacks import Callback, Running
 from hopper.train.results import finite_mean
 
@@ -37,37 +37,11 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Tracker(Callback, ABC):
-    """Base class of loggers that send numbers to a tracker, whose library is ``_library``.
-
-    ``package`` has to be installed, and ``library`` is the module of it that is imported.
-    """
-
-    package: ClassVar[str]
-    library: ClassVar[str]
+    """Base class of loggers that send numbers to a tracker, in a run of its own."""
 
     def __init__(self, *, run_dir: Path) -> None:
-        self.check()
         self._run_dir = run_dir
-        self._library: Any = importlib.import_module(self.library)
         self._run: Any = None
-        """the tracker's own run, once it has begun"""
-
-    @classmethod
-    def check(cls) -> None:
-        """Check that the package is installed.
-
-        Raises
-        ------
-        ConfigError: it is not; says what to install.
-        """
-        if importlib.util.find_spec(cls.package) is None:
-            raise ConfigError(
-                f"train.loggers: {cls.package} is not installed: pip install {cls.package}"
-            )
-
-    def start(self, run: Running) -> None:
-        """Begin a run in the tracker, and log the configuration."""
-        self._run = self._begin(run.config.model_dump(mode="json"))
 
     def epoch(self, run: Running, record: Mapping[str, Any]) -> None:
         """Log an epoch's numbers."""
@@ -78,43 +52,31 @@ class Tracker(Callback, ABC):
         scores = {f"test/{name}": s for name, s in run.summary["scores"]["test"].items()}
         self._log(scores, run.summary["best_epoch"] or 0)
 
-    def close(self) -> None:
-        """End the tracker's run, if it has begun."""
-        if self._run is not None:
-            self._end()
-
-    @abstractmethod
-    def _begin(self, config: Mapping[str, Any]) -> Any:
-        """Begin a run with a configuration, as nested values of JSON."""
-
     @abstractmethod
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         """Log some numbers of an epoch."""
-
-    @abstractmethod
-    def _end(self) -> None:
-        """End the run."""
 
 
 class TensorBoard(Tracker):
     """Writes event files into the run's folder ``tensorboard``, for ``tensorboard --logdir``."""
 
-    package: ClassVar[str] = "tensorboard"
-    library: ClassVar[str] = "torch.utils.tensorboard"
+    def start(self, run: Running) -> None:
+        """Open the event file, and log the configuration as a text."""
+        writer = import_module("torch.utils.tensorboard").SummaryWriter
+        self._run = writer(str(self._run_dir / "tensorboard"))
+        values = _flatten(run.config.model_dump(mode="json"))
+        lines = [f"    {name} = {value}" for name, value in values.items()]
+        self._run.add_text("configuration", "\n".join(lines))
 
-    def _begin(self, config: Mapping[str, Any]) -> Any:
-        writer = self._library.SummaryWriter(str(self._run_dir / "tensorboard"))
-        lines = [f"    {name} = {value}" for name, value in _flatten(config).items()]
-        writer.add_text("configuration", "\n".join(lines))
-        return writer
+    def close(self) -> None:
+        """Close the event file, if it is open."""
+        if self._run is not None:
+            self._run.close()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         for name, number in numbers.items():
             self._run.add_scalar(name, number, epoch)
         self._run.flush()
-
-    def _end(self) -> None:
-        self._run.close()
 
 
 class MLflow(Tracker):
@@ -125,24 +87,25 @@ class MLflow(Tracker):
     experiment: name of the experiment that the run belongs to.
     """
 
-    package: ClassVar[str] = "mlflow"
-    library: ClassVar[str] = "mlflow"
-
     def __init__(self, *, run_dir: Path, experiment: str = "hopper") -> None:
         super().__init__(run_dir=run_dir)
         self._experiment = experiment
 
-    def _begin(self, config: Mapping[str, Any]) -> Any:
+    def start(self, run: Running) -> None:
+        """Start a run, and log the configuration keys as parameters."""
+        self._library = import_module("mlflow")
         self._library.set_experiment(self._experiment)
-        run = self._library.start_run(run_name=self._run_dir.name)
-        self._library.log_params({name: str(value) for name, value in _flatten(config).items()})
-        return run
+        self._run = self._library.start_run(run_name=self._run_dir.name)
+        values = _flatten(run.config.model_dump(mode="json"))
+        self._library.log_params({name: str(value) for name, value in values.items()})
+
+    def close(self) -> None:
+        """End the run, if it has begun."""
+        if self._run is not None:
+            self._library.end_run()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._library.log_metrics(dict(numbers), step=epoch)
-
-    def _end(self) -> None:
-        self._library.end_run()
 
 
 class WeightsAndBiases(Tracker):
@@ -154,24 +117,23 @@ class WeightsAndBiases(Tracker):
     mode: "offline", or "online", which needs an account and the network.
     """
 
-    package: ClassVar[str] = "wandb"
-    library: ClassVar[str] = "wandb"
-
     def __init__(self, *, run_dir: Path, project: str = "hopper", mode: str = "offline") -> None:
         super().__init__(run_dir=run_dir)
         self._where = {"project": project, "mode": mode}
 
-    def _begin(self, config: Mapping[str, Any]) -> Any:
-        folder = self._run_dir
-        return self._library.init(
-            **self._where, name=folder.name, dir=str(folder), config=dict(config)
-        )
+    def start(self, run: Running) -> None:
+        """Start a run with the configuration."""
+        config, folder = run.config.model_dump(mode="json"), self._run_dir
+        init = import_module("wandb").init
+        self._run = init(**self._where, name=folder.name, dir=str(folder), config=config)
+
+    def close(self) -> None:
+        """Finish the run, if it has begun."""
+        if self._run is not None:
+            self._run.finish()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._run.log({**numbers, "epoch": epoch})
-
-    def _end(self) -> None:
-        self._run.finish()
 
 
 TRACKERS: Final[Mapping[str, type[Tracker]]] = {
@@ -179,14 +141,13 @@ TRACKERS: Final[Mapping[str, type[Tracker]]] = {
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
+"""Trackers by the name of the package that they need."""
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of a nested mapping by "section.key"."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            values |= _flatten(value, f"{prefix}{name}.")
-        else:
-            values[f"{prefix}{name}"] = value
-    return values
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        is_section = isinstance(value, Mapping)
+        flat |= _flatten(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
+    return flat

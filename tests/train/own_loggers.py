@@ -1,4 +1,4 @@
-"""Loggers for tests: one records its calls and may wait, another fails. This file has no tests."""
+"""A logger for tests, which records its calls and may wait. This file has no tests."""
 
 from __future__ import annotations
 
@@ -38,16 +38,3 @@ class Witness(Callback):
 
     def close(self) -> None:
         self._say("close")
-
-
-class Failing(Callback):
-    """Raises an error at every epoch and when it is closed."""
-
-    def __init__(self, *, run_dir: Path) -> None:
-        pass
-
-    def epoch(self, run: Running, record: Mapping[str, Any]) -> None:
-        raise ConnectionError("nobody listens")
-
-    def close(self) -> None:
-        raise ConnectionError("still nobody")

@@ -24,11 +24,12 @@ import hopper
 from hopper.config import make_config
 from hopper.errors import ConfigError
 from hopper.train import console as run_console
+from hopper.train import observers as run_observers
 from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
 from hopper.train.launch import train
 from hopper.train.meter import interface_bytes
-from hopper.train.observers import Observers, check_loggers
+from hopper.train.observers import Observers, find_observers
 from hopper.train.rank_output import FOLDER, output
 from hopper.train.tracking import TRACKERS, numbers_of
 
@@ -77,25 +78,13 @@ def follow(reference: Any, observer: Callback) -> None:
     observer.close()
 
 
-@pytest.mark.parametrize("name", OBSERVERS)
-def test_an_observer_follows_a_run_and_may_be_closed_before_it_starts(
-    name: str,
-    reference: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    screen: io.StringIO,
-) -> None:
-    if name in TRACKERS:
-        pytest.importorskip(TRACKERS[name].package, reason=f"{name} is not installed")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'runs.db'}")
-    OBSERVERS[name](tmp_path).close()
-    follow(reference, OBSERVERS[name](tmp_path))
+def check_written(name: str, folder: Path, reference: Any) -> None:
+    """Read what an observer has written of the reference run, with its own library."""
     losses = [record["loss"] for record in reference.epochs()]
     if name == "tensorboard":
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+        events = EventAccumulator(str(folder / "tensorboard")).Reload()
         assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
         [test] = events.Scalars("test/accuracy")
         assert test.value == pytest.approx(reference.summary()["scores"]["test"]["accuracy"])
@@ -107,10 +96,25 @@ def test_an_observer_follows_a_run_and_may_be_closed_before_it_starts(
         history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
         assert [value.value for value in history] == losses
     elif name == "wandb":
-        assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-    elif name == "console":
-        lines = [line for line in screen.getvalue().splitlines() if "roots/s" in line]
-        assert len([line for line in lines if "val accuracy" in line]) >= len(losses)
+        assert list(folder.glob("wandb/offline-run-*/*.wandb"))
+    elif name == "csv":
+        lines = (folder / "epochs.csv").read_text().splitlines()
+        assert [line.split(",")[1] for line in lines[1:-1]] == [str(loss) for loss in losses]
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_an_observer_follows_a_run_and_may_be_closed_before_it_starts(
+    name: str, reference: Any, tmp_path: Path, monkeypatch: Any, screen: io.StringIO
+) -> None:
+    if name in TRACKERS:
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'runs.db'}")
+    OBSERVERS[name](tmp_path).close()
+    follow(reference, OBSERVERS[name](tmp_path))
+    check_written(name, tmp_path, reference)
+    shown = [line for line in screen.getvalue().splitlines() if "  val accuracy 0." in line]
+    assert len(shown) >= 3 if name == "console" else not shown
 
 
 class Told(Callback):
@@ -164,8 +168,7 @@ def test_a_run_goes_on_without_a_logger_that_fails_and_ends_with_a_callback_that
 def test_numbers_of_an_epoch(reference: Any) -> None:
     record = reference.epochs()[1]
     numbers = numbers_of(record)
-    assert numbers["loss"] == record["loss"]
-    assert numbers["val/accuracy"] == record["val"]
+    assert (numbers["loss"], numbers["val/accuracy"]) == (record["loss"], record["val"])
     assert numbers["bytes/feature"] == record["bytes"]["feature"]
     assert numbers["iterations_per_second"] > 0
     assert numbers["roots_per_second"] == pytest.approx(83 / record["seconds"])
@@ -191,9 +194,9 @@ class Derived(Callback):
     [
         ("notepad", {}, "loggers: expected tensorboard, mlflow, wandb or package.module:Class"),
         ("wandb", {"projekt": "mine"}, "wandb takes project, mode; got 'projekt'"),
-        ("mlflow", {}, "no_such_package is not installed: pip install no_such_package"),
+        ("mlflow", {}, "mlflow is not installed: pip install mlflow"),
         ("old_form:Plain", {}, "expected a subclass of hopper.train.callbacks.Callback; given"),
-        ("old_form:Derived", {}, "expected a Callback .*; the class lacks epoch(run, record)"),
+        ("old_form:Derived", {}, "the class lacks epoch(run, record)"),
     ],
 )
 def test_loggers_that_cannot_be_called_are_refused_in_a_line(
@@ -201,13 +204,11 @@ def test_loggers_that_cannot_be_called_are_refused_in_a_line(
 ) -> None:
     (tmp_path / "old_form.py").write_text(OLD_FORM)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(TRACKERS["mlflow"], "package", "no_such_package")
+    monkeypatch.setattr(run_observers, "find_spec", lambda _name: None)
     loggers = {"loggers": [name], "loggers_options": [options]}
     with pytest.raises(ConfigError) as caught:
-        check_loggers(make_config(DATA | {"train": loggers}))
-    start, _, end = message.partition(".*")
-    assert start in str(caught.value)
-    assert str(caught.value).endswith(end) or not end
+        find_observers(make_config(DATA | {"train": loggers}), "loggers")
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
