@@ -43,12 +43,7 @@ from hopper.train.run_metrics import RunMetrics, serve_metrics
 from hopper.train.run_result import describe_run
 from hopper.train.security import check_security, security_of
 from hopper.train.tuning import PipelinedTrial, is_tuned, settle
-from hopper.train.verify import (
-    agree_on_division,
-    finish_row_checks,
-    start_row_check,
-    verify_as_rank,
-)
+from hopper.train.verify import RowCheck, agree_on_division, verify_as_rank
 from hopper.train.warm_cache import CacheMaker
 
 
@@ -71,9 +66,8 @@ def run_rank(config: Config) -> None:
     ):
         if cluster.rank == 0:
             exits.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        check = start_row_check(config, request.graph, cluster)
-        if check is not None:
-            exits.callback(check.stop)
+        check = RowCheck(config.data.verify, request.graph.path, cluster)
+        exits.enter_context(check)
         console = RunConsole(cluster.rank == 0)
         observers = make_observers(config, console, is_first=cluster.rank == 0)
         exits.enter_context(observers.closing())
@@ -83,7 +77,7 @@ def run_rank(config: Config) -> None:
         metrics.register(RunMetrics(trainer.engine.name, state, trainer.running))
 
         def finish() -> None:
-            finish_row_checks(check, cluster, console.say)
+            check.finish(console.say)
             if cluster.rank == 0:
                 # Written last, so that the folder of a finished run, which is refused, keeps its
                 # own description.
