@@ -26,7 +26,7 @@ class Running:
     ----------
     model: the model with this rank's parameters. All ranks have the same, except that ``raf`` and
         ``p3`` train some parameters on one rank only; after an epoch every rank has all of them. Of
-        several trials, it is that of the rank that trains it.
+        several trials, it is the first one's.
     config: the configuration. Choices such as "auto" engines are settled.
     rank: this rank.
     ranks: the number of ranks.

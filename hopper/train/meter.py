@@ -38,19 +38,14 @@ class EpochMeter:
         self._iteration_seconds: list[float] = []
         self._interface = state.config.cluster.interface
         """the network interface whose counter is read around every epoch; "" = none"""
-        self._counts_interface = False
-        if self._interface:
-            interface_bytes(self._interface)
-            self._counts_interface = self._cluster.rank % self._cluster.ranks_per_server == 0
-        self._interface_before = 0
+        self._interface_before = self._read_interface()
 
     def start(self, epoch: int) -> None:
         """Begin an epoch, after all ranks have arrived."""
         self._epoch = epoch
         self._reset()
         self._sent_before = self._cluster.traffic.total
-        if self._counts_interface:
-            self._interface_before = interface_bytes(self._interface)
+        self._interface_before = self._read_interface()
         if self._interface:
             # A rank that went on earlier could make a server send rows before it reads its counter.
             self._cluster.arrive(f"counting from the start of epoch {epoch}")
@@ -81,9 +76,7 @@ class EpochMeter:
         if self._interface:
             # Until then this machine may still send rows to other ranks, or have bytes in a queue.
             cluster.arrive(f"ending epoch {self._epoch}")
-        through_interface = -1
-        if self._counts_interface:
-            through_interface = interface_bytes(self._interface) - self._interface_before
+        through_interface = self._read_interface() - self._interface_before
         stage_seconds = log.take_stage_seconds()
         sent_bytes = cluster.traffic.total - self._sent_before
         sent = cluster.traffic.take()
@@ -103,7 +96,7 @@ class EpochMeter:
         sizes = [len(part) for part in parts.values()]
         by_rank = dict(zip(parts, everyone.split(sizes, dim=1), strict=True))
         sums = {name: [int(x) for x in part.sum(0).tolist()] for name, part in by_rank.items()}
-        by_server = [int(x) for x in by_rank["interface"][:: cluster.ranks_per_server, 0].tolist()]
+        by_server = by_rank["interface"][:: cluster.ranks_per_server, 0].long().tolist()
         pairs = zip(sums["lookups"][::2], sums["lookups"][1::2], strict=True)
         return EpochRecord(
             epoch=self._epoch,
@@ -117,7 +110,7 @@ class EpochMeter:
             lookups=dict(zip(self._lookups, map(list, pairs), strict=True)),
             stage_seconds=dict(zip(STAGES, by_rank["stages"].mean(0).tolist(), strict=True)),
             cpu_seconds=by_rank["cpu"][:, 0].tolist(),
-            nic_bytes=None if min(by_server) < 0 else by_server,
+            nic_bytes=by_server if self._interface else None,
             sent_bytes=sums["sent"][0],
             iteration_seconds=by_rank["iterations"].amax(0).tolist(),
         )
@@ -132,6 +125,10 @@ class EpochMeter:
         sent = torch.tensor([sum(self._cluster.traffic.take().values())])
         self._cluster.all_reduce(sent, "control", "adding up evaluation traffic")
         record.evaluation_bytes = int(sent)
+
+    def _read_interface(self) -> int:
+        """Return the bytes that the interface has sent; 0 without one."""
+        return interface_bytes(self._interface) if self._interface else 0
 
     def _take_counts(self) -> None:
         rows = self._state.rows.take_rows()

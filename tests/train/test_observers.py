@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,12 +24,16 @@ from rich.console import Console
 import hopper
 from hopper.config import make_config
 from hopper.errors import ConfigError
+from hopper.features import RowCounts
+from hopper.features.cached import Lookups
+from hopper.run_log import RunLog
+from hopper.traffic import Traffic
 from hopper.train import console as run_console
 from hopper.train import observers as run_observers
 from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
 from hopper.train.launch import train
-from hopper.train.meter import interface_bytes
+from hopper.train.meter import EpochMeter, interface_bytes
 from hopper.train.observers import Observers, find_observers
 from hopper.train.rank_output import FOLDER, output
 from hopper.train.tracking import TRACKERS, numbers_of
@@ -265,6 +270,34 @@ def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(
     for name in ("first", "second"):
         assert (tmp_path / name / FOLDER / "0.log").read_text() == f"{name}\n"
     assert printed.getvalue() == "first\nsecond\nthird\n"
+
+
+def test_an_epoch_s_record_combines_all_ranks() -> None:
+    """The other rank, on another server, has twice the numbers of this one."""
+    cluster: Any = SimpleNamespace(rank=0, ranks_per_server=1, traffic=Traffic())
+    cluster.arrive = lambda _operation: None
+    cluster.all_gather = lambda mine, *_: torch.stack([mine, 2 * mine])
+    counts = RowCounts(local=3, remote=2, lookups={"item": Lookups(4, 1)})
+    state: Any = SimpleNamespace(cluster=cluster, log=RunLog(), rows=SimpleNamespace())
+    state.config = make_config(DATA | {"cluster": {"interface": "lo"}})
+    state.rows.take_rows = lambda: counts
+    state.learnable = SimpleNamespace(take_lookups=lambda: {"words": Lookups(0, 5)})
+    run = make_running()
+    meter = EpochMeter(state, run)
+    meter.start(7)
+    with meter.iteration(), state.log.stage("wait"):
+        cluster.traffic.count("feature", 10)
+    record = meter.finish([0.5, math.nan, 1.0])
+    assert (record.epoch, record.iterations, record.measured_iterations) == (7, 3, 1)
+    assert (record.loss, record.sent_bytes, record.bytes["feature"]) == (0.75, 30, 30)
+    assert record.rows == {"local": 18, "remote": 12, "remote_unique": 0, "cached": 0}
+    assert record.lookups == {"item": [24, 6], "words": [0, 30]}
+    assert run.lookups == {"item": (8, 2), "words": (0, 10)}
+    assert record.iteration_seconds == [2 * run.iteration_seconds]
+    assert record.cpu_seconds[1] == 2 * record.cpu_seconds[0]
+    assert record.stage_seconds["wait"] == 1.5 * state.log.total_seconds()["wait"]
+    assert record.nic_bytes is not None
+    assert record.nic_bytes[1] == 2 * record.nic_bytes[0]
 
 
 def test_what_an_interface_sends_is_counted() -> None:
