@@ -36,7 +36,7 @@ from hopper.bench.train_process import train_in_process
 from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.signal_handlers import end_on_signals
-from hopper.train.checkpoint import BEST_MODEL_FILE
+from hopper.train.tensor_file import BEST_MODEL_FILE
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import EPOCHS_FILE, main_score
 from hopper.whole_files import write_text

@@ -23,6 +23,7 @@ from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, LearnableRows
+from hopper.inference.end_rows import EndRows
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -176,6 +177,14 @@ class Inference(ABC):
         ClusterError: a rank or server was lost, or a deadline passed.
         StorageError: as :meth:`RowSpace.fill`.
         """
+
+    def ends(
+        self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
+    ) -> EndRows:
+        """Compute the rows of the ends of edges, as :meth:`rows` does."""
+        ids, rows = self.rows(model, wanted, space)
+        where = f"telling who has rows of {wanted.name}"
+        return EndRows.of(self._cluster, wanted.ids, ids, rows, where)
 
     @property
     def _are_versions(self) -> bool:

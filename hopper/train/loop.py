@@ -15,18 +15,17 @@ from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.pipeline import Pipeline, moments_left
 from hopper.train.callbacks import make_callbacks
-from hopper.train.checkpoint import Progress
+from hopper.train.checkpoint import RunCheckpoints
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
-from hopper.train.learnable_checkpoints import save_learned_rows
 from hopper.train.meter import EpochMeter
 from hopper.train.recorded_gradients import GradientRecorder
 from hopper.train.results import EpochRecord, finite_mean, peak_rss_mib
-from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_lock import identify
 from hopper.train.run_progress import RunProgress
-from hopper.train.trained_model import TrainedModel
+from hopper.train.trained_model import Progress, TrainedModel
+from hopper.train.warm_start import save_learned_rows
 from hopper.whole_files import remove_unfinished
 
 Models = dict[int, TrainedModel]

@@ -26,21 +26,19 @@ from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
 from hopper.run_log import RunLog
 from hopper.tasks import find_target
-from hopper.train.begin import begin_with
 from hopper.train.callbacks import check_callbacks
-from hopper.train.checkpoint import run_identity
 from hopper.train.checkpoint_copy import CheckpointCopy
+from hopper.train.checkpoint_files import settle_resume
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import Evaluator
-from hopper.train.evaluate_edges import EdgeEvaluator
+from hopper.train.evaluate import EdgeEvaluator, Evaluator
 from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.results import read_summary, refuse_finished, spans_file
-from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run
+from hopper.train.run_identity import run_identity
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RankRegistry, RunMetrics
 from hopper.train.security import check_security, security_of
@@ -52,6 +50,7 @@ from hopper.train.verify import (
     verify_as_rank,
 )
 from hopper.train.warm_cache import CacheMaker
+from hopper.train.warm_start import warm_start
 
 
 def run_rank(config: Config) -> None:
@@ -213,7 +212,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
-        begin_with(request, (model.packed.module for model in engine.models), learnable)
+        warm_start(request, (model.packed.module for model in engine.models), learnable)
     CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.

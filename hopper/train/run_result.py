@@ -18,7 +18,6 @@ from hopper.errors import RequestError
 from hopper.graph.json_file import read_json
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.learnable import IDS
-from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import (
     EPOCHS_FILE,
@@ -31,7 +30,7 @@ from hopper.train.results import (
 )
 from hopper.train.run_description import read_run_schema
 from hopper.train.run_files import CONFIG_FILE
-from hopper.train.tensor_file import read_tensors
+from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, read_tensors
 from hopper.whole_files import read_non_finite
 
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)

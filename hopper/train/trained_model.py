@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper.engines import TrainState
 from hopper.migrate.migration import broadcast
 from hopper.ops import is_finite
-from hopper.train.checkpoint import BEST_MODEL_FILE, Progress, load_model, save_model
 from hopper.train.evaluate import Evaluator, Scored
 from hopper.train.results import TrialRecord, finite_mean
+from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, save_model
+
+
+@dataclass
+class Progress:
+    """The progress of a model: its next iteration, and its losses and scores so far."""
+
+    epoch: int = 0
+    iteration: int = 0
+    step: int = 0
+    """Iterations of the whole run so far."""
+    losses: list[float] = field(default_factory=list)
+    """Losses of the epoch so far."""
+    best_score: float | None = None
+    best_epoch: int | None = None
+    best_scores: dict[str, float] = field(default_factory=dict)
+    """Scores of the best epoch, by metric."""
+    epochs_without_gain: int = 0
+    left_out: int = 0
+    """Iterations of the epoch so far whose update was left out."""
+    diverged: str = ""
+    """Why the model is trained no further: what was not finite, and where."""
 
 
 class TrainedModel:
@@ -99,7 +121,7 @@ class TrainedModel:
 
     def scores(self, split: str) -> dict[str, float]:
         """Score the present parameters on a split, by metric; every rank must call it."""
-        return self._evaluator.scores(self.state.packed.module, split)
+        return self._evaluator.score(self.state.packed.module, split).by_metric
 
     def validate(self, epoch: int) -> dict[str, float]:
         """Score the model after an epoch, and save it if it is the best so far.
@@ -156,7 +178,7 @@ class TrainedModel:
                 table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
             return Scored({}, {})
-        return self._evaluator.score_classes(self.state.packed.module, "test")
+        return self._evaluator.score(self.state.packed.module, "test", by_class=True)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of a single answer for all nodes, by split; every rank must call it."""
