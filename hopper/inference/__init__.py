@@ -12,15 +12,12 @@ from hopper.inference.end_rows import (
     score_block,
 )
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
-from hopper.inference.pace import Pace
-from hopper.inference.row_space import FileRows, MemoryRows, RowSpace
+from hopper.inference.row_space import KeepAlive, RowSpace
 
 __all__ = [
     "EndRows",
-    "FileRows",
     "Inference",
-    "MemoryRows",
-    "Pace",
+    "KeepAlive",
     "RowSpace",
     "Scene",
     "Wanted",

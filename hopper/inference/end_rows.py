@@ -66,6 +66,12 @@ class EndRows:
         """Return [k]: the ranks that have the rows of some of the nodes."""
         return self.owners[np.searchsorted(self.nodes, ids)]
 
+    def pick(self, nodes: Ids) -> EndRows:
+        """Return the rows of some of the nodes, which are ascending."""
+        own = nodes[self.owners_of(nodes) == self.cluster.rank]
+        rows = self.rows.index_select(0, torch.from_numpy(np.searchsorted(self.own, own)))
+        return EndRows(self.cluster, nodes, self.owners_of(nodes), rows)
+
     def fetch(self, wanted: Sequence[Ids], operation: str) -> Tensor:
         """Return the rows [k, width] of ``wanted[rank]``; every rank must call it.
 

@@ -23,7 +23,7 @@ from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.layer_shares import Ids, Share, SharePlanner
 from hopper.inference.neighbourhoods import Neighbourhoods
 from hopper.inference.node_rows import NodeRows, exchange_rows
-from hopper.inference.row_space import MemoryRows, RowSpace
+from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
 from hopper.models.relational import HGNN
@@ -93,7 +93,7 @@ class LayerWise(Inference):
         """Compute this rank's share of rows layer by layer; see :meth:`Inference.rows`."""
         if not isinstance(model, GNN | HGNN):
             return self._neighbourhoods.rows(model, wanted, space)
-        space = MemoryRows() if space is None else space
+        space = RowSpace() if space is None else space
         stack = make_stack(model, self._sampler, self._reads.inputs[self.target].width)
         check_output(model, wanted.output, by_relation=False)
         makes_logits = wanted.output == "logits"
@@ -108,7 +108,7 @@ class LayerWise(Inference):
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})
         rows: dict[str, NodeRows] | None = None
         for index in range(max(0, first - 1), depth):
-            if space.keeps and index >= first:
+            if space.is_permanent and index >= first:
                 self._cluster.arrive(f"layer {index}")
                 # All ranks have finished the previous layer, so nobody reads these any more.
                 space.drop(_tables(stack, index - 1, reads=True))
@@ -130,7 +130,7 @@ class LayerWise(Inference):
 
     def _first_missing(self, stack: Stack, depth: int, space: RowSpace) -> int:
         """Return the first layer whose rows any rank lacks; collective if the space keeps rows."""
-        if not space.keeps:
+        if not space.is_permanent:
             return 0
         full = [
             all(map(space.is_full, _tables(stack, index, reads=False))) for index in range(depth)

@@ -20,9 +20,9 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.inference import (
     EndRows,
-    FileRows,
     Inference,
-    Pace,
+    KeepAlive,
+    RowSpace,
     Wanted,
     blocks_of,
     parts_of,
@@ -147,8 +147,8 @@ class NodeTask(PredictionTask):
         return ids.size
 
     def _predict(self, number: int, block: NDArray[np.int64]) -> None:
-        pace = Pace(self._cluster, f"computing block {number}")
-        space = FileRows(self._space / str(number), pace, self._print_progress)
+        keep_alive = KeepAlive(self._cluster, f"computing block {number}")
+        space = RowSpace(self._space / str(number), keep_alive, self._print_progress)
         output, node_type = self.order.output(self.trained.target.predicted), self.order.node_type
         wanted = Wanted(f"block {number}", block, output, node_type)
         ids, rows = self.inference.rows(self.model, wanted, space)
@@ -158,7 +158,7 @@ class NodeTask(PredictionTask):
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
             for piece, places in part.pieces():
                 yield piece, self._finish(_pick_rows(rows, places))
-                pace.go_on()
+                keep_alive.go_on()
 
         columns: Columns = {}
         names = graph.names(node_type)
@@ -169,7 +169,7 @@ class NodeTask(PredictionTask):
             *(self._file(number), part, self.order.what, pieces(), sample),
             self._with_label_names(columns),
         )
-        pace.await_others()
+        keep_alive.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._space / str(number), ignore_errors=True)
 
@@ -211,9 +211,9 @@ class EdgeTask(PredictionTask):
 
     def _compute_ends(self) -> dict[str, EndRows]:
         """Compute, by node type, the rows of the ends of all edges."""
-        rows, pace = {}, Pace(self._cluster, "computing rows of edges' ends")
+        rows, keep_alive = {}, KeepAlive(self._cluster, "computing rows of edges' ends")
         for node_type in self.inference.graph.schema.root_types:
-            space = FileRows(self._space / node_type, pace, self._print_progress)
+            space = RowSpace(self._space / node_type, keep_alive, self._print_progress)
             ids = np.unique(self._versions.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
             rows[node_type] = self.inference.ends(self.model, wanted, space)

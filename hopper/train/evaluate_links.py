@@ -8,9 +8,9 @@ Only counts are then added up, so a rank holds no more than its share of rows an
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache
 from typing import ClassVar, Final
 
 import numpy as np
@@ -24,73 +24,21 @@ from hopper.inference import EndRows, Inference, Wanted, exchange_by_owner, part
 from hopper.models import Objective
 from hopper.tasks import (
     Decoder,
-    FixedNegatives,
     LinkTable,
     Side,
     decoder_of,
+    find_target,
     open_fixed,
     sides_of,
     type_at,
 )
 from hopper.tasks.target_edges import TargetEdges
-from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate import EdgeEvaluator, Evaluator
 
 _BLOCK_BYTES: Final = 64 << 20
 """Bytes of the scores of a block of links on one rank."""
 
 Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    """Rows of links' ends of a type, and of the candidates to replace them.
-
-    Attributes
-    ----------
-    nodes: [m] int64, ascending: all candidates, the same on every rank.
-    """
-
-    ends: EndRows
-    nodes: Ids
-
-    @cached_property
-    def own(self) -> Ids:
-        """[k] int64, ascending: the candidates whose rows this rank has."""
-        return self.ends.own[np.isin(self.ends.own, self.nodes)]
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """[k, width]: the rows of this rank's candidates."""
-        places = np.searchsorted(self.ends.own, self.own)
-        return self.ends.rows.index_select(0, torch.from_numpy(places))
-
-    def find(self, ids: Ids) -> tuple[Ids, Ids]:
-        """Find nodes among this rank's candidates: return the places of the nodes in ``ids``, and
-        their numbers among the candidates."""
-        places = np.flatnonzero(np.isin(ids, self.own))
-        return places, np.searchsorted(self.own, ids[places])
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """Links that are ranked among the same rows: all, or those of one time.
-
-    Attributes
-    ----------
-    links: all links of the split.
-    places: [n] int64, ascending: the numbers of the links of this moment.
-    time: their time; None if rows are the same at all times.
-    """
-
-    links: LinkTable
-    places: Ids
-    inference: Inference
-    time: int | None
-
-    def versions(self, node_type: str, nodes: Ids) -> Ids:
-        """Return [n] int64: the versions of nodes at this moment."""
-        times = None if self.time is None else np.full(nodes.size, self.time)
-        return self.inference.versions_at(node_type, nodes, times)
 
 
 @dataclass(frozen=True)
@@ -100,25 +48,23 @@ class _Block:
     Attributes
     ----------
     number: the number of the relation.
-    side: the end that candidates replace.
-    known, true: [k] int64 global ids of the other end, and of the end that is searched.
-    versions: makes versions of nodes of the searched end's type.
-    there: rows of the known ends.
-    here: rows of the searched ends, and of the candidates.
+    side: the end that other nodes replace.
+    known, true: [k] int64, versions of the other end, and of the end that is searched.
+    there, here: rows of nodes of their types.
+    where: says what is done, for errors.
     """
 
     decoder: Decoder
     number: int
     side: Side
     known: Ids
-    known_versions: Ids
     true: Ids
-    versions: Callable[[Ids], Ids]
-    there: _Candidates
-    here: _Candidates
+    there: EndRows
+    here: EndRows
+    where: str
 
     def score(self, known_rows: Tensor, rows: Tensor) -> Tensor:
-        """Score known ends, [n or 1, 1, width], with other ends, [n, c, width]: [n, c]."""
+        """Score known ends, [k, 1, width], with others, [k, c, width]: [k, c]."""
         pair = (known_rows, rows) if self.side == "tail" else (rows, known_rows)
         scores: Tensor = self.decoder(pair[0], torch.full((len(rows),), self.number), pair[1])
         return scores
@@ -146,16 +92,15 @@ class LinkEvaluator(Evaluator):
         self._known_links = cache(self._find_known)
 
     def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """Return the rank of each link of a split, once for each end that candidates replace, and
-        ones as labels: [n, 1], float64, the same on every rank; collective."""
-        # A copy, so that the model's own parameters stay on their device.
-        decoder, ranks = copy.deepcopy(decoder_of(model)).cpu(), [torch.empty(0).double()]
-        for moment in self._moments(self._table(split)):
-            rows = {
-                node_type: self._compute_rows(model, node_type, moment, split)
-                for node_type in sorted(self._graph.schema.root_types)
-            }
-            ranks += self._rank_links(decoder, moment, rows, split)
+        """Return the rank of each link of a split, once for each end that is searched, and ones as
+        labels: [n, 1], float64, the same on every rank; collective."""
+        links, ranks = self._table(split), [torch.empty(0).double()]
+        if links.times is None or not self._inference.is_in_time:
+            ranks += self._rank_moment(model, split, np.arange(links.ids.size), None)
+        else:
+            # Links of one time are ranked among the same rows.
+            for time in np.unique(links.times).tolist():
+                ranks += self._rank_moment(model, split, np.flatnonzero(links.times == time), time)
         joined = torch.cat(ranks).unsqueeze(1)
         return joined, torch.ones_like(joined)
 
@@ -181,14 +126,6 @@ class LinkEvaluator(Evaluator):
         count = self._graph.schema.node_types[node_type].count
         return min(count, self._task.candidates or count)
 
-    def _moments(self, links: LinkTable) -> Iterator[_Moment]:
-        """Divide links into those that are ranked among the same rows: all, or one time each."""
-        if links.times is None or not self._inference.is_in_time:
-            yield _Moment(links, np.arange(links.ids.size), self._inference, None)
-            return
-        for time in np.unique(links.times).tolist():
-            yield _Moment(links, np.flatnonzero(links.times == time), self._inference, time)
-
     def _candidates(self, node_type: str) -> Ids:
         """Return [m] int64 global ids, ascending: the nodes of a type that links are ranked
         among."""
@@ -200,64 +137,63 @@ class LinkEvaluator(Evaluator):
         keys = absorb_each(np.uint64(key_of(NEGATIVES, self._seed)), originals)
         return np.sort(globals_[np.lexsort((originals, keys))[:count]])
 
-    def _compute_rows(
-        self, model: torch.nn.Module, node_type: str, moment: _Moment, split: str
-    ) -> _Candidates:
-        """Compute the rows of candidates and of links' ends of a type; collective."""
-        fixed = self._fixed(split)
-        candidates = self._candidates(node_type) if fixed is None else fixed.nodes(node_type)
-        candidates = np.unique(moment.versions(node_type, candidates))
-        ends = moment.versions(node_type, moment.links.ends(node_type, moment.places))
-        name = split if moment.time is None else f"{split} at {moment.time}"
-        nodes = np.unique(np.concatenate([candidates, ends]))
-        wanted = Wanted(name, nodes, node_type=node_type)
-        return _Candidates(self._inference.ends(model, wanted), candidates)
-
-    def _rank_links(
-        self, decoder: Decoder, moment: _Moment, rows: Mapping[str, _Candidates], split: str
+    def _rank_moment(
+        self, model: torch.nn.Module, split: str, places: Ids, time: int | None
     ) -> Iterator[Tensor]:
-        """Yield the ranks [k], float64, of all links of a moment, once for each end that candidates
-        replace.
+        """Yield the ranks [k], float64, of blocks of links, once for each end that is searched.
 
         Parameters
         ----------
-        decoder: a decoder in host memory.
+        places: [n] int64, ascending: the numbers of the links in the split.
+        time: their time; None if rows are the same at all times.
         """
-        links, fixed, where = moment.links, self._fixed(split), f"ranking links of {split}"
+        links, fixed = self._table(split), self._fixed(split)
+        rows, candidates = dict[str, EndRows](), dict[str, Ids]()
+        # A copy, so that the model's own parameters stay on their device.
+        decoder = copy.deepcopy(decoder_of(model)).cpu()
+
+        def versions(node_type: str, nodes: Ids) -> Ids:
+            times = None if time is None else np.full(nodes.size, time)
+            return self._inference.versions_at(node_type, nodes, times)
+
+        for name in sorted(self._graph.schema.root_types):
+            nodes = self._candidates(name) if fixed is None else fixed.nodes(name)
+            candidates[name] = np.unique(versions(name, nodes))
+            ends_of_links = versions(name, links.ends(name, places))
+            nodes = np.unique(np.concatenate([candidates[name], ends_of_links]))
+            moment = split if time is None else f"{split} at {time}"
+            rows[name] = self._inference.ends(model, Wanted(moment, nodes, node_type=name))
         for number, relation in enumerate(links.targets):
-            of_relation = moment.places[links.relations[moment.places] == number]
+            of_relation = places[links.relations[places] == number]
             for side in sides_of(self._task):
                 searched = type_at(relation, side)
                 other = type_at(relation, "head" if side == "tail" else "tail")
-                versions = partial(moment.versions, searched)
-                for places in self._blocks(of_relation, searched, fixed):
-                    src, dst = links.src[places], links.dst[places]
-                    known, true = (src, dst) if side == "tail" else (dst, src)
+                # The size must be the same on every rank, so it assumes all candidates on each, or
+                # that all negatives are different nodes.
+                row_bytes = 8 * max(1, self._number_of_candidates(searched))
+                if fixed is not None:
+                    row_bytes = 8 * fixed.count * self._inference.scene.classes
+                else:
+                    among = rows[searched].pick(candidates[searched])
+                for chosen in _divide(of_relation, max(1, _BLOCK_BYTES // row_bytes)):
+                    ends = links.src[chosen], links.dst[chosen]
+                    known, true = ends if side == "tail" else ends[::-1]
                     block = _Block(
-                        *(decoder, number, side, known, moment.versions(other, known)),
-                        *(true, versions, rows[other], rows[searched]),
+                        *(decoder, number, side, versions(other, known), versions(searched, true)),
+                        *(rows[other], rows[searched], f"ranking links of {split}"),
                     )
                     if fixed is not None:
-                        yield self._rank_among(block, fixed.of(places, number, side), where)
+                        others = fixed.of(chosen, number, side)
+                        others = versions(searched, others.reshape(-1)).reshape(others.shape)
+                        yield self._rank_among(block, others)
                         continue
-                    known_links = None
+                    left_out = np.empty((2, 0), np.int64)
                     if self._task.filtered:
-                        known_links = self._known_links(split, number, side)
-                    yield self._rank_among_all(block, known_links, where)
+                        left_out = _pick_links(known, *self._known_links(split, number, side))
+                        left_out[1] = versions(searched, left_out[1])
+                    yield self._rank_among_all(block, among, left_out)
 
-    def _blocks(self, links: Ids, node_type: str, fixed: FixedNegatives | None) -> Iterator[Ids]:
-        # The size must be the same on every rank, so it assumes all candidates on each.
-        row_bytes = 8 * max(1, self._number_of_candidates(node_type))
-        if fixed is not None:
-            # At worst all negatives are different nodes.
-            row_bytes = 8 * fixed.count * self._inference.scene.classes
-        size = max(1, _BLOCK_BYTES // row_bytes)
-        for first in range(0, links.size, size):
-            yield links[first : first + size]
-
-    def _rank_among_all(
-        self, block: _Block, known_links: tuple[Ids, Ids] | None, where: str
-    ) -> Tensor:
+    def _rank_among_all(self, block: _Block, among: EndRows, left_out: Ids) -> Tensor:
         """Rank a block of links among all candidates, each rank comparing its own.
 
         A link's rank is one, plus the number of candidates with a higher score, plus half the
@@ -265,43 +201,41 @@ class LinkEvaluator(Evaluator):
 
         Parameters
         ----------
-        known_links: links to leave out, from :meth:`_find_known`; None = all candidates count.
+        among: the rows of all candidates.
+        left_out: [2, m] int64, numbers of links and versions of nodes that do not count for them.
         """
-        cluster, here = self._cluster, block.here
-        rows = block.there.ends.fetch_everywhere(block.known_versions, where)
+        cluster = self._cluster
+        rows = block.there.fetch_everywhere(block.known, block.where)
         relations = torch.full((len(rows),), block.number)
-        scores = block.decoder.against_all(rows, relations, here.rows, block.side)
-        true = block.versions(block.true)
-        is_candidate = np.isin(true, here.nodes)
-        true_scores = scores.new_empty(len(rows))
+        scores = block.decoder.against_all(rows, relations, among.rows, block.side)
+        true_scores, is_candidate = scores.new_empty(len(rows)), np.isin(block.true, among.nodes)
         if not is_candidate.all():
             # All links are scored at once, since products of other shapes may round differently.
-            ends = rows.new_zeros(rows.shape)
-            others = torch.from_numpy(~is_candidate)
-            ends[others] = here.ends.fetch_everywhere(true[~is_candidate], where)
+            ends, is_other = rows.new_zeros(rows.shape), torch.from_numpy(~is_candidate)
+            ends[is_other] = block.here.fetch_everywhere(block.true[~is_candidate], block.where)
             true_scores = block.score(rows.unsqueeze(1), ends.unsqueeze(1))[:, 0]
         # For the same reason the score of a true end that is a candidate is taken from the product
         # of all candidates, so that equal rows tie.
-        mine, places = map(torch.from_numpy, here.find(true))
+        mine, places = _find(block.true, among.own)
         true_scores[torch.from_numpy(is_candidate)] = exchange_by_owner(
             cluster,
             [scores[mine, places]] * cluster.world,
-            here.ends.owners_of(true[is_candidate]),
-            *("control", where),
+            among.owners_of(block.true[is_candidate]),
+            *("control", block.where),
         )
         scores[mine, places] = -torch.inf
-        if known_links is not None:
-            _leave_out_known(scores, block, known_links)
+        found, places = _find(left_out[1], among.own)
+        scores[torch.from_numpy(left_out[0])[found], places] = -torch.inf
         ranks = _count_better(scores, true_scores.unsqueeze(1))
-        cluster.all_reduce(ranks, "control", where)
+        cluster.all_reduce(ranks, "control", block.where)
         return 1.0 + ranks
 
-    def _rank_among(self, block: _Block, others: Ids, where: str) -> Tensor:
+    def _rank_among(self, block: _Block, others: Ids) -> Tensor:
         """Rank a block of links, each among negatives of its own; each rank ranks a part of it.
 
         Parameters
         ----------
-        others: [k, n] int64 global ids of each link's negatives.
+        others: [k, n] int64, versions of each link's negatives.
 
         Returns
         -------
@@ -309,18 +243,17 @@ class LinkEvaluator(Evaluator):
         """
         cluster = self._cluster
         parts = parts_of(np.arange(block.true.size), cluster)
-        known = [block.known_versions[part] for part in parts]
-        rows = block.there.ends.fetch(known, where).unsqueeze(1)
-        searched = [np.concatenate((block.true[part, None], others[part]), 1) for part in parts]
-        ends = block.here.ends.fetch([block.versions(ids.reshape(-1)) for ids in searched], where)
-        mine = searched[cluster.rank]
-        scores = block.score(rows, ends.view(*mine.shape, -1))
+        searched = np.concatenate((block.true[:, None], others), axis=1)
+        mine = searched[parts[cluster.rank]]
+        rows = block.there.fetch([block.known[part] for part in parts], block.where)
+        ends = block.here.fetch([searched[part].reshape(-1) for part in parts], block.where)
+        scores = block.score(rows.unsqueeze(1), ends.view(*mine.shape, -1))
         true_scores = scores[:, :1].clone()
         # The link itself does not count, even if it is among its negatives.
         scores[torch.from_numpy(mine == mine[:, :1])] = -torch.inf
-        owners = np.repeat(np.arange(cluster.world), [part.size for part in parts])
         ranks = 1.0 + _count_better(scores, true_scores)
-        return exchange_by_owner(cluster, [ranks] * cluster.world, owners, "control", where)
+        owners = np.repeat(np.arange(cluster.world), [part.size for part in parts])
+        return exchange_by_owner(cluster, [ranks] * cluster.world, owners, "control", block.where)
 
     def _find_known(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
         """Find the known links that share an end with a split's links: those of all splits, and all
@@ -353,6 +286,15 @@ class LinkEvaluator(Evaluator):
         return np.concatenate(([0], np.cumsum(counts))), others[order]
 
 
+def make_evaluator(inference: Inference, objective: Objective) -> Evaluator:
+    """Make the evaluator of what a configuration predicts: nodes, labelled edges or links."""
+    config, schema = inference.scene.request.config, inference.graph.schema
+    predicted = find_target(config, schema).predicted
+    if predicted == "link":
+        return LinkEvaluator(inference, objective, config.task, config.train.seed)
+    return (EdgeEvaluator if predicted == "edge" else Evaluator)(inference, objective)
+
+
 def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
     """Count the scores [k, n] above each true score [k, 1], and half of those that equal it.
 
@@ -364,12 +306,25 @@ def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
     return counts.masked_fill(scores.isnan().any(1) | true_scores.isnan()[:, 0], torch.nan)
 
 
-def _leave_out_known(scores: Tensor, block: _Block, known_links: tuple[Ids, Ids]) -> None:
-    """Lower the scores of candidates that have a known link with the other end, in any split."""
-    bounds, others = known_links
-    first, last = bounds[block.known], bounds[block.known + 1]
-    lengths = last - first
-    rows = np.repeat(np.arange(block.known.size), lengths)
-    indices = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
-    found, places = block.here.find(block.versions(others[indices]))
-    scores[torch.from_numpy(rows[found]), torch.from_numpy(places)] = -torch.inf
+def _divide(links: Ids, size: int) -> list[Ids]:
+    return [links[first : first + size] for first in range(0, links.size, size)]
+
+
+def _pick_links(known: Ids, bounds: Ids, others: Ids) -> Ids:
+    """Pick the known links of some known ends, which repeat: [2, m] int64, numbers of the known
+    ends and global ids of the other ends.
+
+    Parameters
+    ----------
+    bounds, others: the result of :meth:`LinkEvaluator._find_known`.
+    """
+    first, lengths = bounds[known], bounds[known + 1] - bounds[known]
+    numbers = np.repeat(np.arange(known.size), lengths)
+    places = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(numbers.size)
+    return np.stack([numbers, others[places]])
+
+
+def _find(ids: Ids, own: Ids) -> tuple[Tensor, Tensor]:
+    """Find which of some ids are among ascending own ones: their places in both."""
+    found = np.flatnonzero(np.isin(ids, own))
+    return torch.from_numpy(found), torch.from_numpy(np.searchsorted(own, ids[found]))

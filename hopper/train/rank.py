@@ -30,8 +30,7 @@ from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.checkpoint_files import settle_resume
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import EdgeEvaluator, Evaluator
-from hopper.train.evaluate_links import LinkEvaluator
+from hopper.train.evaluate_links import make_evaluator
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
@@ -221,11 +220,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     target = find_target(config, graph.schema)
     scene = Scene(request, cluster, rows, dtype, learnable, target.width)
     inference = make_inference(scene, engine.state.packed.module)
-    evaluator = Evaluator(inference, objective)
-    if target.predicted == "edge":
-        evaluator = EdgeEvaluator(inference, objective)
-    elif target.predicted == "link":
-        evaluator = LinkEvaluator(inference, objective, config.task, config.train.seed)
+    evaluator = make_evaluator(inference, objective)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
 

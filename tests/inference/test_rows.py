@@ -19,7 +19,7 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
-from hopper.inference import FileRows, Inference, Scene, Wanted, make_inference
+from hopper.inference import Inference, RowSpace, Scene, Wanted, make_inference
 from hopper.inference.layer_wise import LayerWise
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
@@ -138,7 +138,7 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
         raise Interrupted
 
     for _ in range(500):
-        space = FileRows(tmp_path / "rows", on_piece=interrupt)
+        space = RowSpace(tmp_path / "rows", on_piece=interrupt)
         try:
             with torch.no_grad():
                 ids_in_files, rows_in_files = inference.rows(model, wanted, space)
@@ -152,28 +152,10 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     assert torch.equal(rows_in_files, expected)
 
 
-def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -> None:
-    schema = GraphSchema(
-        name="one",
-        node_types={"node": NodeType(60, 4, "float32")},
-        relations={Relation("node", "edge", "node"): EdgeType(150)},
-        target="node",
-        labels={"node": Labels("class", 3)},
-        splits={"train": 20, "val": 30},
-    )
-    generator = np.random.default_rng(1)
-    with GraphWriter(tmp_path / "graph", schema) as writer:
-        writer.topology(
-            Relation("node", "edge", "node"),
-            *(generator.integers(0, 60, 150), generator.integers(0, 60, 150)),
-        )
-        writer.features("node")[:] = generator.standard_normal((60, 4))
-        writer.labels("node", generator.integers(0, 3, 60))
-        writer.split("train", np.arange(20))
-        writer.split("val", np.arange(20, 50))
-    parts = partition_graph(
-        GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random"
-    )
+def test_a_model_without_layers_scores_by_whole_neighbourhoods(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
     request, inference = inference_of({"name": "gcn"}, parts)
     model = make_model(request).eval()
     with torch.no_grad():
