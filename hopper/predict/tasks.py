@@ -137,7 +137,7 @@ class NodeTask(PredictionTask):
         """Predict blocks of nodes; see :meth:`PredictionTask.run`."""
         ids = self.order.node_ids(self.inference.graph)
         size = _NODES_A_BLOCK * self._cluster.world
-        if not self.inference.takes_any_number(self.model):
+        if self.inference.shares_work(self.model):
             size = max(1, ids.size)
         blocks = [ids[first : first + size] for first in range(0, max(1, ids.size), size)]
         for number in self._missing_blocks(len(blocks)):

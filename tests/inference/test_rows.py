@@ -23,6 +23,7 @@ from hopper.inference import Inference, RowSpace, Scene, Wanted, make_inference
 from hopper.inference.layer_wise import LayerWise
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.tasks import find_target
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
 
@@ -64,7 +65,9 @@ def inference_of(
     )
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     request, rows = Request(config, graph), PartitionedRows(graph, 0, None)
-    scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 3, chunk_bytes)
+    classes = find_target(config, graph.schema).width
+    learnable = LearnableRows(cluster)
+    scene = Scene(request, cluster, rows, torch.float64, learnable, classes, chunk_bytes)
     return request, make_inference(scene, make_model(request))
 
 
