@@ -86,12 +86,8 @@ class TrainedModel:
         return every > 0 and (epoch + 1) % every == 0 and self._evaluator.has_split("val")
 
     def leave_out(self, reason: str) -> None:
-        """Count an iteration whose update was left out, and end the training if that was asked for.
-
-        Parameters
-        ----------
-        reason: what was not finite; "" if a smaller loss scale may help.
-        """
+        """Count an iteration whose update was left out, and end the training if that was asked for
+        and there is a reason: something was not finite, whatever the loss scale."""
         progress = self.progress
         progress.left_out += 1
         if reason and self._config.on_nonfinite == "stop":
@@ -104,13 +100,8 @@ class TrainedModel:
         self.progress.step += 1
 
     def end_epoch(self, score: float | None, norms: list[float]) -> TrialRecord:
-        """Go on to the next epoch, and return the record of this one.
-
-        Parameters
-        ----------
-        score: the validation score, if the model was scored.
-        norms: the norm of every measured iteration's gradient, if they are computed.
-        """
+        """Go on to the next epoch, and return the record of this one, with its validation score and
+        the norms of gradients, if there are any."""
         progress = self.progress
         losses, left_out = progress.losses, progress.left_out
         mean = finite_mean(losses)
@@ -124,12 +115,7 @@ class TrainedModel:
         return self._evaluator.score(self.state.packed.module, split).by_metric
 
     def validate(self, epoch: int) -> dict[str, float]:
-        """Score the model after an epoch, and save it if it is the best so far.
-
-        Returns
-        -------
-        By metric, the validation scores. The first metric selects the best model.
-        """
+        """Score the model after an epoch, by metric, and save it if it is the best so far."""
         progress = self.progress
         scores = self.scores("val")
         score = scores[self._evaluator.objective.metric]
@@ -149,14 +135,10 @@ class TrainedModel:
         return scores
 
     def test(self) -> Scored:
-        """Go back to the best model, and score it on the test split; nothing if it is not scored.
+        """Go back to the best model, and score it on the test split, if there is an evaluation.
 
         If no epoch had a score, the present model counts as the best, and is saved, unless it
         diverged.
-
-        Returns
-        -------
-        By metric, the test scores; empty if there is no evaluation.
         """
         if self.progress.best_epoch is None:
             self._complete("after the last epoch")
