@@ -14,9 +14,8 @@ from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
 from hopper.plug_ins import import_class
 from hopper.time_limit import finish_within
-from hopper.train.checkpoint_files import CheckpointFiles
+from hopper.train.checkpoint_files import CheckpointFiles, will_resume
 from hopper.train.results import refuse_finished
-from hopper.train.resume import will_resume
 from hopper.train.run_checks import RunCheck, checks_of_graph, checks_without_graph
 
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

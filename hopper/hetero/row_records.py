@@ -7,7 +7,6 @@ writing. The stored copy of a cached record is out of date until the record is w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,35 +25,6 @@ from hopper.hetero.sparse_optimizers import Factors, SparseOptimizer
 _ROWS_AT_ONCE: Final = 1 << 16
 
 Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class PickedRows:
-    """Selected rows of a table, which are copied in pieces because a whole copy may be too large.
-
-    Attributes
-    ----------
-    table: [rows, ...].
-    places: [n] int64, the indices of the selected rows.
-    """
-
-    table: Tensor
-    places: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of a whole copy."""
-        return torch.Size((len(self.places), *self.table.shape[1:]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the table."""
-        return self.table.dtype
-
-    def split(self, size: int) -> Iterator[Tensor]:
-        """Yield copies of ``size`` rows each; the last may have fewer."""
-        for places in self.places.split(size):
-            yield self.table.index_select(0, places)
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,27 @@ Evaluation and ``hopper predict`` use it.
 """
 
 from hopper.inference.build import make_inference
+from hopper.inference.end_rows import (
+    EndRows,
+    blocks_of,
+    exchange_by_owner,
+    parts_of,
+    score_block,
+)
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
-from hopper.inference.pace import Pace
-from hopper.inference.row_space import FileRows, MemoryRows, RowSpace
+from hopper.inference.row_space import KeepAlive, RowSpace
 
 __all__ = [
-    "FileRows",
+    "EndRows",
     "Inference",
-    "MemoryRows",
-    "Pace",
+    "KeepAlive",
     "RowSpace",
     "Scene",
     "Wanted",
+    "blocks_of",
     "check_output",
+    "exchange_by_owner",
     "make_inference",
+    "parts_of",
+    "score_block",
 ]

@@ -46,10 +46,6 @@ class ByRelation(Inference):
         super().__init__(scene, sampler)
         self._shares = shares
 
-    def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """Return True: chunks share no work."""
-        return True
-
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
     ) -> tuple[NDArray[np.int64], Tensor]:

@@ -23,6 +23,7 @@ from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, LearnableRows
+from hopper.inference.end_rows import EndRows
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -88,15 +89,11 @@ class Wanted:
 
 
 def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -> None:
-    """Refuse embeddings if the model has none.
+    """Refuse embeddings (:class:`RequestError`) if the model has none.
 
     Parameters
     ----------
     by_relation: whether the graph is divided by relation.
-
-    Raises
-    ------
-    RequestError: the model has no embeddings; names the kind of model that has.
     """
     if output == "logits" or (isinstance(model, HGNN) and model.has_head):
         return
@@ -151,9 +148,9 @@ class Inference(ABC):
         """Return [n] int64: the versions of the ends of edges at the edges' times."""
         return self._sampler.versions_at(node_type, nodes, times)
 
-    @abstractmethod
-    def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """Return whether computing nodes in parts takes no more work than all at once."""
+    def shares_work(self, model: torch.nn.Module) -> bool:
+        """Return whether nodes that are wanted together take less work than in parts."""
+        return False
 
     @abstractmethod
     def rows(
@@ -176,6 +173,14 @@ class Inference(ABC):
         ClusterError: a rank or server was lost, or a deadline passed.
         StorageError: as :meth:`RowSpace.fill`.
         """
+
+    def ends(
+        self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
+    ) -> EndRows:
+        """Compute the rows of the ends of edges, as :meth:`rows` does."""
+        ids, rows = self.rows(model, wanted, space)
+        where = f"telling who has rows of {wanted.name}"
+        return EndRows.of(self._cluster, wanted.ids, ids, rows, where)
 
     @property
     def _are_versions(self) -> bool:
@@ -203,12 +208,7 @@ class Inference(ABC):
         return max(1, self.scene.chunk_bytes // (width * self._dtype.itemsize))
 
     def _read_learned(self, wanted: Mapping[str, Sequence[Ids]]) -> None:
-        """Read the learnable rows of a pass, if there are any; collective.
-
-        Parameters
-        ----------
-        wanted: by name of a node type, groups of [n] int64 global ids.
-        """
+        """Read the learnable rows of a pass by type, [n] int64 ids each; collective."""
         self._learned = self.scene.learnable.read(wanted, "evaluation")
 
     def _blocks(self, subgraph: Subgraph) -> list[TypedBlocks]:

@@ -20,10 +20,9 @@ from torch import Tensor
 from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
-from hopper.inference.layer_shares import Ids, Share, SharePlanner
+from hopper.inference.layer_shares import Ids, NodeRows, Share, SharePlanner, exchange_rows
 from hopper.inference.neighbourhoods import Neighbourhoods
-from hopper.inference.node_rows import NodeRows, exchange_rows
-from hopper.inference.row_space import MemoryRows, RowSpace
+from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
 from hopper.models.relational import HGNN
@@ -83,9 +82,9 @@ class LayerWise(Inference):
         """shares of all layers by nodes and layers' reads, since trials' models may differ"""
         self._neighbourhoods = Neighbourhoods(scene, sampler)
 
-    def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """Return False for stacks of layers, where nodes that are wanted together share work."""
-        return not isinstance(model, GNN | HGNN)
+    def shares_work(self, model: torch.nn.Module) -> bool:
+        """Return True for stacks of layers."""
+        return isinstance(model, GNN | HGNN)
 
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
@@ -93,7 +92,7 @@ class LayerWise(Inference):
         """Compute this rank's share of rows layer by layer; see :meth:`Inference.rows`."""
         if not isinstance(model, GNN | HGNN):
             return self._neighbourhoods.rows(model, wanted, space)
-        space = MemoryRows() if space is None else space
+        space = RowSpace() if space is None else space
         stack = make_stack(model, self._sampler, self._reads.inputs[self.target].width)
         check_output(model, wanted.output, by_relation=False)
         makes_logits = wanted.output == "logits"
@@ -108,7 +107,7 @@ class LayerWise(Inference):
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})
         rows: dict[str, NodeRows] | None = None
         for index in range(max(0, first - 1), depth):
-            if space.keeps and index >= first:
+            if space.is_permanent and index >= first:
                 self._cluster.arrive(f"layer {index}")
                 # All ranks have finished the previous layer, so nobody reads these any more.
                 space.drop(_tables(stack, index - 1, reads=True))
@@ -121,16 +120,16 @@ class LayerWise(Inference):
         if stack.has_head and makes_logits:
             hidden = output
             pieces = _pieces(ids.size, self._rows_per_chunk(max(1, hidden[:1].numel())))
-            output = space.fill("logits", pieces, lambda piece: self._logits(stack, hidden[piece]))
+            device = self._cluster.device
+            output = space.fill(
+                "logits", pieces, lambda piece: stack.logits(hidden[piece].to(device))
+            )
             space.await_others()
         return ids, output.reshape(ids.size, output.shape[1:].numel())
 
-    def _logits(self, stack: Stack, rows: Tensor) -> Tensor:
-        return stack.logits(rows.to(self._cluster.device))
-
     def _first_missing(self, stack: Stack, depth: int, space: RowSpace) -> int:
         """Return the first layer whose rows any rank lacks; collective if the space keeps rows."""
-        if not space.keeps:
+        if not space.is_permanent:
             return 0
         full = [
             all(map(space.is_full, _tables(stack, index, reads=False))) for index in range(depth)
@@ -153,15 +152,10 @@ class LayerWise(Inference):
         return self._plans[key]
 
     def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, NodeRows]:
-        """Compute the rows of this rank's nodes after a layer, by type; collective.
-
-        Parameters
-        ----------
-        is_stored: whether all ranks have stored all rows of the layer already.
-        """
-        tables = _tables(step.stack, step.index, reads=False)
+        """Compute the rows of this rank's nodes after a layer, by type, unless all ranks have
+        stored them already; collective."""
+        tables, rows = _tables(step.stack, step.index, reads=False), {}
         sources = {} if is_stored else self._sources(step)
-        rows = {}
         for name, table in zip(step.layer.types, tables, strict=True):
             into = [relation for relation in step.layer.aggregations if relation.dst == name]
             ids = step.share.mine[name]
@@ -180,13 +174,7 @@ class LayerWise(Inference):
         sources: Mapping[RowKind, NodeRows],
         piece: slice,
     ) -> Tensor:
-        """Compute the rows after a layer of the nodes ``ids[piece]`` of a type: [n, ...].
-
-        Parameters
-        ----------
-        into: relations into the type.
-        sources: by kind, the rows that the layer reads.
-        """
+        """Compute the rows after a layer of the nodes ``ids[piece]`` of a type: [n, ...]."""
         chunk = ids[piece]
         # Epoch and iteration do not matter, since all neighbours are taken.
         subgraph = self._sampler_of(name, tuple(into)).sample(chunk, 0, 0)
@@ -317,13 +305,7 @@ def _widths(stack: Stack, classes: int) -> list[int]:
 
 
 def _tables(stack: Stack, index: int, *, reads: bool) -> list[str]:
-    """Return names of tables in a row space for a layer; none if ``index`` is negative.
-
-    Parameters
-    ----------
-    reads: whether the tables are for rows that the layer reads, by kind, or for its new rows, by
-        node type.
-    """
+    """Return names of a layer's tables: of rows that it reads, by kind, or of new ones, by type."""
     if index < 0:
         return []
     layer = stack.layers[index]

@@ -29,10 +29,6 @@ class Neighbourhoods(Inference):
     A pass has up to :data:`ROOTS_PER_PASS` nodes, and fewer if it would read too many rows.
     """
 
-    def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """Return True: passes share no work."""
-        return True
-
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
     ) -> tuple[NDArray[np.int64], Tensor]:

@@ -9,36 +9,93 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.cluster import Cluster
 from hopper.errors import StorageError
 from hopper.graph.json_file import read_json
-from hopper.inference.pace import Pace
 from hopper.whole_files import write_text
 
 _ROWS_SUFFIX: Final = ".rows"
 _FACTS_SUFFIX: Final = ".json"
 
 
-class RowSpace(ABC):
-    """Tables of rows by name, each filled piece by piece."""
+class KeepAlive:
+    """Keeps waits within their deadlines while ranks do long work of their own.
 
-    keeps: ClassVar[bool]
-    """whether rows are still there after the process has ended"""
+    A rank's work between two exchanges may take longer than the deadline of a wait. So a working
+    rank sends a message after each piece, and a rank that has finished answers these messages.
 
-    @abstractmethod
+    Parameters
+    ----------
+    operation: name of the work, for errors.
+    """
+
+    def __init__(self, cluster: Cluster, operation: str) -> None:
+        self._cluster = cluster
+        self._operation = operation
+
+    def go_on(self) -> None:
+        """Say that a piece is done. More pieces may follow, and then :meth:`await_others`."""
+        self._meet(working=True)
+
+    def await_others(self) -> None:
+        """Wait until every rank has called this."""
+        while self._meet(working=False):
+            pass
+
+    def _meet(self, *, working: bool) -> bool:
+        """Exchange a message, and return whether any rank is still working."""
+        if self._cluster.world == 1:
+            return False
+        count = torch.tensor([int(working)])
+        self._cluster.all_reduce(count, "control", self._operation)
+        return bool(count)
+
+
+class RowSpace:
+    """Tables of rows by name, each filled piece by piece and used by one process at a time.
+
+    Parameters
+    ----------
+    folder: the folder of memory-mapped files, created if missing; None = in the memory of the
+        model's device, where the caller alone keeps the rows.
+    keep_alive: keeps ranks in touch that fill tables at the same time; None = filling takes less
+        than the deadline of a wait.
+    on_piece: called after each piece as (name of the table, pieces that are stored, all pieces).
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        keep_alive: KeepAlive | None = None,
+        on_piece: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._keep_alive = keep_alive
+        self._on_piece = on_piece
+
+    @property
+    def is_permanent(self) -> bool:
+        """Return whether rows are still there after the process has ended."""
+        return self._folder is not None
+
+    def await_others(self) -> None:
+        """Wait until every rank has filled its tables. Every rank must call this."""
+        if self._keep_alive is not None:
+            self._keep_alive.await_others()
+
     def fill(
         self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
     ) -> Tensor:
-        """Fill a table with the rows that ``make`` returns for each piece, in order.
+        """Fill a table with the rows that ``make`` returns for each piece that it lacks, in order.
 
         Parameters
         ----------
@@ -54,76 +111,11 @@ class RowSpace(ABC):
         ------
         StorageError: the disk has too little space, or cannot be written to.
         """
-
-    def await_others(self) -> None:
-        """Wait until every rank has filled its tables. Every rank must call this.
-
-        Does nothing here: filling tables in memory takes less than the deadline of a wait.
-        """
-        return
-
-    @abstractmethod
-    def is_full(self, name: str) -> bool:
-        """Return whether all pieces of a table are stored, by this process or an earlier one."""
-
-    @abstractmethod
-    def drop(self, names: Iterable[str]) -> None:
-        """Delete tables that nobody will read."""
-
-
-class MemoryRows(RowSpace):
-    """Tables in the memory of the model's device. The caller keeps the rows that it gets."""
-
-    keeps = False
-
-    def fill(
-        self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
-    ) -> Tensor:
-        """Join the rows of all pieces; see :meth:`RowSpace.fill`."""
-        parts = [make(piece) for piece in pieces]
-        if room:
-            parts.append(parts[0].new_empty(room, *parts[0].shape[1:]))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def is_full(self, name: str) -> bool:
-        """Return False: no rows are stored here."""
-        return False
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Do nothing: no rows are stored here."""
-
-
-class FileRows(RowSpace):
-    """Tables in memory-mapped files, used by one process at a time.
-
-    Parameters
-    ----------
-    folder: folder of the files; created if missing.
-    pace: keeps ranks in touch that fill tables at the same time; None = there is only one rank.
-    on_piece: called after each piece as (name of the table, pieces that are stored, all pieces).
-    """
-
-    keeps = True
-
-    def __init__(
-        self,
-        folder: Path,
-        pace: Pace | None = None,
-        on_piece: Callable[[str, int, int], None] | None = None,
-    ) -> None:
-        self._folder = folder
-        self._pace = pace
-        self._on_piece = on_piece
-
-    def await_others(self) -> None:
-        """Wait until every rank has filled its tables."""
-        if self._pace is not None:
-            self._pace.await_others()
-
-    def fill(
-        self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
-    ) -> Tensor:
-        """Compute the pieces that the file lacks; see :meth:`RowSpace.fill`."""
+        if self._folder is None:
+            parts = [make(piece) for piece in pieces]
+            if room:
+                parts.append(parts[0].new_empty(room, *parts[0].shape[1:]))
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
         facts = self._facts(name)
         rows, done = pieces[-1].stop + room, 0
         table: NDArray[Any] | None = None
@@ -142,26 +134,28 @@ class FileRows(RowSpace):
             assert facts is not None
             facts["done"] = number + 1
             write_text(self._file(name, _FACTS_SUFFIX), json.dumps(facts))
-            if self._pace is not None:
-                self._pace.go_on()
+            if self._keep_alive is not None:
+                self._keep_alive.go_on()
             if self._on_piece is not None:
                 self._on_piece(name, number + 1, len(pieces))
         assert table is not None
         return torch.from_numpy(table)
 
     def is_full(self, name: str) -> bool:
-        """Return whether the file has all pieces."""
+        """Return whether all pieces of a table are stored, by this process or an earlier one."""
         facts = self._facts(name)
         return facts is not None and facts["done"] == facts["pieces"]
 
     def drop(self, names: Iterable[str]) -> None:
-        """Delete the files of tables."""
-        for name in names:
+        """Delete tables that nobody will read."""
+        for name in names if self.is_permanent else ():
             # The record of stored rows must not outlive the rows.
             self._file(name, _FACTS_SUFFIX).unlink(missing_ok=True)
             self._file(name, _ROWS_SUFFIX).unlink(missing_ok=True)
 
     def _facts(self, name: str) -> dict[str, Any] | None:
+        if not self.is_permanent:
+            return None
         file = self._file(name, _FACTS_SUFFIX)
         return read_json(file) if file.exists() else None
 
@@ -170,7 +164,7 @@ class FileRows(RowSpace):
         size = facts["rows"] * int(np.prod(facts["shape"], dtype=np.int64))
         nbytes = size * np.dtype(facts["dtype"]).itemsize
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as stream:
                 if nbytes:
                     # Space is reserved now: a full disk would later kill the process by SIGBUS.
@@ -192,4 +186,5 @@ class FileRows(RowSpace):
         return table
 
     def _file(self, name: str, suffix: str) -> Path:
+        assert self._folder is not None
         return self._folder / f"{name}{suffix}"

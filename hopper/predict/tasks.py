@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster import Cluster
-from hopper.inference import FileRows, Inference, Pace, Wanted
+from hopper.inference import (
+    EndRows,
+    Inference,
+    KeepAlive,
+    RowSpace,
+    Wanted,
+    blocks_of,
+    parts_of,
+    score_block,
+)
 from hopper.predict.description import finish_description
 from hopper.predict.order import Order, read_order
 from hopper.predict.parts import LABEL_NAME, Columns, Part, part_file, write_part
@@ -27,7 +36,6 @@ from hopper.predict.trained import TrainedRun
 from hopper.tasks import EdgeDecoder, LinkTable, edge_decoder_of
 from hopper.tasks.target_edges import TargetEdges
 from hopper.train.console import RunConsole
-from hopper.train.owned_rows import OwnedRows, blocks_of, judge, part_of
 
 _NODES_A_BLOCK: Final = 1 << 14
 """nodes of each rank in a block, if nodes can be computed in blocks"""
@@ -129,7 +137,7 @@ class NodeTask(PredictionTask):
         """Predict blocks of nodes; see :meth:`PredictionTask.run`."""
         ids = self.order.node_ids(self.inference.graph)
         size = _NODES_A_BLOCK * self._cluster.world
-        if not self.inference.takes_any_number(self.model):
+        if self.inference.shares_work(self.model):
             size = max(1, ids.size)
         blocks = [ids[first : first + size] for first in range(0, max(1, ids.size), size)]
         for number in self._missing_blocks(len(blocks)):
@@ -139,8 +147,8 @@ class NodeTask(PredictionTask):
         return ids.size
 
     def _predict(self, number: int, block: NDArray[np.int64]) -> None:
-        pace = Pace(self._cluster, f"computing block {number}")
-        space = FileRows(self._space / str(number), pace, self._print_progress)
+        keep_alive = KeepAlive(self._cluster, f"computing block {number}")
+        space = RowSpace(self._space / str(number), keep_alive, self._print_progress)
         output, node_type = self.order.output(self.trained.target.predicted), self.order.node_type
         wanted = Wanted(f"block {number}", block, output, node_type)
         ids, rows = self.inference.rows(self.model, wanted, space)
@@ -150,7 +158,7 @@ class NodeTask(PredictionTask):
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
             for piece, places in part.pieces():
                 yield piece, self._finish(_pick_rows(rows, places))
-                pace.go_on()
+                keep_alive.go_on()
 
         columns: Columns = {}
         names = graph.names(node_type)
@@ -161,7 +169,7 @@ class NodeTask(PredictionTask):
             *(self._file(number), part, self.order.what, pieces(), sample),
             self._with_label_names(columns),
         )
-        pace.await_others()
+        keep_alive.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._space / str(number), ignore_errors=True)
 
@@ -169,8 +177,8 @@ class NodeTask(PredictionTask):
 class EdgeTask(PredictionTask):
     """Predictions of edges.
 
-    The rows of all ends are computed once, by the ranks that own them. Then, block by block, they
-    are sent to all ranks, and each predicts its part of the block.
+    The rows of all ends are computed once, by the ranks that own them. Then, block by block, each
+    rank receives the rows that it needs, and predicts its part of the block.
     """
 
     def run(self) -> int:
@@ -179,10 +187,10 @@ class EdgeTask(PredictionTask):
         missing = self._missing_blocks(len(blocks))
         if not missing:
             return count
-        owned = self._compute_ends()
+        ends = self._compute_ends()
         decoder = copy.deepcopy(edge_decoder_of(self.model)).cpu()
         for number in missing:
-            self._predict(number, blocks[number], owned, decoder)
+            self._predict(number, blocks[number], ends, decoder)
             size_text = f"{blocks[number].size:,} edges"
             self._console.say(f"block {number + 1} of {len(blocks)}: {size_text}")
         return count
@@ -201,29 +209,28 @@ class EdgeTask(PredictionTask):
         """Return blocks of indices in the table; one empty block if there are no edges."""
         return blocks_of(self._table, _EDGES_A_BLOCK) or [np.empty(0, np.int64)]
 
-    def _compute_ends(self) -> dict[str, OwnedRows]:
-        """Compute, by node type, this rank's rows of the ends of all edges."""
-        owned, pace = {}, Pace(self._cluster, "computing rows of edges' ends")
+    def _compute_ends(self) -> dict[str, EndRows]:
+        """Compute, by node type, the rows of the ends of all edges."""
+        rows, keep_alive = {}, KeepAlive(self._cluster, "computing rows of edges' ends")
         for node_type in self.inference.graph.schema.root_types:
-            space = FileRows(self._space / node_type, pace, self._print_progress)
+            space = RowSpace(self._space / node_type, keep_alive, self._print_progress)
             ids = np.unique(self._versions.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
-            versions, rows = self.inference.rows(self.model, wanted, space)
-            owned[node_type] = OwnedRows(versions, rows.cpu())
-        return owned
+            rows[node_type] = self.inference.ends(self.model, wanted, space)
+        return rows
 
     def _predict(
         self,
         number: int,
         block: NDArray[np.int64],
-        owned: Mapping[str, OwnedRows],
+        ends: Mapping[str, EndRows],
         decoder: EdgeDecoder,
     ) -> None:
         table, cluster = self._table, self._cluster
         relation = table.targets[int(table.relations[block[0]]) if block.size else 0]
         operation = f"handing round rows of block {number}"
-        rows = judge(decoder, self._versions, block, owned, cluster, operation)
-        rank_ids = block[part_of(cluster, block.size)]
+        rows = score_block(decoder, self._versions, block, ends, cluster, operation)
+        rank_ids = parts_of(block, cluster)[cluster.rank]
         part, graph = Part.of(table.ids[rank_ids]), self.inference.graph
         src = graph.original_ids(relation.src)[table.src[rank_ids]]
         dst = graph.original_ids(relation.dst)[table.dst[rank_ids]]

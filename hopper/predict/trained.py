@@ -17,13 +17,13 @@ from hopper.errors import RequestError
 from hopper.hetero.learnable import LearnableRows
 from hopper.partition import PartitionedGraph
 from hopper.tasks import Target, find_target
-from hopper.train.begin import restore_rows
 from hopper.train.run_result import (
     RunResult,
     check_encodings,
     read_label_names,
     read_run_schema,
 )
+from hopper.train.warm_start import restore_rows
 
 _FREE_SECTIONS: Final = {"data", "cluster"}
 _FREE_KEYS: Final = {"device", "threads", "run_dir"}

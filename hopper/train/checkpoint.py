@@ -1,278 +1,336 @@
 """Checkpoints: all state that a run needs to continue bit for bit.
 
 Draws, shuffling and dropout are functions of counters. The state is therefore only the parameters,
-the optimiser, the progress of the run and the scores so far. A checkpoint is one file of tensors.
+the optimiser, the progress of the run, the scores so far, and learnable rows. Rank 0 writes the
+models, and each rank the learnable rows that it owns, with their original ids. So any other ranks
+can find theirs among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from cache_server.sampling_spec import VERSION
-from hopper.cluster import Cluster
-from hopper.config import Config, make_config
-from hopper.engines import TrainState, find_engine
+from hopper.engines import Engine
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
-from hopper.graph.columns import (
-    columns_from_json,
-    columns_to_json,
-    find_class_difference,
-    find_column_difference,
-)
-from hopper.graph.schema_json import schema_fingerprint
-from hopper.hetero.row_records import PickedRows
+from hopper.hetero.learnable import TableShare
 from hopper.migrate.flat_model import FlatModel
-from hopper.ops import backend
-from hopper.partition import PartitionedGraph
-from hopper.partition.checksums import read_division
-from hopper.train.tensor_file import fill_tensors, read_facts, save_tensors
+from hopper.ops import is_finite
+from hopper.train.checkpoint_copy import CheckpointCopy
+from hopper.train.checkpoint_files import CheckpointFiles, warn
+from hopper.train.run_identity import RANKS, find_differences, find_moves
+from hopper.train.tensor_file import (
+    fill_tensors,
+    open_tensors,
+    read_facts,
+    read_pieces,
+    save_tensors,
+)
+from hopper.train.trained_model import Progress, TrainedModel
 
-BEST_MODEL_FILE = "best.safetensors"
-RANKS: Final = "the number of ranks"
-"""A key of ``run_identity``."""
-_COLUMNS: Final = "columns of features"
-_CLASSES: Final = "names of classes"
-
-
-@dataclass
-class Progress:
-    """The progress of a run: the next iteration, and the losses and scores so far."""
-
-    epoch: int = 0
-    iteration: int = 0
-    step: int = 0
-    """Iterations of the whole run so far."""
-    losses: list[float] = field(default_factory=list)
-    """Losses of the epoch so far."""
-    best_score: float | None = None
-    best_epoch: int | None = None
-    best_scores: dict[str, float] = field(default_factory=dict)
-    """Scores of the best epoch, by metric."""
-    epochs_without_gain: int = 0
-    left_out: int = 0
-    """Iterations of the epoch so far whose update was left out."""
-    diverged: str = ""
-    """Why the model is trained no further: what was not finite, and where."""
+FORMAT: Final = 2
+"""The version of files of checkpoints."""
+_MOST_COPIED: Final = 1 << 28
+"""The most bytes of learnable rows that are copied, so that writing overlaps with training."""
 
 
-def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
-    """Write a module's parameters and buffers, with facts about it as JSON."""
-    save_tensors(path, _state(module), facts)
+def save_checkpoint(
+    path: Path, identity: Mapping[str, Any], tensors: Mapping[str, Tensor], progress: Any = None
+) -> None:
+    """Write a file of a checkpoint; an older one is replaced once it is complete."""
+    save_tensors(path, tensors, {"format": FORMAT, "identity": identity, "progress": progress})
 
 
-def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
-    """Copy saved parameters into a module in place, and return the facts saved with them.
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read the identity and the progress of a file of a checkpoint, whose checksum is compared.
 
     Raises
     ------
-    RequestError: the file is missing, broken or of another model.
+    RequestError: the file is missing or altered, or another version of Hopper wrote it.
     """
     facts = read_facts(path)
-    fill_tensors(_state(module), path)
+    # Files of models are in format 1 what they are now. Those of rows had only rows that changed.
+    found = facts.get("format", 1 if "chain" in (facts["progress"] or ()) else FORMAT)
+    if found != FORMAT:
+        raise RequestError(
+            f"{path}: a checkpoint of format {found}, which another version of Hopper wrote; "
+            f"expected format {FORMAT}: go on with that version, or begin anew"
+        )
     return facts
 
 
 def training_state(packed: FlatModel, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return all tensors that a model's training depends on, by name. Filling them restores
     training."""
-    state = {f"model.{name}": value.detach() for name, value in _state(packed.module).items()}
+    state = {f"model.{name}": value for name, value in packed.module.state_dict().items()}
     state |= {f"optimizer.{name}": value for name, value in optimizer.state().items()}
     return state | packed.scale.state()
 
 
-def training_states(models: Sequence[TrainState]) -> dict[str, Tensor]:
-    """Return :func:`training_state` of all models, by the model's name where there are several."""
-    return {
-        f"{model.name}.{name}" if model.name else name: tensor
-        for model in models
-        for name, tensor in training_state(model.packed, model.optimizer).items()
-    }
+class RunCheckpoints:
+    """Saves and restores a run. Every rank must call every method.
 
-
-def save_training(
-    path: Path, identity: dict[str, Any], state: Mapping[str, Tensor | PickedRows], progress: Any
-) -> None:
-    """Write a checkpoint of any number of models. It replaces an older file only once complete.
+    With several models, the tensors' names begin with the model's name, and the progress is a list.
+    A checkpoint is copied in memory, and written while training goes on.
 
     Parameters
     ----------
-    progress: the progress of the models, as JSON.
+    models: the engine's models, whose progress is saved and restored.
+    identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
+
+    Attributes
+    ----------
+    good: the newest checkpoint whose numbers are all finite; None if there is none.
     """
-    save_tensors(path, state, {"identity": identity, "progress": progress})
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Sequence[TrainedModel],
+        run_dir: Path,
+        identity: dict[str, Any],
+    ) -> None:
+        self._engine = engine
+        self._models = models
+        self._identity = identity
+        self._files = CheckpointFiles(run_dir)
+        self.good: Path | None = None
+        self._cluster, self._learnable = engine.state.cluster, engine.state.learnable
+        train = engine.state.config.train
+        self._keep = train.keep_checkpoints
+        self._copy = CheckpointCopy(train.checkpoint_copy)
+        self._thread = ThreadPoolExecutor(1, "hopper-checkpoint")
+        self._writing: Future[None] | None = None
+
+    def load(self) -> None:
+        """Restore all models and their progress from the newest checkpoint that is whole.
+
+        Checkpoints that are not whole for every rank cause a warning. An exact run can continue on
+        other ranks or servers, or under another engine: it stays the same except for rounding.
+
+        Raises
+        ------
+        RequestError: there is no such checkpoint, or its run has another configuration (names the
+            key).
+        """
+        step = self._find_whole()
+        file = self._files.model(step)
+        facts = read_checkpoint(file)
+        moves = find_moves(file, facts["identity"], self._identity)
+        fill_tensors(self._tensors(), file)
+        self.good = file
+        saved = facts["progress"]
+        saved_progress = [saved] if isinstance(saved, dict) else saved
+        for model, progress in zip(self._models, saved_progress, strict=True):
+            model.progress = Progress(**progress)
+        shards = self._shards(facts["identity"])
+        for table in self._learnable:
+            files = [self._files.learnable(rank, step) for rank in shards]
+            restore_table(table, self._has_best, files)
+        self._forget_rows(lambda newer: newer > step)
+        if self._cluster.rank == 0:
+            if moves:
+                warn(f"going on elsewhere, the same but for rounding: {'; '.join(moves)}")
+            self._files.forget_models_after(step)
+        self._engine.state.log.event("resumed", step=step)
+
+    def save(self) -> None:
+        """Copy the models as they are after the last iteration, and begin to write the copy.
+
+        Raises
+        ------
+        OSError: the previous checkpoint could not be written.
+        """
+        with self._engine.state.log.stage("sync", operation="taking a checkpoint"):
+            self.finish()
+            step = max(model.progress.step for model in self._models)
+            self._engine.complete(f"after iteration {step}", moments=True)
+            write_rows, write_models = self._take_rows(step), self._take_models(step)
+
+            def write() -> None:
+                write_rows()
+                write_models()
+
+            self._writing = self._thread.submit(write)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written; raises the same errors as :meth:`save`."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def forget(self) -> None:
+        """Remove the checkpoints of an unfinished run, which this run replaces."""
+        self._forget_rows(lambda _: True)
+        if self._cluster.rank == 0:
+            self._files.forget_models()
+
+    def _take_models(self, step: int) -> Callable[[], None]:
+        """Copy the models; return a function that writes the copy and removes the oldest file."""
+        file, state = self._files.model(step), self._tensors()
+        if all(map(is_finite, state.values())):
+            self.good = file
+        if self._cluster.rank:
+            return lambda: None
+        by_model = [asdict(model.progress) for model in self._models]
+        progress = by_model if self._models[0].state.name else by_model[0]
+        tensors = _copy_to_host(state)
+
+        def write() -> None:
+            save_checkpoint(file, self._identity, tensors, progress)
+            self._copy.put(file)
+            self._copy.remove(self._files.forget_models(self._keep))
+
+        return write
+
+    def _take_rows(self, step: int) -> Callable[[], None]:
+        """Copy this rank's learnable rows; return a function that writes the copy.
+
+        If a copy would be too large, the rows are written at once and the function does nothing.
+        """
+        if not self._learnable:
+            return lambda: None
+        # Older files may be removed only after every rank has written the newest checkpoint.
+        self._cluster.arrive("writing learnable rows")
+        steps = sorted({step for _, step in self._list_rows()}, reverse=True)
+        self._forget_rows(lambda older: older in steps[self._keep :])
+        rows: dict[str, Tensor] = {}
+        for table in self._learnable:
+            rows |= rows_to_save(table, self._has_best)
+        file = self._files.learnable(self._cluster.rank, step)
+
+        def write() -> None:
+            save_checkpoint(file, self._identity, rows)
+            self._copy.put(file)
+
+        if sum(tensor.nbytes for tensor in rows.values()) > _MOST_COPIED:
+            write()
+            return lambda: None
+        rows = _copy_to_host(rows)
+        return write
+
+    def _forget_rows(self, is_old: Callable[[int], bool]) -> None:
+        """Remove this rank's files of learnable rows of old steps, and their copies."""
+        for file, step in self._list_rows():
+            if is_old(step):
+                file.unlink()
+                self._copy.remove([file.name])
+
+    def _list_rows(self) -> list[tuple[Path, int]]:
+        """List this rank's files of learnable rows and their steps. Files of former ranks are
+        divided among all ranks."""
+        rank, world = self._cluster.rank, self._cluster.world
+        return [
+            (file, step)
+            for file, owner, step in self._files.all_learnable()
+            if owner % world == rank
+        ]
+
+    def _find_whole(self) -> int:
+        """Return the step of the newest checkpoint that is whole for every rank.
+
+        Raises
+        ------
+        RequestError: there is none; gives a reason.
+        """
+        cluster, reasons = self._cluster, list[str]()
+        steps = self._files.steps
+        # Rank 0 wrote the files, and other machines may see them later. So its list decides.
+        counts = cluster.all_gather(torch.tensor([len(steps)]), "control", "counting checkpoints")
+        most = int(counts.max())
+        if not most:
+            raise RequestError(f"{self._files.folder}: no checkpoint to resume from")
+        mine = torch.tensor((steps + [-1] * most)[:most])
+        by_rank = cluster.all_gather(mine, "control", "naming checkpoints")
+        for step in by_rank[0].tolist():
+            reason = self._why_not(step) if step >= 0 else ""
+            failed = torch.tensor([int(bool(reason))])
+            if not cluster.all_gather(failed, "control", "looking at a checkpoint").any():
+                if step >= 0:
+                    return int(step)
+                continue
+            if reason:
+                reasons.append(reason)
+                warn(f"rank {cluster.rank}: a checkpoint is passed over: {reason}")
+        if reasons:
+            raise RequestError(f"{self._files.folder}: no whole checkpoint: {reasons[-1]}")
+        raise RequestError(f"{self._files.folder}: no checkpoint that every rank finds")
+
+    def _why_not(self, step: int) -> str:
+        """Return why this rank cannot continue from a step; "" if it can.
+
+        All ranks together check the files of all ranks that wrote the checkpoint.
+        """
+        try:
+            shards = self._shards(read_checkpoint(self._files.model(step))["identity"])
+            if len(shards) > 1:
+                shards = shards[self._cluster.rank :: self._cluster.world]
+            for shard in shards if self._learnable else ():
+                read_checkpoint(self._files.learnable(shard, step))
+        except RequestError as error:
+            return str(error)
+        return ""
+
+    def _shards(self, saved: Mapping[str, Any]) -> list[int]:
+        """Return the ranks whose files may have rows that this rank owns: itself, or all those that
+        wrote the checkpoint of a run that moves."""
+        moves = find_differences(saved, self._identity)
+        return list(range(saved[RANKS])) if moves else [self._cluster.rank]
+
+    @property
+    def _has_best(self) -> bool:
+        return self._models[0].progress.best_epoch is not None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{model.name}.{name}" if model.name else name: tensor
+            for model in self._engine.models
+            for name, tensor in training_state(model.packed, model.optimizer).items()
+        }
 
 
-def load_training(
-    path: Path, identity: dict[str, Any], state: Mapping[str, Tensor], *, partly: bool = False
-) -> Any:
-    """Fill tensors in place from a checkpoint of :func:`save_training`; return its progress.
+def rows_to_save(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
+    """Return a table's state of all rows, with their original ids; nothing if it is frozen.
 
     Parameters
     ----------
-    partly: whether the file may lack some tensors.
+    with_kept: whether to return the rows of the best model too.
+    """
+    state = table.state(with_kept)
+    return state | ({_ids_of(table): table.originals} if state else {})
+
+
+def restore_table(table: TableShare, with_kept: bool, files: Sequence[Path]) -> None:
+    """Fill a table's rows, those that this rank owns, from files of :func:`rows_to_save`.
 
     Raises
     ------
-    RequestError: as :func:`read_progress` does, or the file has other tensors.
+    RequestError: a file is missing or altered.
     """
-    progress = read_progress(path, identity)
-    fill_tensors(state, path, partly=partly)
-    return progress
+    state = table.state(with_kept)
+    for file in files if state else ():
+        for name, target in state.items():
+            if name.startswith("optimizer."):
+                # All ranks have the same tensor.
+                with open_tensors(file) as tensors:
+                    target.copy_(tensors.get_tensor(name))
+                continue
+            for ids, rows in read_pieces(file, [_ids_of(table), name]):
+                places, is_own = table.find(ids.numpy())
+                target.index_copy_(0, places.to(target.device), rows[is_own].to(target.device))
+    table.finish_restore()
 
 
-def read_progress(path: Path, identity: dict[str, Any]) -> Any:
-    """Read the progress from a checkpoint of :func:`save_training`.
-
-    Raises
-    ------
-    RequestError: the file is not a whole checkpoint, or this run cannot continue its run.
-    """
-    facts = read_facts(path)
-    find_moves(path, facts["identity"], identity)
-    return facts["progress"]
+def _ids_of(table: TableShare) -> str:
+    return f"ids.{table.name}"
 
 
-def find_differences(saved: dict[str, Any], identity: dict[str, Any]) -> dict[str, str]:
-    """Describe each difference between a run's identity and a checkpoint's, by key.
-
-    A configuration key that the checkpoint lacks is newer than it, and counts with its default.
-    Encodings that it lacks are not compared.
-
-    Parameters
-    ----------
-    saved: identity of the checkpoint.
-    identity: identity of the run.
-    """
-    saved = _defaults() | {key: identity.get(key) for key in (_COLUMNS, _CLASSES)} | saved
-    return {
-        key: f"{key} was {saved.get(key)!r}, now it is {value!r}"
-        for key, value in identity.items()
-        if saved.get(key) != value
-    }
-
-
-def find_moves(path: Path, saved: dict[str, Any], identity: dict[str, Any]) -> list[str]:
-    """Find the allowed differences between a run and the checkpoint that it continues.
-
-    An exact run may move to other servers, ranks, threads or another engine: it stays the same
-    except for rounding.
-
-    Parameters
-    ----------
-    path: file of the checkpoint, for errors.
-    saved: identity of the checkpoint.
-    identity: identity of the run.
-
-    Returns
-    -------
-    A text for each difference.
-
-    Raises
-    ------
-    RequestError: a difference is not allowed; names the key.
-    """
-    encoding = _find_encoding_difference(saved, identity)
-    if encoding:
-        raise RequestError(
-            f"{path}: cannot resume: {encoding}; import the new data with --encode-like, given the "
-            "graph of the run"
-        )
-    moved = find_differences(saved, identity)
-    fixed = [key for key in moved if key not in _MOVABLE]
-    if not fixed and moved and not (_is_movable(saved) and _is_movable(identity)):
-        fixed = list(moved)
-    if fixed:
-        raise RequestError(f"{path}: cannot resume: {moved[fixed[0]]}")
-    return list(moved.values())
-
-
-def _find_encoding_difference(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
-    """Describe how features or classes were encoded otherwise; "" if they were not."""
-    columns = [
-        {table: columns_from_json(of, table) for table, of in one.get(_COLUMNS, {}).items()}
-        for one in (saved, identity)
-    ]
-    difference = find_column_difference(*columns)
-    return difference or find_class_difference(saved.get(_CLASSES, {}), identity.get(_CLASSES, {}))
-
-
-_MOVABLE: Final = frozenset(
-    {
-        *("train.engine", "train.batch_size", "train.micro_batch", "hop.migrate", "hop.pregather"),
-        *("hop.merge", "hop.merge_selection", "raf.reduce", "the division of the graph"),
-        *(RANKS, "ranks a server", "nodes of a server", "CPU threads a rank"),
-        *("device", "messages through host memory", "kernels", "torch"),
-    }
-)
-"""Keys that change only the rounding of an exact run, as long as its global batch is the same."""
-
-
-def _is_movable(identity: Mapping[str, Any]) -> bool:
-    """Return whether a run trains one model, the same under every exact engine and on any
-    servers."""
-    return bool(
-        identity.get("whether the engine is exact")
-        and identity.get("hop.replicas") == "synchronous"
-        and identity.get("learnable.tables") != "per_server_table"
-    )
-
-
-def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
-    """Return all facts that decide the bits of a run, compared when a run continues a
-    checkpoint."""
-    not_compared = (
-        *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
-        *("keep_checkpoints", "checkpoint_copy"),
-        *("init_from", "loggers", "loggers_options", "score_training", "gradient_norms"),
-        "on_nonfinite",
-    )
-    # The actual device and number of threads are compared, not the configured ones.
-    free = {("train", key) for key in (*not_compared, "device", "threads")}
-    free |= {("learnable", "folder"), ("learnable", "storage"), ("sampler", "device")}
-    values = config.model_dump()
-    identity = {
-        f"{section}.{key}": value
-        for section in Config.model_fields
-        if section not in ("data", "cache", "cluster", "pipeline")
-        for key, value in values[section].items()
-        if (section, key) not in free
-    }
-    return identity | {
-        "data.features": values["data"]["features"],
-        "data.features_options": values["data"]["features_options"],
-        "the version of draws": VERSION,
-        "the graph": schema_fingerprint(graph.schema),
-        _COLUMNS: {name: columns_to_json(of) for name, of in graph.schema.columns.items()},
-        _CLASSES: graph.class_names(),
-        "the division of the graph": read_division(graph.path),
-        "the roots of an iteration": "all"
-        if config.sampler.kind == "full"
-        else config.train.batch_size * cluster.world,
-        "whether the engine is exact": find_engine(config).kind.is_exact(config),
-        RANKS: cluster.world,
-        "ranks a server": cluster.ranks_per_server,
-        "nodes of a server": graph.placement(cluster.ranks_per_server).dealing,
-        "CPU threads a rank": torch.get_num_threads(),
-        "device": cluster.device.type,
-        "messages through host memory": cluster.through_host,
-        "kernels": backend(cluster.device),
-        "torch": torch.__version__,
-    }
-
-
-def _defaults() -> dict[str, Any]:
-    """Return the default of every key, by "section.key"."""
-    values = make_config({"data": {"partitioned": "any"}}).model_dump()
-    return {
-        f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()
-    }
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return dict(module.state_dict())
+def _copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}

@@ -61,7 +61,3 @@ class CheckpointCopy:
                 continue
             except Exception as error:  # A plug-in file system may raise anything.
                 warn(f"train.checkpoint_copy: {self._address}: {name} was not removed: {error}")
-
-
-NO_COPY = CheckpointCopy("")
-"""Copies nothing."""

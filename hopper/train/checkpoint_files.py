@@ -1,18 +1,22 @@
-"""The files of a run's checkpoints, in the folder ``checkpoints/`` of the run's folder."""
+"""The files of a run's checkpoints, and whether a run goes on from one of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from cache_server.events import events
+from hopper.cluster import Cluster
+from hopper.config import Config, change_config
 from hopper.errors import RequestError
 from hopper.train.tensor_file import check_file
 
 FOLDER: Final = "checkpoints"
-_MODEL: Final = re.compile(r"step-(\d+)\.safetensors")
+_NAME: Final = re.compile(r"(?:learnable-rank-(\d+)-)?step-(\d+)\.safetensors")
 
 
 class CheckpointFiles:
@@ -26,14 +30,21 @@ class CheckpointFiles:
         return self.folder / f"step-{step}.safetensors"
 
     def learnable(self, rank: int, step: int) -> Path:
-        """Return the file of a rank's learnable rows, or of those that changed."""
+        """Return the file of the learnable rows that a rank owns."""
         return self.folder / f"learnable-rank-{rank}-step-{step}.safetensors"
+
+    def all_learnable(self) -> Iterator[tuple[Path, int, int]]:
+        """Yield every file of learnable rows, with its rank and step."""
+        for file in self.folder.glob("learnable-rank-*.safetensors"):
+            match = _NAME.fullmatch(file.name)
+            if match:
+                yield file, int(match[1]), int(match[2])
 
     @property
     def steps(self) -> list[int]:
         """The steps of all files of models, newest first."""
-        matches = (_MODEL.fullmatch(file.name) for file in self.folder.glob("step-*.safetensors"))
-        return sorted((int(match[1]) for match in matches if match), reverse=True)
+        matches = (_NAME.fullmatch(file.name) for file in self.folder.glob("step-*.safetensors"))
+        return sorted((int(match[2]) for match in matches if match), reverse=True)
 
     @property
     def newest(self) -> Path | None:
@@ -77,3 +88,27 @@ class CheckpointFiles:
 def warn(line: str) -> None:
     """Print a warning."""
     events.warn("warning", line)
+
+
+def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
+    """Return whether a run continues from a checkpoint.
+
+    With ``train.resume = "auto"`` it does if its folder has a checkpoint that passes its checksum.
+
+    Parameters
+    ----------
+    say: prints a line if there are checkpoints but none passes.
+    """
+    train = config.train
+    if train.resume == "auto":
+        return bool(train.run_dir) and CheckpointFiles(train.run_dir).have_whole_model(say)
+    return train.resume
+
+
+def settle_resume(config: Config, cluster: Cluster) -> Config:
+    """Replace "auto" by what rank 0, the writer of checkpoints, finds; every rank must call it."""
+    if config.train.resume != "auto":
+        return config
+    mine = torch.tensor([int(will_resume(config, warn if cluster.rank == 0 else lambda _: None))])
+    by_rank = cluster.all_gather(mine, "control", "agreeing on where to go on")
+    return change_config(config, train={"resume": bool(by_rank[0])})

@@ -1,17 +1,17 @@
 """Scores of links: each link is ranked among links in which other nodes replace one of its ends.
 
 The owners of nodes compute their rows over whole neighbourhoods and keep them. Block by block,
-every rank receives the rows of the links' ends and compares its own candidates with them. Only
-counts are then added up, so a rank holds no more than its share of rows and a block of scores.
+every rank receives the rows of the links' known ends and compares its own candidates with them.
+Only counts are then added up, so a rank holds no more than its share of rows and a block of scores.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
@@ -20,22 +20,20 @@ from torch import Tensor
 
 from cache_server.draw import NEGATIVES, absorb_each, key_of
 from hopper.config import Task
-from hopper.inference import Inference, Wanted
+from hopper.inference import EndRows, Inference, Wanted, exchange_by_owner, parts_of
 from hopper.models import Objective
 from hopper.tasks import (
     Decoder,
-    FixedNegatives,
     LinkTable,
     Side,
     decoder_of,
+    find_target,
     open_fixed,
     sides_of,
     type_at,
 )
 from hopper.tasks.target_edges import TargetEdges
-from hopper.train.evaluate import Evaluator, Scored, evaluating
-from hopper.train.known_links import KnownLinks
-from hopper.train.owned_rows import OwnedRows, part_of, places_among
+from hopper.train.evaluate import EdgeEvaluator, Evaluator
 
 _BLOCK_BYTES: Final = 64 << 20
 """Bytes of the scores of a block of links on one rank."""
@@ -44,54 +42,32 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Candidates(OwnedRows):
-    """This rank's rows of a type, some of which are candidates to replace an end of a link.
+class _Block:
+    """Links of one relation, one end of which is searched.
 
     Attributes
     ----------
-    candidates: [m] int64, ascending: the row numbers of candidates.
+    number: the number of the relation.
+    side: the end that other nodes replace.
+    known, true: [k] int64, versions of the other end, and of the end that is searched.
+    there, here: rows of nodes of their types.
+    where: says what is done, for errors.
     """
 
-    candidates: Ids
+    decoder: Decoder
+    number: int
+    side: Side
+    known: Ids
+    true: Ids
+    there: EndRows
+    here: EndRows
+    where: str
 
-    @cached_property
-    def candidate_rows(self) -> Tensor:
-        """[m, width]: the rows of the candidates."""
-        return self.rows.index_select(0, torch.from_numpy(self.candidates))
-
-    def find(self, ids: Ids) -> Ids:
-        """Return [k] int64: the numbers of nodes among the candidates; -1 for all other nodes."""
-        return places_among(self._candidate_ids, ids)
-
-    @cached_property
-    def _candidate_ids(self) -> Ids:
-        return self.ids[self.candidates]
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """Links that are ranked among the same rows.
-
-    Attributes
-    ----------
-    links: all links of the split.
-    places: [n] int64, ascending: the numbers of the links of this moment.
-    time: their time; None if rows are the same at all times.
-    """
-
-    links: LinkTable
-    places: Ids
-    inference: Inference
-    time: int | None
-
-    def versions(self, node_type: str, nodes: Ids) -> Ids:
-        """Return [n] int64: the versions of nodes at this moment."""
-        times = None if self.time is None else np.full(nodes.size, self.time)
-        return self.inference.versions_at(node_type, nodes, times)
-
-    def name(self, split: str) -> str:
-        """Return a name for this moment's part of a split."""
-        return split if self.time is None else f"{split} at {self.time}"
+    def score(self, known_rows: Tensor, rows: Tensor) -> Tensor:
+        """Score known ends, [k, 1, width], with others, [k, c, width]: [k, c]."""
+        pair = (known_rows, rows) if self.side == "tail" else (rows, known_rows)
+        scores: Tensor = self.decoder(pair[0], torch.full((len(rows),), self.number), pair[1])
+        return scores
 
 
 class LinkEvaluator(Evaluator):
@@ -105,35 +81,28 @@ class LinkEvaluator(Evaluator):
     """
 
     baseline_text = "what a random order reaches"
+    divides_roots: ClassVar[bool] = False
 
     def __init__(self, inference: Inference, objective: Objective, task: Task, seed: int) -> None:
         super().__init__(inference, objective)
-        self._graph, self._task, self._seed = inference.graph, task, seed
+        self._task, self._seed = task, seed
         self._table = cache(lambda split: LinkTable.of(self._graph, self._graph.links(split)))
         self._fixed = cache(lambda split: open_fixed(self._graph, task, split))
-        edges = TargetEdges(self._graph, self._scene.cluster, inference.placement)
-        self._known = KnownLinks(self._graph.schema, edges, self._table)
+        self._edges = TargetEdges(self._graph, self._cluster, inference.placement)
+        self._known_links = cache(self._find_known)
 
-    @torch.no_grad()
-    def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
-        """Return the metrics of the ranks of a split's links; every rank must call it."""
-        links, types = self._table(split), sorted(self._graph.schema.root_types)
-        # A copy, so that the model's own parameters stay on their device.
-        decoder, ranks_by_moment = copy.deepcopy(decoder_of(model)).cpu(), list[Tensor]()
-        with evaluating(model):
-            for moment in self._moments(links):
-                owned = {
-                    node_type: self._compute_rows(model, node_type, moment, split)
-                    for node_type in types
-                }
-                ranks_by_moment.append(self._rank_links(decoder, moment, owned, split))
-        ranks = torch.cat(ranks_by_moment)
-        sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
-        return self._combine(sums, (ranks, torch.ones_like(ranks)))
-
-    def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
-        """Compute the scores without any by class, since a link is of no class."""
-        return Scored(self.scores(model, split), {})
+    def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """Return the rank of each link of a split, once for each end that is searched, and ones as
+        labels: [n, 1], float64, the same on every rank; collective."""
+        links, ranks = self._table(split), [torch.empty(0).double()]
+        if links.times is None or not self._inference.is_in_time:
+            ranks += self._rank_moment(model, split, np.arange(links.ids.size), None)
+        else:
+            # Links of one time are ranked among the same rows.
+            for time in np.unique(links.times).tolist():
+                ranks += self._rank_moment(model, split, np.flatnonzero(links.times == time), time)
+        joined = torch.cat(ranks).unsqueeze(1)
+        return joined, torch.ones_like(joined)
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
@@ -157,14 +126,6 @@ class LinkEvaluator(Evaluator):
         count = self._graph.schema.node_types[node_type].count
         return min(count, self._task.candidates or count)
 
-    def _moments(self, links: LinkTable) -> Iterator[_Moment]:
-        """Divide links into those that are ranked among the same rows: all, or one time each."""
-        if links.times is None or not self._inference.is_in_time:
-            yield _Moment(links, np.arange(links.ids.size), self._inference, None)
-            return
-        for time in np.unique(links.times).tolist():
-            yield _Moment(links, np.flatnonzero(links.times == time), self._inference, time)
-
     def _candidates(self, node_type: str) -> Ids:
         """Return [m] int64 global ids, ascending: the nodes of a type that links are ranked
         among."""
@@ -176,68 +137,63 @@ class LinkEvaluator(Evaluator):
         keys = absorb_each(np.uint64(key_of(NEGATIVES, self._seed)), originals)
         return np.sort(globals_[np.lexsort((originals, keys))[:count]])
 
-    def _compute_rows(
-        self, model: torch.nn.Module, node_type: str, moment: _Moment, split: str
-    ) -> _Candidates:
-        """Compute this rank's rows of candidates and of links' ends of a type; every rank must call
-        it."""
-        fixed = self._fixed(split)
-        candidates = self._candidates(node_type) if fixed is None else fixed.nodes(node_type)
-        candidates = moment.versions(node_type, candidates)
-        ends = moment.versions(node_type, moment.links.ends(node_type, moment.places))
-        wanted = Wanted(moment.name(split), np.unique(np.concatenate([candidates, ends])))
-        ids, rows = self._inference.rows(model, replace(wanted, node_type=node_type))
-        return _Candidates(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
-
-    def _rank_links(
-        self, decoder: Decoder, moment: _Moment, owned: Mapping[str, _Candidates], split: str
-    ) -> Tensor:
-        """Rank all links of a moment, once for each end that candidates replace.
+    def _rank_moment(
+        self, model: torch.nn.Module, split: str, places: Ids, time: int | None
+    ) -> Iterator[Tensor]:
+        """Yield the ranks [k], float64, of blocks of links, once for each end that is searched.
 
         Parameters
         ----------
-        decoder: a decoder in host memory.
-
-        Returns
-        -------
-        [n, 1] float64, the same on every rank.
+        places: [n] int64, ascending: the numbers of the links in the split.
+        time: their time; None if rows are the same at all times.
         """
-        ranks, links = [torch.empty(0, dtype=torch.float64)], moment.links
+        links, fixed = self._table(split), self._fixed(split)
+        rows, candidates = dict[str, EndRows](), dict[str, Ids]()
+        # A copy, so that the model's own parameters stay on their device.
+        decoder = copy.deepcopy(decoder_of(model)).cpu()
+
+        def versions(node_type: str, nodes: Ids) -> Ids:
+            times = None if time is None else np.full(nodes.size, time)
+            return self._inference.versions_at(node_type, nodes, times)
+
+        for name in sorted(self._graph.schema.root_types):
+            nodes = self._candidates(name) if fixed is None else fixed.nodes(name)
+            candidates[name] = np.unique(versions(name, nodes))
+            ends_of_links = versions(name, links.ends(name, places))
+            nodes = np.unique(np.concatenate([candidates[name], ends_of_links]))
+            moment = split if time is None else f"{split} at {time}"
+            rows[name] = self._inference.ends(model, Wanted(moment, nodes, node_type=name))
         for number, relation in enumerate(links.targets):
-            of_relation = moment.places[links.relations[moment.places] == number]
+            of_relation = places[links.relations[places] == number]
             for side in sides_of(self._task):
-                fixed, where = self._fixed(split), f"ranking links of {split}"
-                for block in self._blocks(of_relation, type_at(relation, side), fixed):
-                    arguments = (decoder, moment, block, number, side, owned)
-                    if fixed is None:
-                        known = self._known.of(split, number, side) if self._task.filtered else None
-                        ranks.append(self._rank_block(*arguments, known, where))
-                    else:
-                        others = fixed.of(block, number, side)
-                        ranks.append(self._rank_among(*arguments, others, where))
-        return torch.cat(ranks).unsqueeze(1)
+                searched = type_at(relation, side)
+                other = type_at(relation, "head" if side == "tail" else "tail")
+                # The size must be the same on every rank, so it assumes all candidates on each, or
+                # that all negatives are different nodes.
+                row_bytes = 8 * max(1, self._number_of_candidates(searched))
+                if fixed is not None:
+                    row_bytes = 8 * fixed.count * self._inference.scene.classes
+                else:
+                    among = rows[searched].pick(candidates[searched])
+                for chosen in _divide(of_relation, max(1, _BLOCK_BYTES // row_bytes)):
+                    ends = links.src[chosen], links.dst[chosen]
+                    known, true = ends if side == "tail" else ends[::-1]
+                    block = _Block(
+                        *(decoder, number, side, versions(other, known), versions(searched, true)),
+                        *(rows[other], rows[searched], f"ranking links of {split}"),
+                    )
+                    if fixed is not None:
+                        others = fixed.of(chosen, number, side)
+                        others = versions(searched, others.reshape(-1)).reshape(others.shape)
+                        yield self._rank_among(block, others)
+                        continue
+                    left_out = np.empty((2, 0), np.int64)
+                    if self._task.filtered:
+                        left_out = _pick_links(known, *self._known_links(split, number, side))
+                        left_out[1] = versions(searched, left_out[1])
+                    yield self._rank_among_all(block, among, left_out)
 
-    def _blocks(self, links: Ids, node_type: str, fixed: FixedNegatives | None) -> Iterator[Ids]:
-        # The size must be the same on every rank, so it assumes all candidates on each.
-        row_bytes = 8 * max(1, self._number_of_candidates(node_type))
-        if fixed is not None:
-            # At worst all negatives are different nodes, and their rows are spread.
-            row_bytes = 8 * fixed.count * self._scene.classes
-        size = max(1, _BLOCK_BYTES // row_bytes)
-        for first in range(0, links.size, size):
-            yield links[first : first + size]
-
-    def _rank_block(
-        self,
-        decoder: Decoder,
-        moment: _Moment,
-        block: Ids,
-        number: int,
-        side: Side,
-        owned: Mapping[str, _Candidates],
-        known_links: tuple[Ids, Ids] | None,
-        where: str,
-    ) -> Tensor:
+    def _rank_among_all(self, block: _Block, among: EndRows, left_out: Ids) -> Tensor:
         """Rank a block of links among all candidates, each rank comparing its own.
 
         A link's rank is one, plus the number of candidates with a higher score, plus half the
@@ -245,84 +201,98 @@ class LinkEvaluator(Evaluator):
 
         Parameters
         ----------
-        known_links: links to leave out, from :meth:`KnownLinks.of`; None = all candidates count.
-
-        Returns
-        -------
-        [k] float64.
+        among: the rows of all candidates.
+        left_out: [2, m] int64, numbers of links and versions of nodes that do not count for them.
         """
-        cluster, links = self._scene.cluster, moment.links
-        relation, of = links.targets[number], torch.full((block.size,), number)
-        src, dst = links.src[block], links.dst[block]
-        known, true = (src, dst) if side == "tail" else (dst, src)
-        own_type, other = type_at(relation, side), type_at(relation, _other(side))
-        here, there = owned[own_type], owned[other]
-        rows = there.spread(cluster, moment.versions(other, known), where)
-        true = moment.versions(own_type, true)
-        ends = here.spread(cluster, true, where)
-        scores = decoder.against_all(rows, of, here.candidate_rows, side)
-        pair = (rows, ends) if side == "tail" else (ends, rows)
-        true_scores = decoder(pair[0].unsqueeze(1), of, pair[1].unsqueeze(1))
-        places = torch.from_numpy(here.find(true))
-        mine = (places >= 0).nonzero()[:, 0]
-        # Products of other shapes may round differently. Where the true end is a candidate, its
-        # score is therefore taken from the same product as the others', so that equal rows tie.
-        known_scores = torch.zeros(2, block.size, dtype=scores.dtype)
-        known_scores[0, mine], known_scores[1, mine] = scores[mine, places[mine]], 1.0
-        cluster.all_reduce(known_scores, "control", where)
-        true_scores = torch.where(known_scores[1] > 0, known_scores[0], true_scores[:, 0])
-        scores[mine, places[mine]] = -torch.inf
-        if known_links is not None:
-            own_versions = partial(moment.versions, own_type)
-            _leave_out_known(scores, known, known_links, here, own_versions)
+        cluster = self._cluster
+        rows = block.there.fetch_everywhere(block.known, block.where)
+        relations = torch.full((len(rows),), block.number)
+        scores = block.decoder.against_all(rows, relations, among.rows, block.side)
+        true_scores, is_candidate = scores.new_empty(len(rows)), np.isin(block.true, among.nodes)
+        if not is_candidate.all():
+            # All links are scored at once, since products of other shapes may round differently.
+            ends, is_other = rows.new_zeros(rows.shape), torch.from_numpy(~is_candidate)
+            ends[is_other] = block.here.fetch_everywhere(block.true[~is_candidate], block.where)
+            true_scores = block.score(rows.unsqueeze(1), ends.unsqueeze(1))[:, 0]
+        # For the same reason the score of a true end that is a candidate is taken from the product
+        # of all candidates, so that equal rows tie.
+        mine, places = _find(block.true, among.own)
+        true_scores[torch.from_numpy(is_candidate)] = exchange_by_owner(
+            cluster,
+            [scores[mine, places]] * cluster.world,
+            among.owners_of(block.true[is_candidate]),
+            *("control", block.where),
+        )
+        scores[mine, places] = -torch.inf
+        found, places = _find(left_out[1], among.own)
+        scores[torch.from_numpy(left_out[0])[found], places] = -torch.inf
         ranks = _count_better(scores, true_scores.unsqueeze(1))
-        cluster.all_reduce(ranks, "control", where)
+        cluster.all_reduce(ranks, "control", block.where)
         return 1.0 + ranks
 
-    def _rank_among(
-        self,
-        decoder: Decoder,
-        moment: _Moment,
-        block: Ids,
-        number: int,
-        side: Side,
-        owned: Mapping[str, _Candidates],
-        others: Ids,
-        where: str,
-    ) -> Tensor:
+    def _rank_among(self, block: _Block, others: Ids) -> Tensor:
         """Rank a block of links, each among negatives of its own; each rank ranks a part of it.
 
         Parameters
         ----------
-        others: [k, n] int64 global ids of each link's negatives.
+        others: [k, n] int64, versions of each link's negatives.
 
         Returns
         -------
-        [k] float64 ranks, defined as in :meth:`_rank_block`.
+        [k] float64 ranks, defined as in :meth:`_rank_among_all`.
         """
-        cluster, links = self._scene.cluster, moment.links
-        relation = links.targets[number]
-        src, dst = links.src[block], links.dst[block]
-        known, true = (src, dst) if side == "tail" else (dst, src)
-        own_type, other = type_at(relation, side), type_at(relation, _other(side))
-        rows = owned[other].spread(cluster, moment.versions(other, known), where)
-        nodes, places = np.unique(
-            np.concatenate((true[:, None], others), axis=1), return_inverse=True
-        )
-        table = owned[own_type].spread(cluster, moment.versions(own_type, nodes), where)
-        block_part = part_of(cluster, block.size)
-        chosen_places = torch.from_numpy(places.reshape(block.size, -1)[block_part])
-        ends = table.index_select(0, chosen_places.reshape(-1)).view(*chosen_places.shape, -1)
-        fixed = rows[block_part].unsqueeze(1)
-        pair = (fixed, ends) if side == "tail" else (ends, fixed)
-        scores = decoder(pair[0], torch.full((len(chosen_places),), number), pair[1])
+        cluster = self._cluster
+        parts = parts_of(np.arange(block.true.size), cluster)
+        searched = np.concatenate((block.true[:, None], others), axis=1)
+        mine = searched[parts[cluster.rank]]
+        rows = block.there.fetch([block.known[part] for part in parts], block.where)
+        ends = block.here.fetch([searched[part].reshape(-1) for part in parts], block.where)
+        scores = block.score(rows.unsqueeze(1), ends.view(*mine.shape, -1))
         true_scores = scores[:, :1].clone()
         # The link itself does not count, even if it is among its negatives.
-        scores[chosen_places == chosen_places[:, :1]] = -torch.inf
-        ranks = torch.zeros(block.size, dtype=torch.float64)
-        ranks[block_part] = 1.0 + _count_better(scores, true_scores)
-        cluster.all_reduce(ranks, "control", where)
-        return ranks
+        scores[torch.from_numpy(mine == mine[:, :1])] = -torch.inf
+        ranks = 1.0 + _count_better(scores, true_scores)
+        owners = np.repeat(np.arange(cluster.world), [part.size for part in parts])
+        return exchange_by_owner(cluster, [ranks] * cluster.world, owners, "control", block.where)
+
+    def _find_known(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
+        """Find the known links that share an end with a split's links: those of all splits, and all
+        message edges; collective.
+
+        Parameters
+        ----------
+        number: the number of the target relation.
+        side: the end that candidates replace; the other end is the known one.
+
+        Returns
+        -------
+        bounds: [nodes + 1] int64, where the links of each known end begin.
+        others: [links] int64, the global ids of the other ends, of those that this rank owns.
+        """
+        schema = self._graph.schema
+        relation = schema.target_relations[number]
+        known_type = relation.src if side == "tail" else relation.dst
+        is_asked = np.zeros(schema.node_types[known_type].count, np.bool_)
+        asked = self._table(split).of_relation(number)
+        is_asked[asked.src if side == "tail" else asked.dst] = True
+        _, src, dst = self._edges.find_known(relation, side, is_asked)
+        tables = [self._table(name).of_relation(number) for name in schema.splits]
+        src = np.concatenate([src, *(table.src for table in tables)])
+        dst = np.concatenate([dst, *(table.dst for table in tables)])
+        known, others = (src, dst) if side == "tail" else (dst, src)
+        known, others = known[is_asked[known]], others[is_asked[known]]
+        order = np.argsort(known, kind="stable")
+        counts = np.bincount(known, minlength=is_asked.size)
+        return np.concatenate(([0], np.cumsum(counts))), others[order]
+
+
+def make_evaluator(inference: Inference, objective: Objective) -> Evaluator:
+    """Make the evaluator of what a configuration predicts: nodes, labelled edges or links."""
+    config, schema = inference.scene.request.config, inference.graph.schema
+    predicted = find_target(config, schema).predicted
+    if predicted == "link":
+        return LinkEvaluator(inference, objective, config.task, config.train.seed)
+    return (EdgeEvaluator if predicted == "edge" else Evaluator)(inference, objective)
 
 
 def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
@@ -336,24 +306,25 @@ def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
     return counts.masked_fill(scores.isnan().any(1) | true_scores.isnan()[:, 0], torch.nan)
 
 
-def _leave_out_known(
-    scores: Tensor,
-    known: Ids,
-    known_links: tuple[Ids, Ids],
-    here: _Candidates,
-    versions: Callable[[Ids], Ids],
-) -> None:
-    """Lower the scores of candidates that have a known link with the other end, in any split."""
-    bounds, others = known_links
-    first, last = bounds[known], bounds[known + 1]
-    lengths = last - first
-    rows = np.repeat(np.arange(known.size), lengths)
-    indices = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
-    places = here.find(versions(others[indices]))
-    is_candidate = places >= 0
-    rows, places = rows[is_candidate], places[is_candidate]
-    scores[torch.from_numpy(rows), torch.from_numpy(places)] = -torch.inf
+def _divide(links: Ids, size: int) -> list[Ids]:
+    return [links[first : first + size] for first in range(0, links.size, size)]
 
 
-def _other(side: Side) -> Side:
-    return "head" if side == "tail" else "tail"
+def _pick_links(known: Ids, bounds: Ids, others: Ids) -> Ids:
+    """Pick the known links of some known ends, which repeat: [2, m] int64, numbers of the known
+    ends and global ids of the other ends.
+
+    Parameters
+    ----------
+    bounds, others: the result of :meth:`LinkEvaluator._find_known`.
+    """
+    first, lengths = bounds[known], bounds[known + 1] - bounds[known]
+    numbers = np.repeat(np.arange(known.size), lengths)
+    places = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(numbers.size)
+    return np.stack([numbers, others[places]])
+
+
+def _find(ids: Ids, own: Ids) -> tuple[Tensor, Tensor]:
+    """Find which of some ids are among ascending own ones: their places in both."""
+    found = np.flatnonzero(np.isin(ids, own))
+    return torch.from_numpy(found), torch.from_numpy(np.searchsorted(own, ids[found]))

@@ -25,6 +25,7 @@ from hopper.features import open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
+from hopper.train.checkpoint_files import will_resume
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
@@ -36,7 +37,6 @@ from hopper.train.rank_processes import (
 )
 from hopper.train.restarts import check_restarts, run_again_where_lost
 from hopper.train.results import refuse_finished
-from hopper.train.resume import will_resume
 from hopper.train.run_checks import checks_of_graph, checks_without_graph
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder

@@ -18,15 +18,15 @@ from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.pipeline import Pipeline, moments_left
 from hopper.train.callbacks import Running
+from hopper.train.checkpoint import RunCheckpoints
 from hopper.train.evaluate import Evaluator
-from hopper.train.learnable_checkpoints import save_learned_rows
 from hopper.train.meter import EpochMeter, peak_rss_mib
 from hopper.train.observers import Event, GradientRecorder, Observers
 from hopper.train.results import EpochRecord, finite_mean, read_summary
-from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_lock import identify
 from hopper.train.trained_model import TrainedModel
+from hopper.train.warm_start import save_learned_rows
 from hopper.whole_files import remove_unfinished
 
 Models = dict[int, TrainedModel]

@@ -25,19 +25,16 @@ from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
 from hopper.run_log import RunLog
 from hopper.tasks import find_target
-from hopper.train.begin import begin_with
-from hopper.train.checkpoint import run_identity
 from hopper.train.checkpoint_copy import CheckpointCopy
+from hopper.train.checkpoint_files import settle_resume
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import Evaluator
-from hopper.train.evaluate_edges import EdgeEvaluator
-from hopper.train.evaluate_links import LinkEvaluator
+from hopper.train.evaluate_links import make_evaluator
 from hopper.train.labels import check_labels
 from hopper.train.loop import Trainer
 from hopper.train.observers import Observers, find_observers, make_observers
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.results import spans_file
-from hopper.train.resume import settle_resume
+from hopper.train.run_identity import run_identity
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RunMetrics, serve_metrics
 from hopper.train.run_result import describe_run
@@ -45,6 +42,7 @@ from hopper.train.security import check_security, security_of
 from hopper.train.tuning import PipelinedTrial, is_tuned, settle
 from hopper.train.verify import RowCheck, agree_on_division, verify_as_rank
 from hopper.train.warm_cache import CacheMaker
+from hopper.train.warm_start import warm_start
 
 
 def run_rank(config: Config) -> None:
@@ -207,7 +205,7 @@ def make_trainer(
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
-        begin_with(request, (model.packed.module for model in engine.models), learnable)
+        warm_start(request, (model.packed.module for model in engine.models), learnable)
     CacheMaker(engine, observers.say).warm()
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.
@@ -216,11 +214,7 @@ def make_trainer(
     target = find_target(config, graph.schema)
     scene = Scene(request, cluster, rows, dtype, learnable, target.width)
     inference = make_inference(scene, engine.state.packed.module)
-    evaluator = Evaluator(inference, objective)
-    if target.predicted == "edge":
-        evaluator = EdgeEvaluator(inference, objective)
-    elif target.predicted == "link":
-        evaluator = LinkEvaluator(inference, objective, config.task, config.train.seed)
+    evaluator = make_evaluator(inference, objective)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity, observers)
 
 

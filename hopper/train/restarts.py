@@ -8,10 +8,9 @@ from pathlib import Path
 from cache_server.events import events
 from hopper.config import Config, change_config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
-from hopper.train.checkpoint_files import CheckpointFiles
+from hopper.train.checkpoint_files import CheckpointFiles, will_resume
 from hopper.train.rank_output import FOLDER
 from hopper.train.rank_processes import set_environment
-from hopper.train.resume import will_resume
 from hopper.train.run_metrics import RESTARTS
 
 

@@ -12,7 +12,6 @@ from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.features import PartitionedRows
-from hopper.train.begin import begin_with
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.labels import check_labels
 from hopper.train.meter import interface_bytes
@@ -21,6 +20,7 @@ from hopper.train.run_metrics import check_metrics
 from hopper.train.security import check_security
 from hopper.train.tuning import check_replay
 from hopper.train.verify import verify_data
+from hopper.train.warm_start import warm_start
 
 
 @dataclass(frozen=True)
@@ -75,5 +75,5 @@ def _check_interface(config: Config) -> None:
 def _check_models(request: Request) -> None:
     for config in all_configs(request.config, request.ranks):
         model_request = request.under(config)
-        begin_with(model_request, [make_model(model_request)], ())
+        warm_start(model_request, [make_model(model_request)], ())
         check_training_parts(config, request.schema, make_schedule(model_request).iterations)

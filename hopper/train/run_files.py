@@ -31,10 +31,6 @@ class RunFiles:
 
     If several models are trained, each of them also has a folder, with its losses, its scores and a
     configuration that trains it alone (docs/howto/sweeps.md).
-
-    Parameters
-    ----------
-    models: the engine's models.
     """
 
     def __init__(
@@ -60,12 +56,7 @@ class RunFiles:
         return _left_out(self._epochs.get(self._run_dir, []))
 
     def start(self) -> None:
-        """Make the folders of a new run.
-
-        Raises
-        ------
-        RequestError: the run's folder holds a finished run.
-        """
+        """Make the folders of a new run, unless its folder holds a finished one (RequestError)."""
         if self._is_written:
             refuse_finished(self._run_dir)
             for trial in self._trials.values():
@@ -83,12 +74,7 @@ class RunFiles:
                 self._epochs[trial.folder] = records
 
     def add_epoch(self, record: EpochRecord, trials: Mapping[int, TrialRecord]) -> None:
-        """Write an epoch's line, and a line in the folder of each trial that was trained.
-
-        Parameters
-        ----------
-        trials: by number of the model, its record.
-        """
+        """Write an epoch's line, and the records of trials, by number, in their folders."""
         if self._is_written:
             self._add(self._run_dir, record)
             for number, trial in self._trials.items():

@@ -24,7 +24,6 @@ from hopper.graph.schema import GraphSchema
 from hopper.graph.schema_json import read_schema, schema_to_json
 from hopper.hetero.learnable import IDS
 from hopper.partition import PartitionedGraph
-from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import (
     EPOCHS_FILE,
@@ -36,7 +35,7 @@ from hopper.train.results import (
     split_scores,
 )
 from hopper.train.run_files import CONFIG_FILE
-from hopper.train.tensor_file import read_tensors
+from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, read_tensors
 from hopper.whole_files import read_non_finite, write_text
 
 _LABEL_NAMES: Final = "label_names.json"

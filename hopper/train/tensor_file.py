@@ -13,18 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from hopper.errors import RequestError
-from hopper.hetero.row_records import PickedRows
 from hopper.whole_files import read_non_finite, replacing, to_json
 
-PLACES: Final = ".places"
+BEST_MODEL_FILE: Final = "best.safetensors"
 _VALUES_AT_ONCE: Final = 1 << 22
 _BYTES_AT_ONCE: Final = 1 << 22
 _NO_CHECKSUM: Final = "0" * 32
@@ -48,40 +47,20 @@ _FORMAT_NAMES: Final = {
 
 def save_tensors(
     path: Path,
-    tensors: Mapping[str, Tensor | PickedRows],
+    tensors: Mapping[str, Tensor],
     facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write tensors, with facts about them as JSON.
-
-    An older file is replaced only once the new one is complete.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished, unfinished.open("wb") as file:
-        write_tensors(file, tensors, facts)
-
-
-def write_tensors(
-    file: BinaryIO,
-    tensors: Mapping[str, Tensor | PickedRows],
-    facts: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Write tensors, with facts about them as JSON, to an empty file.
-
-    Picked rows become two tensors: the rows, and their row numbers under the same name followed by
-    :data:`PLACES`.
+    """Write tensors, with facts about them as JSON; an older file is replaced once they are whole.
 
     The safetensors library copies all tensors before it writes any. This function copies a piece at
     a time, so that tables may be larger than memory.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"facts": to_json(facts), "checksum": _NO_CHECKSUM}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
-    written = dict(tensors)
     for name, value in tensors.items():
-        if isinstance(value, PickedRows):
-            written[f"{name}{PLACES}"] = value.places
-    for name, value in written.items():
-        start, end = end, end + value.shape.numel() * value.dtype.itemsize
+        start, end = end, end + value.nbytes
         header[name] = {
             "dtype": _FORMAT_NAMES[value.dtype],
             "shape": list(value.shape),
@@ -91,18 +70,19 @@ def write_tensors(
     words += b" " * (-len(words) % 8)
     start_of_file = struct.pack("<Q", len(words)) + words
     digest = xxhash.xxh3_128(start_of_file)
-    file.write(start_of_file)
-    for value in written.values():
-        rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
-        for chunk in rows.split(_rows_at_once(rows.shape)):
-            # A tensor of one number may have any stride, and such a tensor has no byte view.
-            piece = torch.empty(chunk.shape, dtype=chunk.dtype).copy_(chunk.detach())
-            data = piece.view(-1).view(torch.uint8).numpy().data
-            digest.update(data)
-            file.write(data)
-    # The facts precede the checksum. Their quotes are escaped, so the first match is the field.
-    file.seek(start_of_file.index(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD))
-    file.write(digest.hexdigest().encode())
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        file.write(start_of_file)
+        for value in tensors.values():
+            rows = value if value.dim() else value.reshape(1)
+            for chunk in rows.split(_rows_at_once(rows.shape)):
+                # A tensor of one number may have any stride, and such a tensor has no byte view.
+                piece = torch.empty(chunk.shape, dtype=chunk.dtype).copy_(chunk.detach())
+                data = piece.view(-1).view(torch.uint8).numpy().data
+                digest.update(data)
+                file.write(data)
+        # The facts precede the checksum. Their quotes are escaped, so the first match is the field.
+        file.seek(start_of_file.index(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD))
+        file.write(digest.hexdigest().encode())
 
 
 def check_file(path: Path) -> None:
@@ -136,49 +116,31 @@ def check_file(path: Path) -> None:
     _checked[path] = mark
 
 
-def fill_tensors(state: Mapping[str, Tensor], path: Path, *, partly: bool = False) -> None:
+def fill_tensors(state: Mapping[str, Tensor], path: Path) -> None:
     """Fill tensors in place from a file, a piece at a time.
-
-    Parameters
-    ----------
-    partly: whether the file may lack some tensors.
 
     Raises
     ------
     RequestError: the file is missing, altered or of another model.
     """
-    with _open(path) as file, torch.no_grad():
-        all_names = set(file.keys())
-        names = {name for name in all_names if not name.endswith(PLACES)}
-        if names - state.keys() or (state.keys() - names and not partly):
+    with open_tensors(path) as file, torch.no_grad():
+        names = set(file.keys())
+        if names != state.keys():
             raise RequestError(
                 f"{path}: of another model: has {sorted(names)}, expected {sorted(state)}"
             )
-        for name in sorted(names):
-            target, stored = state[name], file.get_slice(name)
-            shape, places = list(target.shape), None
-            if f"{name}{PLACES}" in all_names:
-                places = file.get_tensor(f"{name}{PLACES}").to(target.device)
-                shape[0] = len(places)
-            if shape != stored.get_shape():
+        for name, target in state.items():
+            stored = file.get_slice(name)
+            if list(target.shape) != stored.get_shape():
                 raise RequestError(
-                    f"{path}: {name}: expected shape {tuple(shape)}, "
+                    f"{path}: {name}: expected shape {tuple(target.shape)}, "
                     f"found {tuple(stored.get_shape())}"
                 )
             if target.dim() == 0:
                 target.copy_(file.get_tensor(name))
                 continue
-            rows = _rows_at_once(torch.Size(shape))
-            for start in range(0, shape[0], rows):
-                chunk = slice(start, start + rows)
-                if places is None:
-                    target[chunk] = stored[chunk]
-                else:
-                    target.index_copy_(0, places[chunk], stored[chunk].to(target.device))
-
-
-def _rows_at_once(shape: torch.Size) -> int:
-    return max(1, _VALUES_AT_ONCE * shape[0] // max(1, shape.numel()))
+            for piece in _pieces(target.shape):
+                target[piece] = stored[piece]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -188,31 +150,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     ------
     RequestError: the file is missing or altered.
     """
-    with _open(path) as file:
+    with open_tensors(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def tensor_names(path: Path) -> set[str]:
-    """Return the names of a file's tensors.
-
-    Raises
-    ------
-    RequestError: the file is missing or altered.
-    """
-    with _open(path) as file:
-        return set(file.keys())
-
-
-def read_tensor(path: Path, name: str) -> Tensor:
-    """Return one tensor of a file, in host memory.
-
-    Raises
-    ------
-    RequestError: the file is missing or altered, or lacks the tensor.
-    """
-    with _open(path) as file:
-        tensor: Tensor = file.get_tensor(name)
-        return tensor
 
 
 def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
@@ -222,12 +161,11 @@ def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
     ------
     RequestError: the file is missing or altered, or lacks one of the tensors.
     """
-    with _open(path) as file:
+    with open_tensors(path) as file:
         stored = [file.get_slice(name) for name in names]
-        shapes = [torch.Size(tensor.get_shape()) for tensor in stored]
-        step = min(_rows_at_once(shape) for shape in shapes)
-        for start in range(0, shapes[0][0], step):
-            yield [tensor[start : start + step] for tensor in stored]
+        widest = max((torch.Size(tensor.get_shape()) for tensor in stored), key=torch.Size.numel)
+        for piece in _pieces(widest):
+            yield [tensor[piece] for tensor in stored]
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -237,7 +175,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     ------
     RequestError: the file is missing or altered.
     """
-    with _open(path) as file:
+    with open_tensors(path) as file:
         facts = dict(json.loads((file.metadata() or {})["facts"]))
     if "progress" in facts:
         # Only here are such words numbers: a category of a column may be called "nan" too.
@@ -245,12 +183,31 @@ def read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
+def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
+    """Write a module's parameters and buffers, with facts about it as JSON."""
+    save_tensors(path, module.state_dict(), facts)
+
+
+def load_model(path: Path, module: nn.Module) -> None:
+    """Copy saved parameters into a module in place; raises as :func:`fill_tensors` does."""
+    fill_tensors(module.state_dict(), path)
+
+
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """Open a file of tensors that passes its checksum; turn the library's errors into our own."""
+def open_tensors(path: Path) -> Iterator[Any]:
+    """Open a file that passes its checksum by safetensors, whose errors become our own."""
     check_file(path)
     try:
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise RequestError(f"{path}: not a file that Hopper wrote: {error}") from error
+
+
+def _rows_at_once(shape: torch.Size) -> int:
+    return max(1, _VALUES_AT_ONCE * shape[0] // max(1, shape.numel()))
+
+
+def _pieces(shape: torch.Size) -> list[slice]:
+    rows = _rows_at_once(shape)
+    return [slice(start, start + rows) for start in range(0, shape[0], rows)]

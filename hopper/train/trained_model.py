@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper.engines import TrainState
 from hopper.migrate.migration import broadcast
 from hopper.ops import is_finite
-from hopper.train.checkpoint import BEST_MODEL_FILE, Progress, load_model, save_model
 from hopper.train.evaluate import Evaluator, Scored
 from hopper.train.results import TrialRecord, finite_mean
+from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, save_model
+
+
+@dataclass
+class Progress:
+    """The progress of a model: its next iteration, and its losses and scores so far."""
+
+    epoch: int = 0
+    iteration: int = 0
+    step: int = 0
+    """Iterations of the whole run so far."""
+    losses: list[float] = field(default_factory=list)
+    """Losses of the epoch so far."""
+    best_score: float | None = None
+    best_epoch: int | None = None
+    best_scores: dict[str, float] = field(default_factory=dict)
+    """Scores of the best epoch, by metric."""
+    epochs_without_gain: int = 0
+    left_out: int = 0
+    """Iterations of the epoch so far whose update was left out."""
+    diverged: str = ""
+    """Why the model is trained no further: what was not finite, and where."""
 
 
 class TrainedModel:
@@ -64,12 +86,8 @@ class TrainedModel:
         return every > 0 and (epoch + 1) % every == 0 and self._evaluator.has_split("val")
 
     def leave_out(self, reason: str) -> None:
-        """Count an iteration whose update was left out, and end the training if that was asked for.
-
-        Parameters
-        ----------
-        reason: what was not finite; "" if a smaller loss scale may help.
-        """
+        """Count an iteration whose update was left out, and end the training if that was asked for
+        and there is a reason: something was not finite, whatever the loss scale."""
         progress = self.progress
         progress.left_out += 1
         if reason and self._config.on_nonfinite == "stop":
@@ -82,13 +100,8 @@ class TrainedModel:
         self.progress.step += 1
 
     def end_epoch(self, score: float | None, norms: list[float]) -> TrialRecord:
-        """Go on to the next epoch, and return the record of this one.
-
-        Parameters
-        ----------
-        score: the validation score, if the model was scored.
-        norms: the norm of every measured iteration's gradient, if they are computed.
-        """
+        """Go on to the next epoch, and return the record of this one, with its validation score and
+        the norms of gradients, if there are any."""
         progress = self.progress
         losses, left_out = progress.losses, progress.left_out
         mean = finite_mean(losses)
@@ -99,15 +112,10 @@ class TrainedModel:
 
     def scores(self, split: str) -> dict[str, float]:
         """Score the present parameters on a split, by metric; every rank must call it."""
-        return self._evaluator.scores(self.state.packed.module, split)
+        return self._evaluator.score(self.state.packed.module, split).by_metric
 
     def validate(self, epoch: int) -> dict[str, float]:
-        """Score the model after an epoch, and save it if it is the best so far.
-
-        Returns
-        -------
-        By metric, the validation scores. The first metric selects the best model.
-        """
+        """Score the model after an epoch, by metric, and save it if it is the best so far."""
         progress = self.progress
         scores = self.scores("val")
         score = scores[self._evaluator.objective.metric]
@@ -127,14 +135,10 @@ class TrainedModel:
         return scores
 
     def test(self) -> Scored:
-        """Go back to the best model, and score it on the test split; nothing if it is not scored.
+        """Go back to the best model, and score it on the test split, if there is an evaluation.
 
         If no epoch had a score, the present model counts as the best, and is saved, unless it
         diverged.
-
-        Returns
-        -------
-        By metric, the test scores; empty if there is no evaluation.
         """
         if self.progress.best_epoch is None:
             self._complete("after the last epoch")
@@ -156,7 +160,7 @@ class TrainedModel:
                 table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
             return Scored({}, {})
-        return self._evaluator.score_classes(self.state.packed.module, "test")
+        return self._evaluator.score(self.state.packed.module, "test", by_class=True)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of a single answer for all nodes, by split; every rank must call it."""

@@ -23,7 +23,7 @@ from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
+from hopper.train.tensor_file import BEST_MODEL_FILE, load_model
 
 from .exactness import assert_exact
 from .typed_cases import COUNTS, LEARNABLE, make_graph

@@ -21,12 +21,10 @@ from hopper.hetero.learnable import (
     first_rows,
 )
 from hopper.hetero.learnable.messages import RowMessages
-from hopper.hetero.row_records import PickedRows
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
-from hopper.train.checkpoint_files import CheckpointFiles
-from hopper.train.learnable_checkpoints import LearnableCheckpoints, save_learned_rows
+from hopper.train.warm_start import save_learned_rows
 
 RANK_SCRIPT = Path(__file__).with_name("learnable_rank.py")
 CPU = torch.device("cpu")
@@ -82,7 +80,7 @@ def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path: Path) -
     assert share.records.rows.tolist() == initial_rows[ORIGINALS].astype(np.float64).tolist()
     # They have no optimiser's state, and nothing of them is saved or gone back to.
     assert share.records.stored.shape == (10, 1, DIM)
-    assert (share.count(), share.count_changed(), share.state(True)) == (0, 0, {})
+    assert share.state(True) == {}
     share.records.write_rows(torch.tensor([1]), torch.zeros(1, DIM, dtype=torch.float64))
     share.keep()
     share.go_back()
@@ -102,12 +100,6 @@ def test_an_update_changes_only_the_rows_that_were_read() -> None:
     other_places = [place for place in range(10) if place not in (3, 8)]
     assert torch.equal(rows_after[other_places], rows_before[other_places])
     assert gradient.eq(1).all()
-    changes = share.changes(with_kept=False)["records.item"]
-    assert isinstance(changes, PickedRows)
-    assert changes.places.tolist() == [3, 8]
-    assert (share.count(), share.count_changed()) == (10, 2)
-    share.mark_saved()
-    assert share.count_changed() == 0
 
 
 @pytest.mark.parametrize("kind", ["memory", "mmap", "held"])
@@ -116,13 +108,10 @@ def test_going_back_restores_the_kept_rows(kind: str, tmp_path: Path) -> None:
     if kind == "held":
         share.hold(4, np.array([0, 3, 5]))
     update(share, [0, 1], torch.ones(2, DIM, dtype=torch.float64))
-    share.mark_saved()
     share.keep()
     kept_rows = share.result()["item"].clone()
     assert torch.equal(share.state(True)["kept.item"], kept_rows)
     assert "kept.item" not in share.state(False)
-    assert share.count_changed() == 10
-    share.mark_saved()
     update(share, [3, 1], torch.ones(2, DIM, dtype=torch.float64))
     assert not torch.equal(share.result()["item"], kept_rows)
     state = share.records.read(torch.tensor([3]))[:, 1]
@@ -130,12 +119,6 @@ def test_going_back_restores_the_kept_rows(kind: str, tmp_path: Path) -> None:
     assert torch.equal(share.result()["item"], kept_rows)
     # The optimiser goes on from where it is.
     assert torch.equal(share.records.read(torch.tensor([3]))[:, 1], state)
-    assert share.count_changed() == 2
-    share.keep()
-    changes = share.changes(with_kept=True)
-    kept_changes = changes["kept.item"]
-    assert isinstance(kept_changes, PickedRows)
-    assert kept_changes.places.tolist() == []
 
 
 def test_a_share_that_keeps_nothing_does_not_go_back() -> None:
@@ -163,13 +146,7 @@ def test_without_tables_no_message_is_sent(tmp_path: Path) -> None:
     assert learnable.ask(nodes, "here") == []
     assert learnable.take_lookups() == {}
     assert (list(learnable), len(learnable)) == ([], 0)
-    files = CheckpointFiles(tmp_path)
-    checkpoints = LearnableCheckpoints(files, cluster, learnable, {}, keep=2)
-    checkpoints.collect(1, with_kept=True)()
-    checkpoints.check(1)
-    checkpoints.load(1, with_kept=True)
     save_learned_rows(tmp_path, cluster, learnable)
-    checkpoints.forget_all()
     assert list(tmp_path.iterdir()) == []
     assert not any(cluster.traffic.take().values())
 

@@ -19,10 +19,11 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
-from hopper.inference import FileRows, Inference, Scene, Wanted, make_inference
+from hopper.inference import Inference, RowSpace, Scene, Wanted, make_inference
 from hopper.inference.layer_wise import LayerWise
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.tasks import find_target
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
 
@@ -64,7 +65,9 @@ def inference_of(
     )
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     request, rows = Request(config, graph), PartitionedRows(graph, 0, None)
-    scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 3, chunk_bytes)
+    classes = find_target(config, graph.schema).width
+    learnable = LearnableRows(cluster)
+    scene = Scene(request, cluster, rows, torch.float64, learnable, classes, chunk_bytes)
     return request, make_inference(scene, make_model(request))
 
 
@@ -138,7 +141,7 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
         raise Interrupted
 
     for _ in range(500):
-        space = FileRows(tmp_path / "rows", on_piece=interrupt)
+        space = RowSpace(tmp_path / "rows", on_piece=interrupt)
         try:
             with torch.no_grad():
                 ids_in_files, rows_in_files = inference.rows(model, wanted, space)
@@ -152,28 +155,10 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     assert torch.equal(rows_in_files, expected)
 
 
-def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -> None:
-    schema = GraphSchema(
-        name="one",
-        node_types={"node": NodeType(60, 4, "float32")},
-        relations={Relation("node", "edge", "node"): EdgeType(150)},
-        target="node",
-        labels={"node": Labels("class", 3)},
-        splits={"train": 20, "val": 30},
-    )
-    generator = np.random.default_rng(1)
-    with GraphWriter(tmp_path / "graph", schema) as writer:
-        writer.topology(
-            Relation("node", "edge", "node"),
-            *(generator.integers(0, 60, 150), generator.integers(0, 60, 150)),
-        )
-        writer.features("node")[:] = generator.standard_normal((60, 4))
-        writer.labels("node", generator.integers(0, 3, 60))
-        writer.split("train", np.arange(20))
-        writer.split("val", np.arange(20, 50))
-    parts = partition_graph(
-        GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random"
-    )
+def test_a_model_without_layers_scores_by_whole_neighbourhoods(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
     request, inference = inference_of({"name": "gcn"}, parts)
     model = make_model(request).eval()
     with torch.no_grad():

@@ -52,26 +52,18 @@ def checkpointed_run(runs: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["checkpoints/step-*", "best.safetensors"])
 def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path, name: str) -> None:
-    original = next(checkpointed_run.glob(name)).read_bytes()
-    draw = random.Random(3)
-    file = tmp_path / "altered"
+    original, draw = next(checkpointed_run.glob(name)).read_bytes(), random.Random(3)
+    size, file = len(original), tmp_path / "altered"
     file.write_bytes(original)
     check_file(file)
+    altered = [original[: size - 1], original + b"\0", original[: size // 2], b"", original[:8]]
     # The first bits say how long the header is; then header, facts, data, and what pads them.
-    bits = [*range(0, 70, 9), *(draw.randrange(8 * len(original)) for _ in range(FLIPS))]
-    for bit in bits:
-        file.write_bytes(original)
-        flip_bit(file, bit)
-        with pytest.raises(RequestError, match="altered since it was written"):
-            check_file(file)
-    for altered in (
-        original[:-1],
-        original + b"\0",
-        original[: len(original) // 2],
-        b"",
-        original[:8],
-    ):
-        file.write_bytes(altered)
+    for bit in [*range(0, 70, 9), *(draw.randrange(8 * size) for _ in range(FLIPS))]:
+        place = bit // 8
+        flipped = bytes([original[place] ^ 1 << bit % 8])
+        altered.append(original[:place] + flipped + original[place + 1 :])
+    for content in altered:
+        file.write_bytes(content)
         with pytest.raises(RequestError, match="altered since it was written"):
             check_file(file)
 
@@ -121,66 +113,37 @@ def verify(path: Path) -> None:
     check_rows(path, SERVERS)
 
 
-def files_of(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.is_file())
-
-
 def truncate(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
-def extend(file: Path) -> None:
-    with file.open("ab") as stream:
-        stream.write(b"\0")
-
-
-def make_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def make_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def nest(file: Path) -> None:
-    file.write_text("[" * 100_000)
-
-
-ALTERATIONS: dict[str, Callable[[Path], None]] = {
+ALTERATIONS: dict[str, Callable[[Path], object]] = {
     "first bit": lambda file: flip_bit(file, 0),
     "middle bit": lambda file: flip_bit(file, 4 * file.stat().st_size),
     "truncated": truncate,
-    "extended": extend,
+    "extended": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
     "missing": Path.unlink,
-    "pipe": make_pipe,
-    "folder": make_folder,
+    "pipe": lambda file: (file.unlink(), os.mkfifo(file)),
+    "folder": lambda file: (file.unlink(), file.mkdir()),
     "empty": lambda file: os.truncate(file, 0),
-    "nested": nest,
+    "nested": lambda file: file.write_text("[" * 100_000),
 }
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_no_file_of_a_division_may_be_altered(partitioned: Path, tmp_path: Path, name: str) -> None:
-    path = Path(shutil.copytree(partitioned, tmp_path / "copy"))
-    for original in files_of(partitioned):
-        file = path / original.relative_to(partitioned)
+def test_no_file_of_a_division_may_be_altered(partitioned: Path, copy: Path, name: str) -> None:
+    for file in sorted(file for file in copy.rglob("*") if file.is_file()):
         ALTERATIONS[name](file)
         with pytest.raises(HopperError) as caught:
-            verify(path)
+            verify(copy)
         assert "\n" not in str(caught.value)
-        assert str(path) in str(caught.value)
+        assert str(copy) in str(caught.value)
         if file.is_dir():
             file.rmdir()
         else:
             file.unlink(missing_ok=True)
-        shutil.copy2(original, file)
-    verify(path)
-
-
-def test_an_unaltered_division_passes(partitioned: Path) -> None:
-    verify(partitioned)
+        shutil.copy2(partitioned / file.relative_to(copy), file)
+    verify(copy)
 
 
 def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
@@ -273,17 +236,13 @@ def test_dividing_again_gives_the_same_fingerprint(
     assert read_division(tmp_path / "other") != read_division(partitioned)
 
 
-def write_config(runs: Any, name: str, parts: Path, *words: str) -> list[str]:
-    config = runs.config(name, epochs=1)
-    return ["train", str(config), "--data.partitioned", str(parts), *words]
-
-
 def test_a_run_refuses_altered_structure_before_it_starts(
     runs: Any, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = next(copy.rglob("indices.npy"))
     flip_bit(file, 8 * 1000)
-    assert main(write_config(runs, "structure", copy)) == 1
+    config = runs.config("structure", epochs=1)
+    assert main(["train", str(config), "--data.partitioned", str(copy)]) == 1
     assert capsys.readouterr().err.startswith(f"error: {file}: altered since it was written")
 
 
@@ -291,12 +250,8 @@ def test_a_run_refuses_altered_structure_before_it_starts(
 def test_a_run_that_reads_altered_features_fails(runs: Any, copy: Path, way: str) -> None:
     file = next((copy / "server-1" / "features").rglob("*.npy"))
     flip_bit(file, 8 * 2000)
-    name = f"altered-{way}"
-    config = runs.config(name, epochs=1)
-    values = json.loads(config.read_text())
-    values["data"] = {"partitioned": str(copy), "verify": way}
-    config.write_text(json.dumps(values))
-    run = runs.call(name, "train", str(config))
+    words = (f"--data.partitioned={copy}", f"--data.verify={way}")
+    run = runs.try_to_train(f"altered-{way}", *words, epochs=1)
     assert run.code == 1
     assert "Traceback" not in run.stderr
     last = run.stderr.splitlines()[-1]

@@ -11,10 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 import hopper
-from hopper.train.checkpoint import Progress
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.evaluate_links import _count_better
-from hopper.train.trained_model import TrainedModel
+from hopper.train.trained_model import Progress, TrainedModel
 
 NAN_ON_RANK_1 = {
     "engine": "zero_hop",

@@ -1,4 +1,5 @@
-"""A killed run resumes from its last checkpoint, and computes the same bits."""
+"""A run resumes from its last checkpoint and computes the same bits, or begins with what another
+one learned."""
 
 from __future__ import annotations
 
@@ -7,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
 
+import hopper
+from hopper.train.launch import prepare
+from hopper.train.tensor_file import read_tensors
+
 CHECKPOINT_EVERY = 4
+RGCN = "--model.name=rgcn"
+MAPPED = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
 
 
 def progress_in(file: Path) -> dict[str, Any]:
@@ -46,9 +54,16 @@ def killed_run(runs: Any) -> tuple[Any, dict[str, Any]]:
     return run, progress_in(file)
 
 
-def test_a_killed_launcher_leaves_no_process(killed_run: tuple[Any, dict[str, Any]]) -> None:
+def test_a_checkpoint_of_another_configuration_is_refused(
+    killed_run: tuple[Any, dict[str, Any]], runs: Any
+) -> None:
     run, _ = killed_run
-    assert run.members() == []
+    before = run.checkpoint()
+    options = {"epochs": 9, "checkpoint_every": CHECKPOINT_EVERY, "resume": True}
+    refused = runs.try_to_train("resumed", "--model.hidden", "9", **options)
+    assert refused.code == 1
+    assert "cannot resume: model.hidden was 8, now it is 9" in refused.stderr
+    assert run.checkpoint() == before
 
 
 def test_a_resumed_run_equals_one_that_was_never_interrupted(
@@ -60,30 +75,74 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
     resumed = runs.train_to_end(
         "resumed", epochs=epochs, checkpoint_every=CHECKPOINT_EVERY, resume=True
     )
-    uninterrupted = runs.train_to_end("uninterrupted", epochs=epochs)
-
-    assert (
-        f"goes on at epoch {progress['epoch']}, iteration {progress['iteration']}"
-        in (resumed.run_dir / "ranks" / "0.log").read_text()
-    )
-    assert len(uninterrupted.losses()) == epochs
-    assert resumed.losses() == uninterrupted.losses()
+    whole = runs.train_to_end("uninterrupted", epochs=epochs)
+    text = f"goes on at epoch {progress['epoch']}, iteration {progress['iteration']}"
+    assert text in (resumed.run_dir / "ranks" / "0.log").read_text()
+    assert len(whole.losses()) == epochs
+    assert resumed.losses() == whole.losses()
     assert [epoch["val"] for epoch in resumed.epochs()] == [
-        epoch["val"] for epoch in uninterrupted.epochs()
+        epoch["val"] for epoch in whole.epochs()
     ]
-    assert resumed.summary()["scores"] == uninterrupted.summary()["scores"]
+    assert resumed.summary()["scores"] == whole.summary()["scores"]
     best = "best.safetensors"
-    assert (resumed.run_dir / best).read_bytes() == (uninterrupted.run_dir / best).read_bytes()
+    assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(
-    killed_run: tuple[Any, dict[str, Any]], runs: Any
-) -> None:
-    run, _ = killed_run
-    before = run.checkpoint()
-    refused = runs.try_to_train(
-        "resumed", "--model.hidden", "9", epochs=9, checkpoint_every=CHECKPOINT_EVERY, resume=True
+def test_a_resumed_run_with_rows_on_disk_has_the_losses_of_one_in_memory(typed_runs: Any) -> None:
+    """It goes on from a checkpoint in the middle of its third epoch of five iterations."""
+    options = {"engine": "zero_hop", "checkpoint_every": 12, "iterations_per_epoch": 5}
+    on_disk = (*MAPPED, "--cache.decline=false")
+    run = typed_runs.train_to_end("halted", *on_disk, epochs=3, **options)
+    run.halt_after(12)
+    resumed = typed_runs.train_to_end("halted", *on_disk, epochs=4, resume=True, **options)
+    in_memory = typed_runs.train_to_end("in memory", RGCN, epochs=4, **options)
+    assert len(in_memory.losses()) == 4
+    assert resumed.losses() == in_memory.losses()
+    assert [epoch["val"] for epoch in resumed.epochs()] == [
+        epoch["val"] for epoch in in_memory.epochs()
+    ]
+    hits, misses = map(sum, zip(*resumed.epochs()[-1]["lookups"].values(), strict=True))
+    assert hits > 0
+    assert misses > 0
+
+
+def test_a_cache_for_rows_that_are_in_memory_is_declined(typed_runs: Any) -> None:
+    """The files of learnable rows are so small that the kernel keeps them in memory. Features of
+    the other server are cached."""
+    run = typed_runs.train_to_end("declined", *MAPPED, epochs=2, engine="zero_hop")
+    assert "cache: declined for learnable rows: their files" in run.stdout
+    assert set(run.epochs()[-1]["lookups"]) == {"paper"}
+    hosted = (RGCN, "--learnable.storage=host", *MAPPED[2:])
+    in_memory = typed_runs.train_to_end("in memory too", *hosted, epochs=2, engine="zero_hop")
+    assert "declined for learnable rows: the model is in host memory as they are" in (
+        in_memory.stdout
     )
-    assert refused.code == 1
-    assert "cannot resume: model.hidden was 8, now it is 9" in refused.stderr
-    assert run.checkpoint() == before
+    assert run.losses() == in_memory.losses()
+
+
+def test_a_run_begins_with_parameters_and_rows_of_another(typed_runs: Any) -> None:
+    """A run whose learning rate is almost 0 ends with the values that it began with."""
+    words = (RGCN, "--learnable.dim=4", "--learnable.storage=mmap")
+    first = typed_runs.train_to_end("first", *words, epochs=2, engine="zero_hop")
+    unchanging = ("--train.learning_rate=1e-30", '--learnable.frozen=["author"]')
+    init_from = f"--train.init_from={first.run_dir}"
+    second = typed_runs.train_to_end(
+        "again", *words, *unchanging, init_from, epochs=1, engine="model_centric"
+    )
+    expected, values = (read_tensors(run.run_dir / "best.safetensors") for run in (first, second))
+    assert all(torch.equal(values[name], value) for name, value in expected.items())
+    assert second.summary()["scores"]["val"] == first.summary()["scores"]["val"]
+    rows = [hopper.RunResult.open(run.run_dir).load_learnable_rows() for run in (first, second)]
+    assert torch.equal(rows[0]["author"], rows[1]["author"])
+
+
+def test_an_unusable_run_to_begin_with_is_refused(
+    reference: Any, runs: Any, tmp_path: Path
+) -> None:
+    file, finished = runs.config("not begun"), f"--train.init_from={reference.run_dir}"
+    for words, match in (
+        ([f"--train.init_from={tmp_path}"], "train.init_from: .*expected the folder of a finished"),
+        ([finished, "--model.hidden=5"], "init_from: .*expected sh"),
+    ):
+        with pytest.raises(hopper.RequestError, match=match):
+            prepare(hopper.load_config(file, words))

@@ -14,7 +14,7 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.hetero.learnable.description import LearnableTable, Learning
 from hopper.hetero.row_kernels import mark
-from hopper.hetero.row_records import HeldRecords, LentRecords, PickedRows, RowRecords
+from hopper.hetero.row_records import HeldRecords, LentRecords, RowRecords
 from hopper.hetero.row_storage import RowStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
 from hopper.partition.placement import Placement
@@ -66,14 +66,9 @@ class TableShare:
             chunk = slice(first, first + _ROWS_AT_ONCE)
             first_rows = table.first_rows(learning.seed, self._originals[chunk], learning.dim)
             self.records.rows[chunk] = torch.from_numpy(first_rows)
-        # These flags say of each row whether it changed since rows were saved, whether it changed
-        # since rows were kept, and whether its kept copy changed since rows were saved.
-        num_learned = rows if self.learns else 0
-        num_kept = num_learned if learning.keeps else 0
-        self._changed = torch.zeros(num_learned, dtype=torch.bool)
-        self._changed_since_kept = torch.ones(num_kept, dtype=torch.bool)
-        self._changed_in_kept = torch.zeros(num_kept, dtype=torch.bool)
         self._keeps = learning.keeps and self.learns
+        num_kept = rows if self._keeps else 0
+        self._changed_since_kept = torch.ones(num_kept, dtype=torch.bool)
         self._kept = storage.zeros(num_kept, learning.dim, learning.dtype)
 
     def owned_ids(self) -> Ids:
@@ -96,7 +91,6 @@ class TableShare:
         """
         lent.update(self._optimizer, gradient, replace(factors, l2=self._l2))
         self.records.take_back(lent)
-        mark(self._changed, lent.places)
         if self._keeps:
             mark(self._changed_since_kept, lent.places)
 
@@ -107,7 +101,6 @@ class TableShare:
         self.records.write_back()
         for places in self._pieces_changed_since_kept():
             self._kept.index_copy_(0, places, self.records.rows.index_select(0, places))
-        self._changed_in_kept |= self._changed_since_kept
         self._changed_since_kept.zero_()
 
     def go_back(self) -> None:
@@ -118,7 +111,6 @@ class TableShare:
         for places in self._pieces_changed_since_kept():
             self.records.write_rows(places, self._kept.index_select(0, places))
         self.records.read_again()
-        self._changed |= self._changed_since_kept
         self._changed_since_kept.zero_()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
@@ -138,40 +130,10 @@ class TableShare:
             state[f"optimizer.{self.name}.{key}"] = value
         return state | ({f"kept.{self.name}": self._kept} if with_kept and self._keeps else {})
 
-    def changes(self, with_kept: bool) -> dict[str, Tensor | PickedRows]:
-        """Return :meth:`state` with only the rows changed since the last :meth:`mark_saved`."""
-        changed = {
-            f"records.{self.name}": self._changed,
-            f"kept.{self.name}": self._changed_in_kept,
-        }
-        return {
-            key: PickedRows(value, changed[key].nonzero().squeeze(1).to(value.device))
-            if key in changed
-            else value
-            for key, value in self.state(with_kept).items()
-        }
-
-    def mark_saved(self) -> None:
-        """Mark all changes as saved."""
-        self._changed.zero_()
-        self._changed_in_kept.zero_()
-
     def finish_restore(self) -> None:
         """Continue from the tensors of :meth:`state`, which the caller has filled."""
         self.records.read_again()
-        self.mark_saved()
         self._changed_since_kept.fill_(True)
-
-    def count(self) -> int:
-        """Return the number of learned rows."""
-        return self._changed.numel()
-
-    def count_changed(self) -> int:
-        """Return how many rows and kept copies changed since the last :meth:`mark_saved`.
-
-        A row may count twice.
-        """
-        return int(self._changed.sum()) + int(self._changed_in_kept.sum())
 
     def result(self) -> dict[str, Tensor]:
         """Return the rows by the table's name, and their original ids by the name with IDS."""
@@ -205,8 +167,10 @@ class TableShare:
         order = self._by_original
         if not order.size:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(ids.size, dtype=torch.bool)
-        places = np.searchsorted(self._originals, ids, sorter=order)
-        places = order[np.minimum(places, order.size - 1)]
+        # Ascending ids are found much faster, since neighbours read the same memory.
+        ascending, places = np.argsort(ids), np.empty(ids.size, np.int64)
+        found = np.searchsorted(self._originals, ids[ascending], sorter=order)
+        places[ascending] = order[np.minimum(found, order.size - 1)]
         is_owned = self._originals[places] == ids
         return torch.from_numpy(places[is_owned]), torch.from_numpy(is_owned)
 

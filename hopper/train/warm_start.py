@@ -1,17 +1,17 @@
-"""Loading what another run has learned, to begin a run with it or to predict."""
+"""What a run has learned: saved at its end, and loaded to begin another run or to predict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
+from hopper.cluster import Cluster
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.graph.layout import SCHEMA_FILE
 from hopper.hetero.learnable import IDS, TableShare
-from hopper.train.checkpoint import load_model
 from hopper.train.results import learned_rows_file
 from hopper.train.run_result import (
     RunResult,
@@ -19,10 +19,19 @@ from hopper.train.run_result import (
     read_label_names,
     read_run_schema,
 )
-from hopper.train.tensor_file import read_pieces
+from hopper.train.tensor_file import load_model, read_pieces, save_tensors
 
 
-def begin_with(
+def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: Iterable[TableShare]) -> None:
+    """Write one rank's learnable rows at the end of a run, with their original ids."""
+    results: dict[str, Tensor] = {}
+    for table in learnable:
+        results |= table.result()
+    if results:
+        save_tensors(learned_rows_file(run_dir, cluster.rank), results)
+
+
+def warm_start(
     request: Request, models: Iterable[nn.Module], learnable: Iterable[TableShare]
 ) -> None:
     """Load models and this rank's learnable rows from the run that ``train.init_from`` names.

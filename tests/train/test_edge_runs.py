@@ -1,0 +1,166 @@
+"""Runs that predict links or labels of edges, from start to scores and predictions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopper
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.schema import Relation
+from hopper.partition import partition_graph
+from hopper.tasks import decoder_of
+from hopper.train.checkpoint_files import CheckpointFiles
+
+from .test_evaluation import ranks_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+EDGE = Relation("node", "edge", "node")
+# Within the second epoch.
+CHECKPOINT_EVERY = 30
+
+
+@pytest.fixture(scope="module")
+def graphs(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, GraphDirectory]:
+    """The community graph as tables, whose edges are predicted, or their labels.
+
+    An edge's label says whether its ends are of one community. Nine edges in ten have a label.
+    """
+    near = Relation("item", "near", "item")
+    topology, community = community_graph.topology(near), community_graph.labels("item")
+    dst, graphs = np.repeat(np.arange(300), np.diff(topology.indptr)), {}
+    rows = np.asarray(community_graph.features("item")).tolist()
+    nodes = [["id", *range(len(rows[0]))], *([i, *row] for i, row in enumerate(rows))]
+    edges: list[list[Any]] = [["src", "dst", "label"]]
+    for number, (u, v) in enumerate(zip(topology.indices.tolist(), dst.tolist(), strict=True)):
+        edges.append([u, v, int(community[u] == community[v]) if number % 10 else ""])
+    for kind, columns, options in (
+        ("links", 2, ImportOptions(targets=(str(EDGE),), split=RandomSplit(0.8, 0.1))),
+        ("labels", 3, ImportOptions(split=RandomSplit(0.8, 0.1))),
+    ):
+        folder = tmp_path_factory.mktemp(kind)
+        (folder / "tables").mkdir()
+        for name, table in (("nodes", nodes), ("edges", [row[:columns] for row in edges])):
+            with (folder / "tables" / f"{name}.csv").open("w", newline="") as stream:
+                csv.writer(stream).writerows(table)
+        import_graph("csv", str(folder / "tables"), folder / "graph", options)
+        graphs[kind] = GraphDirectory.open(folder / "graph")
+        partition_graph(graphs[kind], folder / "parts", 2, "random")
+    return graphs
+
+
+def make_values(graph: GraphDirectory, run_dir: Path, **train: Any) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(graph.path.parent / "parts")},
+        "model": {"name": "sage", "layers": 2, "hidden": 16},
+        "sampler": {"fanouts": [5, 5]},
+        "train": {
+            "engine": "cooperative",
+            "epochs": 2,
+            "batch_size": 128,
+            "learning_rate": 0.03,
+            "run_dir": str(run_dir),
+        }
+        | train,
+    }
+
+
+def test_scores_of_links_equal_those_of_predicted_rows(
+    graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    values = make_values(graphs["links"], tmp_path / "run", engine="zero_hop", epochs=3)
+    run = hopper.train(values | {"task": {"decoder": "distmult", "num_negatives": 20}})
+    with pytest.raises(hopper.RequestError, match="--what labels: the run predicts links"):
+        hopper.predict(run.run_dir)
+    rows = hopper.predict(run.run_dir, what="embeddings")
+    np.testing.assert_array_equal(rows.ids, np.arange(300))
+    decoder = decoder_of(hopper.load_model(run.run_dir)).double()
+    with torch.no_grad():
+        ranks = ranks_of(graphs["links"], torch.from_numpy(rows.values).double(), decoder, None)
+    score, chance = (by[run.metric]["test"] for by in (run.metrics, run.baselines))
+    assert score == pytest.approx(float((1 / ranks).mean()), rel=1e-3)
+    assert chance == pytest.approx(float((1 / np.arange(1, 301)).mean()))
+    assert score > 2 * chance
+
+
+@pytest.fixture(scope="module")
+def trained_run(
+    graphs: dict[str, GraphDirectory], tmp_path_factory: pytest.TempPathFactory
+) -> hopper.RunResult:
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    return hopper.train(make_values(graphs["labels"], run_dir, checkpoint_every=CHECKPOINT_EVERY))
+
+
+def test_predictions_of_edges(
+    trained_run: hopper.RunResult, graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    import pandas
+
+    run, graph = trained_run.run_dir, graphs["labels"]
+    predictions = hopper.predict(run, out=tmp_path / "all")
+    np.testing.assert_array_equal(predictions.ids, np.arange(graph.schema.relations[EDGE].count))
+    table = pandas.read_parquet(tmp_path / "all").sort_values("id")
+    assert list(table.columns) == ["id", "labels", "src", "dst"]
+    topology = graph.topology(EDGE)
+    src, dst = np.empty_like(topology.indices), np.empty_like(topology.indices)
+    src[topology.edge_ids] = topology.indices
+    dst[topology.edge_ids] = np.repeat(np.arange(300), np.diff(topology.indptr))
+    np.testing.assert_array_equal(table["src"], src)
+    np.testing.assert_array_equal(table["dst"], dst)
+    labels, split, train = graph.labels(EDGE), graph.split("test"), graph.links("train").labels
+    accuracy = (predictions.values[split] == labels[split]).mean()
+    assert trained_run.metrics["accuracy"]["test"] == pytest.approx(accuracy)
+    commonest = np.bincount(np.asarray(train)).argmax()
+    baseline = trained_run.baselines["accuracy"]["test"]
+    assert baseline == pytest.approx((labels[split] == commonest).mean())
+    # The ends' features tell their communities.
+    assert accuracy > baseline
+    chosen_ids = np.array([7, 3, 200])
+    np.save(tmp_path / "some.npy", chosen_ids)
+    probabilities = hopper.predict(run, nodes=str(tmp_path / "some.npy"), what="probabilities")
+    np.testing.assert_array_equal(probabilities.ids, np.sort(chosen_ids))
+    np.testing.assert_array_equal(
+        probabilities.values.argmax(1), predictions.values[np.sort(chosen_ids)]
+    )
+    np.testing.assert_allclose(probabilities.values.sum(1), 1, rtol=1e-6)
+    with pytest.raises(hopper.RequestError, match=r"--nodes nobody: expected all, one of the spl"):
+        hopper.predict(run, nodes="nobody")
+
+
+def test_predictions_where_topology_is_divided(
+    trained_run: hopper.RunResult, graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    """Ranks exchange the edges that only some of them store."""
+    divided = tmp_path / "parts"
+    partition_graph(graphs["labels"], divided, 2, "random", seed=5, topology="halo:1")
+    expected, predictions = (
+        hopper.predict(trained_run.run_dir, what="logits", overrides=overrides)
+        for overrides in ([], [f"--data.partitioned={divided}"])
+    )
+    np.testing.assert_array_equal(predictions.ids, expected.ids)
+    np.testing.assert_allclose(predictions.values, expected.values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_resumed_run_is_the_same(
+    trained_run: hopper.RunResult, graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    resumed = Path(shutil.copytree(trained_run.run_dir, tmp_path / "resumed"))
+    CheckpointFiles(resumed).forget_models_after(CHECKPOINT_EVERY)
+    (resumed / "summary.json").unlink()
+    options = {"resume": True, "checkpoint_every": CHECKPOINT_EVERY}
+    again = hopper.train(make_values(graphs["labels"], resumed, **options))
+    for expected, epoch in zip(trained_run.epochs, again.epochs, strict=True):
+        assert expected.iteration_losses == epoch.iteration_losses
+        assert expected.val == epoch.val
+    assert len(trained_run.epochs[0].iteration_losses) < CHECKPOINT_EVERY
+    assert json.dumps(again.metrics) == json.dumps(trained_run.metrics)
