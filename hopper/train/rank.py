@@ -24,6 +24,7 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
+from hopper.kernel_threads import threads_of_a_rank
 from hopper.run_log import RunLog
 from hopper.tasks import find_target
 from hopper.train.begin import begin_with
@@ -37,7 +38,6 @@ from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
-from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.results import read_summary, refuse_finished, spans_file
 from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hopper
-from hopper.train.launch import prepare
+from hopper.launch.run import prepare
 from hopper.train.tensor_file import read_tensors
 
 RGCN = ("--model.name=rgcn", "--learnable.dim=4", "--learnable.storage=mmap")

@@ -10,7 +10,7 @@ import torch
 from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.train.launch import train
+from hopper.launch.run import train
 from hopper.train.network_counter import NetworkCounter, sent_bytes
 
 
