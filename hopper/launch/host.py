@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Final
 
+from cache_server.errors import SecurityError
 from cache_server.events import events
 from hopper.config import Config, load_config
 from hopper.errors import ConfigError, HopperError, RequestError
@@ -67,10 +68,13 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
         raise ConfigError("train.run_dir: name one: machines cannot agree on one by themselves")
     check_security(config)
     places = [
-        Place(server, f"{listen}:{addresses[server].rpartition(':')[2]}") for server in servers
+        Place(server, listen, split_address(addresses[server], "cluster.servers")[1])
+        for server in servers
     ]
-    for place in places:
-        security_of(config).check_server(place.address)
+    try:
+        security_of(config).check_server(f"{listen}:0")
+    except SecurityError as error:
+        raise ConfigError(f"cluster.{error}") from error
     run_dir = Path(config.train.run_dir).absolute()
     make_run_folder(run_dir / HOSTS_FOLDER)
     file = run_dir / HOSTS_FOLDER / f"{servers[0]}.json"

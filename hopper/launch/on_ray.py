@@ -220,6 +220,6 @@ def _check_resources(nodes: list[dict[str, float]], bundle: dict[str, float], se
         room = sum(node.get(name, 0) // amount for node in nodes)
         if room < servers:
             raise RequestError(
-                f"launch ray: the cluster has room for {room:g} of {servers} servers; expected "
+                f"--on ray: the cluster has room for {room:g} of {servers} servers; expected "
                 f"nodes with {amount:g} {name} for each of them"
             )

@@ -142,7 +142,7 @@ def _read_line(path: Path, number: int, words: list[str]) -> Machine:
     # ssh would take a name that begins with a dash for an option.
     if match is None or words[0].startswith("-"):
         raise RequestError(f"{where}: expected [USER@]HOST[:PORT], given {words[0]!r}")
-    port = match["port"] and int(match["port"])
+    port = int(match["port"]) if match["port"] else None
     if port is not None and not 0 < port < 65536:
         raise RequestError(f"{where}: expected a port from 1 to 65535, given {port}")
     given: dict[str, str] = {}

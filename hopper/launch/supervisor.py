@@ -45,12 +45,13 @@ class Place:
     Attributes
     ----------
     server: the number of the server.
-    address: the address that it listens on, "HOST" or, with a port of its own, "HOST:PORT".
+    address, port: where it listens; port 0 = any free one.
     prefix: words in front of every command that starts a process there.
     """
 
     server: int
     address: str = "127.0.0.1"
+    port: int = 0
     prefix: tuple[str, ...] = ()
 
 
@@ -282,7 +283,8 @@ class MeetingPoint:
 
     Parameters
     ----------
-    host: the name or address that ranks reach this machine by, and the only one listened on.
+    host: the name or address that ranks reach this machine by. The store listens there alone, or
+        everywhere if that name leads elsewhere, as some machines' own names do.
     port: 0 = any free one.
 
     Attributes
@@ -300,16 +302,13 @@ class MeetingPoint:
 
         from torch._C._distributed_c10d import TCPStore
 
+        where = _own_address(host)
         try:
-            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family, socket.SOCK_STREAM) as listening:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                # A store that binds a port itself would listen on every interface.
-                listening.bind(where)
-                listening.listen(socket.SOMAXCONN)
+            # A store that binds a port itself would listen on every interface.
+            with socket.create_server((where or "", port), backlog=socket.SOMAXCONN) as listening:
                 port = int(listening.getsockname()[1])
                 self._store = TCPStore(
-                    *(host, port),
+                    *(where or "127.0.0.1", port),
                     is_master=True,
                     timeout=timedelta(seconds=_STORE_SECONDS),
                     wait_for_workers=False,
@@ -333,6 +332,19 @@ class MeetingPoint:
         del self._store
 
 
+def _own_address(host: str) -> str | None:
+    """Return the IPv4 address that a name leads to, if it is one of this machine that others may
+    mean by that name; otherwise None."""
+    try:
+        address = socket.gethostbyname(host)
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return None
+    is_misleading = address.startswith("127.") and host not in ("localhost", address)
+    return None if is_misleading else address
+
+
 def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
     """Ask all processes to end; kill those that have not ended after ``limit`` seconds."""
     for process in processes:
@@ -352,14 +364,13 @@ def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -
 def _start_server(config: Config, folder: Path, place: Place) -> subprocess.Popen[bytes]:
     """Start a feature server, whose output and address are written to the folder."""
     index = place.server
-    listen = place.address if ":" in place.address else f"{place.address}:0"
     (folder / f"{index}.json").unlink(missing_ok=True)
     with (folder / f"{index}.log").open("ab") as log:
         return subprocess.Popen(
             [
                 *place.prefix,
                 *(sys.executable, "-P", "-m", "cache_server", config.data.partitioned),
-                *("--server", str(index), "--listen", listen),
+                *("--server", str(index), "--listen", f"{place.address}:{place.port}"),
                 *("--port-file", str(folder / f"{index}.json")),
                 *("--die-with-parent", str(os.getpid())),
                 *_sources(config),

@@ -1,4 +1,4 @@
-"""``hopper train``, ``torchrun -m hopper.train`` and the script that starts each process."""
+"""``hopper train``, ``torchrun -m hopper.train`` and ``hopper serve``."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Host:
     def place(self, server: int) -> Place:
         """Return the place at which this process starts the host's server and ranks."""
         prefix = enter_words(self.network.namespace, self.cgroups)
-        return Place(server, self.network.address, prefix)
+        return Place(server, self.network.address, prefix=prefix)
 
 
 @dataclass(frozen=True)
