@@ -196,7 +196,7 @@ def train(
     ConfigError, RequestError, GraphError: the run is not possible. No process was started.
     ServerLost, RankLost, ClusterError: a server or a rank ended early. The text names it.
     """
-    from hopper.train.launch import train
+    from hopper.launch.run import train
 
     return train(config, overrides, restarts=restarts)
 

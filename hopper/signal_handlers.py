@@ -7,9 +7,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Final
+
+from hopper.errors import RunEnded
 
 TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals that tell a process to end."""
@@ -59,6 +61,34 @@ def defer_signals(kinds: Sequence[signal.Signals] = TO_END) -> Iterator[None]:
     finally:
         for number in dict.fromkeys(arrived):
             signal.raise_signal(number)
+
+
+class EndSignals:
+    """Records the signals that tell a run to end, while the context lasts.
+
+    A handler that raised could do so while a process is being started, or be lost in a library. The
+    main thread must enter the context. It raises RunEnded at its end, if a signal has come.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._exits = ExitStack()
+
+    def __enter__(self) -> EndSignals:
+        self._exits.enter_context(
+            handle_signals(TO_END, lambda number, _frame: self._numbers.append(number))
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._exits.close()
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise RunEnded, which names the first signal, if one has arrived."""
+        if self._numbers:
+            raise RunEnded(signal.Signals(self._numbers[0]))
 
 
 @contextmanager

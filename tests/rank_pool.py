@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from hopper.config import Config
-from hopper.scratch import scratch_folder
-from hopper.train import launch
-from hopper.train.feature_servers import FeatureServers, Place, feature_servers
+from hopper.launch import run
+from hopper.launch.failures import RanksFailed, read_failure
+from hopper.launch.supervisor import Supervisor
 from hopper.train.parent import DIE_WITH_PARENT
-from hopper.train.rank_failures import read_failure
-from hopper.train.rank_processes import Machine, RanksFailed
+from hopper.train.rank_failures import RECORD
+from hopper.train.run_files import CONFIG_FILE
 from tests.server_processes import serve_here
 
 STANDING_RANK = Path(__file__).with_name("standing_rank.py")
@@ -159,61 +157,63 @@ class RankPool:
         """While the context lasts, ranks that this process launches are those of the pool, and
         feature servers run in this process."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(launch, "run_ranks", self._run_launched)
-            patch.setattr(launch, "feature_servers", servers_in_this_process)
+            patch.setattr(run, "Supervisor", self.supervise)
             # Of the processes that are started beside the ranks.
             patch.setenv("OMP_NUM_THREADS", "1")
             patch.setenv("PYTHONPATH", self._path())
             yield
 
-    def _run_launched(
-        self, given: Path, ranks: int, machine: Machine, module: str, **_: Any
-    ) -> None:
-        """Stand for :func:`hopper.train.rank_processes.run_ranks`, without torchrun's agent.
-
-        What ranks print is printed when they have ended.
-        """
-        assert machine.count == 1
-        with scratch_folder("hopper-rank-records-") as folder:
-
-            def name(rank: int, what: str) -> Path:
-                return folder / f"{rank}-{what}"
-
-            codes = self.run(
-                lambda rank: ("-m", module, str(given)),
-                ranks,
-                lambda rank: (name(rank, "stdout"), name(rank, "stderr")),
-                lambda rank: {"TORCHELASTIC_ERROR_FILE": str(name(rank, "error.json"))},
-            )
-            for what, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-                for rank in range(ranks):
-                    stream.write(name(rank, what).read_text(errors="replace"))
-            failures = [
-                ProcessFailure(rank, 0, code, str(name(rank, "error.json")))
-                for rank, code in enumerate(codes)
-                if code
-            ]
-            if failures:
-                raise RanksFailed([read_failure(f.local_rank, f) for f in failures])
+    def supervise(self, *arguments: Any, **options: Any) -> Supervisor:
+        """Make a supervisor whose ranks are those of the pool."""
+        return _PooledSupervisor(self, *arguments, **options)
 
 
-@contextmanager
-def servers_in_this_process(
-    config: Config, run_dir: Path, places: Sequence[Place]
-) -> Iterator[FeatureServers]:
-    """Stand for :func:`hopper.train.feature_servers.feature_servers`.
+class _PooledSupervisor(Supervisor):
+    """Servers in this process, and ranks of the pool. What these print is printed at their end.
 
     Servers that need options of their command are processes, as a user's.
     """
-    cluster = config.cluster
-    options = cluster.server_metrics, cluster.tls_certificate, cluster.token_file
-    if any(options) or cluster.servers or config.data.features:
-        with feature_servers(config, run_dir, places) as servers:
-            yield servers
-        return
-    running = serve_here(config.data.partitioned, len(places))
-    try:
-        yield FeatureServers([], [server.address for server in running])
-    finally:
-        for server in running:
+
+    def __init__(self, pool: RankPool, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._pool, self._module, self._running = pool, "", []
+
+    def start(self, module: str, *_: Any, serve: bool = True, **__: Any) -> None:
+        self._module = module
+        cluster = self._config.cluster
+        needs_process = cluster.server_metrics, cluster.tls_certificate, cluster.token_file
+        if serve and (any(needs_process) or self._config.data.features):
+            self._start_servers()
+            self._deadline = time.monotonic() + cluster.start_timeout_seconds
+        elif serve:
+            self._running = serve_here(self._config.data.partitioned, len(self._places))
+            self._addresses = [server.address for server in self._running]
+
+    def look(self) -> bool:
+        return False
+
+    def await_ranks(self, _check: Any) -> None:
+        def name(rank: int, what: str) -> Path:
+            return self._records / f"{rank}-{what}"
+
+        codes = self._pool.run(
+            lambda rank: ("-m", self._module, str(self._run_dir / CONFIG_FILE)),
+            self._world,
+            lambda rank: (name(rank, "stdout"), name(rank, "stderr")),
+            lambda rank: {RECORD: str(self._record(rank))},
+        )
+        for what, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            for rank in range(self._world):
+                stream.write(name(rank, what).read_text(errors="replace"))
+        failures = [
+            read_failure(rank, 0, code, self._record(rank), time.time())
+            for rank, code in enumerate(codes)
+            if code
+        ]
+        if failures:
+            raise RanksFailed(failures)
+
+    def __exit__(self, *error: Any) -> None:
+        for server in self._running:
             server.stop(1.0)
+        super().__exit__(*error)

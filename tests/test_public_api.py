@@ -15,7 +15,7 @@ import pytest
 
 import hopper
 import hopper.config
-from hopper.train import launch
+from hopper.launch import run as launch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "reference" / "python-api.md"
@@ -115,7 +115,7 @@ def test_train_stays_a_function_when_its_package_is_imported() -> None:
     from hopper import train
 
     assert train is hopper.train
-    assert launch.__name__ == "hopper.train.launch"
+    assert launch.__name__ == "hopper.launch.run"
 
 
 def test_hopper_train_has_the_signature_of_its_implementation() -> None:

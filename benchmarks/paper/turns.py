@@ -23,12 +23,12 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
+from hopper.launch.restarts import set_environment
 from hopper.partition import PartitionedGraph
 from hopper.partition.balance import Balance
 from hopper.partition.partitioner import Assigner
 from hopper.phases import Phases
 from hopper.train.cache_sources import list_cacheable_tables
-from hopper.train.rank_processes import set_environment
 from hopper.train.results import main_score
 from hopper.train.warm_cache import profile_key
 from hopper.whole_files import write_text

@@ -48,7 +48,7 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 def _run_profile(options: argparse.Namespace) -> int:
     from hopper.config import load_config
-    from hopper.train.launch import profile
+    from hopper.launch.run import profile
 
     config = load_config(options.config, options.overrides)
     profiles = profile(config)

@@ -18,9 +18,9 @@ COMMANDS: Final = {
     "cache": "profile the reads of rows and their cost, and plan a cache",
     "config": "explain the keys of a configuration, or print their JSON schema",
     "doctor": "check a configuration, this machine and its cluster before training",
-    "train": "train on this machine: start servers and ranks, and stop them at the end",
-    "launch": "train on a cluster: start servers and ranks on its machines, and stop them at "
-    "the end",
+    "train": "train here or on several machines: start servers and ranks, and stop them at the end",
+    "host": "run one machine's server and ranks, for a scheduler that starts this on each machine",
+    "launch": "the former name of train --on ray",
     "predict": "predict labels, probabilities or embeddings of nodes with a trained model",
     "sweep": "train all combinations of listed values at once, reading features once",
     "schedule": "show the time steps of an iteration of the hop engine",

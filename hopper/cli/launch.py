@@ -1,8 +1,9 @@
-"""``hopper launch ray CONFIG.toml [--section.key VALUE ...]``: train on a cluster."""
+"""``hopper launch ray CONFIG.toml``: the former name of ``hopper train CONFIG.toml --on ray``."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from hopper.cli.train import add_restarts
@@ -18,7 +19,7 @@ def add_parser(commands: Any, text: str = "") -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     ray = kinds.add_parser(
         "ray",
-        help="train on a Ray cluster, with a node for each server if there are enough",
+        help="the former name of hopper train --on ray",
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
     ray.add_argument("config", metavar="CONFIG.toml")
@@ -28,12 +29,14 @@ def add_parser(commands: Any, text: str = "") -> None:
         metavar="HOST:PORT",
         help="address of the cluster (default: a cluster on this machine for the time of the run)",
     )
-    add_restarts(ray, "a rank, a server or a machine")
+    add_restarts(ray)
     ray.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:
     with quick_imports():
-        from hopper.train.launch_ray import launch_on_ray
-    launch_on_ray(options.config, options.overrides, options.address, options.restarts)
+        from hopper.launch.on_ray import train_on_ray
+    where = f"ray:{options.address}" if options.address else "ray"
+    print(f"hopper launch ray is now hopper train CONFIG --on {where}", file=sys.stderr)
+    train_on_ray(options.config, options.overrides, options.address, options.restarts)
     return 0

@@ -15,10 +15,10 @@ import torch
 from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.errors import ConfigError, GraphError
+from hopper.kernel_threads import count_cores, threads_of_a_rank
 from hopper.partition.checksums import check_sizes
 from hopper.partition.memory import format_bytes
 from hopper.train.rank import device_of_rank
-from hopper.train.rank_processes import count_cores, threads_of_a_rank
 
 _SHARED: Final = Path("/dev/shm")  # noqa: S108 # measured, not written to
 _LEAST_SHARED: Final = 1 << 30

@@ -23,6 +23,7 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
+from hopper.kernel_threads import threads_of_a_rank
 from hopper.run_log import RunLog
 from hopper.tasks import find_target
 from hopper.train.checkpoint_copy import CheckpointCopy
@@ -32,7 +33,6 @@ from hopper.train.evaluate_links import make_evaluator
 from hopper.train.labels import check_labels
 from hopper.train.loop import Trainer
 from hopper.train.observers import Observers, find_observers, make_observers
-from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.results import spans_file
 from hopper.train.run_identity import run_identity
 from hopper.train.run_lock import lock_run_folder

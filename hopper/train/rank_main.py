@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
 from cache_server.events import events
 from hopper.config import Config, load_config
 from hopper.errors import StorageError, explain_os_error
 from hopper.override_words import split_overrides
+from hopper.train.parent import AWAIT_CONFIG
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import tell_failure
 from hopper.train.rank_output import output
@@ -40,7 +40,10 @@ def main(
         usage = f"usage: torchrun ... -m {module} CONFIG [--section.key VALUE ...]"
         print(usage, file=sys.stderr)
         return 2
-    get_error_handler().initialize()
+    faulthandler.enable()
+    if os.environ.pop(AWAIT_CONFIG, "") and not sys.stdin.readline():
+        # The launcher has ended before it knew the servers.
+        return 1
     try:
         config = load_config(files[0], overrides)
         rank = int(os.environ.get("RANK", 0))

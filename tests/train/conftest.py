@@ -181,7 +181,6 @@ class RunningRun(Run):
         family = [psutil.Process(self.process.pid)]
         # The list grows during the loop.
         for process in family:
-            # The script's shell sleeps in processes that end meanwhile.
             with suppress(psutil.NoSuchProcess):
                 family += process.children()
         return family

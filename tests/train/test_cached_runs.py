@@ -13,8 +13,8 @@ from hopper.config import make_config
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import FOLDER
+from hopper.launch.run import prepare
 from hopper.partition import PartitionedGraph
-from hopper.train.launch import prepare
 from hopper.train.warm_cache import check_profile
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopper.train.rank_failures import Failure, explain
+from hopper.launch.failures import Failure, explain
 
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0

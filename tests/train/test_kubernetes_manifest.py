@@ -44,7 +44,7 @@ def pod(objects: Objects, kind: str, name: str) -> Any:
 
 
 def pods(objects: Objects) -> list[Any]:
-    return [pod(objects, "StatefulSet", "hopper-server"), pod(objects, "Job", "hopper-ranks")]
+    return [pod(objects, "Job", "hopper")]
 
 
 def test_nothing_has_more_rights_than_it_needs(objects: Objects) -> None:
@@ -74,19 +74,17 @@ def test_every_name_refers_to_an_object_of_the_manifest(objects: Objects) -> Non
                 ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
             ):
                 assert key not in volume or (kind, volume[key][name]) in objects
-    for name, template in zip(("hopper-servers", "hopper-ranks"), pods(objects), strict=True):
-        labels = template["metadata"]["labels"]
-        assert objects["Service", name]["spec"]["selector"].items() <= labels.items()
-        assert objects["Service", name]["spec"]["clusterIP"] == "None"
-        selected = objects["NetworkPolicy", name]["spec"]["podSelector"]["matchLabels"]
-        assert selected.items() <= labels.items()
-        [rule] = objects["NetworkPolicy", name]["spec"]["ingress"]
-        [source] = rule["from"]
-        assert source == {"podSelector": {"matchLabels": {"app": "hopper", "role": "rank"}}}
-    job = objects["Job", "hopper-ranks"]["spec"]
+    [template] = pods(objects)
+    assert template["metadata"]["labels"] == {"app": "hopper"}
+    assert objects["Service", "hopper"]["spec"]["selector"] == {"app": "hopper"}
+    assert objects["Service", "hopper"]["spec"]["clusterIP"] == "None"
+    policy = objects["NetworkPolicy", "hopper"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == {"app": "hopper"}
+    [rule] = policy["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"app": "hopper"}}}]
+    job = objects["Job", "hopper"]["spec"]
     assert job["completions"] == job["parallelism"] == SERVERS
-    assert objects["StatefulSet", "hopper-server"]["spec"]["replicas"] == SERVERS
-    assert job["template"]["spec"]["subdomain"] == "hopper-ranks"
+    assert template["spec"]["subdomain"] == "hopper"
 
 
 def test_values_that_users_must_change_are_explained() -> None:
@@ -98,7 +96,7 @@ def test_values_that_users_must_change_are_explained() -> None:
     words_of_lines = [
         set(re.findall(r"[\w./-]{4,}", setting)) for setting in settings if setting.strip()
     ]
-    assert len(words_of_lines) > 10
+    assert len(words_of_lines) > 8
     assert [line_words for line_words in words_of_lines if not line_words & explained] == []
 
 
@@ -121,18 +119,16 @@ def localize(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
     replacements = {
         "/security/": f"{security}/",
         "/data/parts": str(tmp_path / "kubernetes-parts"),
-        "hopper-ranks-0.hopper-ranks": "127.0.0.1",
-        "30000": meeting,
+        "hopper-0.hopper:30000": f"127.0.0.1:{meeting}",
     }
     (tmp_path / "kubernetes-parts").symlink_to(partitioned)
     for index, port in enumerate(ports):
-        replacements[f"hopper-server-{index}.hopper-servers:20000"] = f"localhost:{port}"
+        replacements[f"hopper-{index}.hopper:20000"] = f"localhost:{port}"
 
     def replace(word: str, index: int) -> str:
         for old, new in replacements.items():
             word = word.replace(old, new)
-        word = word.replace("$(SERVER)", str(index)).replace("$(JOB_COMPLETION_INDEX)", str(index))
-        return word.replace(":20000", f":{ports[index]}").replace("0.0.0.0", "127.0.0.1")
+        return word.replace("$(JOB_COMPLETION_INDEX)", str(index))
 
     return replace
 
@@ -175,21 +171,12 @@ def command_of(template: Any) -> list[str]:
 def test_its_commands_train_the_same_run(
     objects: Objects, start: Any, runs: Any, reference: Any
 ) -> None:
-    server, ranks = pods(objects)
+    [template] = pods(objects)
     config = runs.config("on-kubernetes")
-    servers = [start(command_of(server), index) for index in range(SERVERS)]
-    trainers = [start(command_of(ranks), index, config) for index in range(SERVERS)]
+    trainers = [start(command_of(template), index, config) for index in range(SERVERS)]
     for trainer in trainers:
         printed, _ = trainer.communicate(timeout=200.0)
         assert trainer.returncode == 0, printed
-    probe = server["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
-    ready_probe = start(probe, 0)
-    assert ready_probe.wait(60.0) == 0
-    servers[0].terminate()
-    servers[0].wait(60.0)
-    printed, _ = (failed_probe := start(probe, 0)).communicate(timeout=60.0)
-    assert failed_probe.returncode == 1
-    assert printed.startswith("error: localhost:")
     run_dir = config.with_suffix("")
     lines = (run_dir / EPOCHS_FILE).read_text().splitlines()
     losses = [json.loads(line)["iteration_losses"] for line in lines]

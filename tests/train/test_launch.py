@@ -1,4 +1,4 @@
-"""``hopper train``, ``torchrun -m hopper.train`` and the script that starts each process."""
+"""``hopper train``, ``torchrun -m hopper.train`` and ``hopper serve``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from hopper.cli import main
 from hopper.config import load_config, make_config
-from hopper.train.launch import write_config
+from hopper.launch.run import write_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT = 120.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import psutil
 import pytest
 
 from hopper.cli import main
-from hopper.train.ray_machine import free_port
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed"
@@ -23,7 +21,7 @@ MARK = "RAY_LAUNCHED_BY"
 
 def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
     config = runs.config(name, **train)
-    command = [*runs.hopper, "launch", "ray", str(config), *overrides]
+    command = [*runs.hopper, "train", str(config), "--on", "ray", *overrides]
     return runs.start(command, name, start_new_session=True)
 
 
@@ -83,21 +81,14 @@ def test_a_start_that_takes_too_long_names_its_own_limit(runs: Any) -> None:
     assert_nothing_remains(run)
 
 
-def test_ranks_meet_at_a_port_that_nobody_else_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    with socket.create_server(("127.0.0.1", free_port("127.0.0.1"))) as server:
-        taken = server.getsockname()[1]
-        assert 1024 <= taken < first_given
-        # With that port alone to choose from, the kernel gives one.
-        monkeypatch.setattr("secrets.SystemRandom.sample", lambda *_: [taken])
-        assert free_port("127.0.0.1") >= first_given
-
-
 def test_addresses_of_servers_are_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = runs.config("given")
     addresses = '["127.0.0.1:1", "127.0.0.1:2"]'
     assert main(["launch", "ray", str(config), "--cluster.servers", addresses]) == 1
     expected = (
-        "error: cluster.servers: hopper launch ray starts the servers; expected none, given 2"
+        "error: cluster.servers: hopper train --on ray starts the servers; expected none, given 2"
     )
-    assert capsys.readouterr().err.strip() == expected
+    assert capsys.readouterr().err.splitlines() == [
+        "hopper launch ray is now hopper train CONFIG --on ray",
+        expected,
+    ]

@@ -16,8 +16,8 @@ from hopper.bench.parity import read_recorded
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.graph.names import Names
+from hopper.launch.run import prepare
 from hopper.partition import partition_graph
-from hopper.train.launch import prepare
 
 COLOURS = ("blue", "green", "red")
 

@@ -67,11 +67,9 @@ def is_loopback(address: str) -> bool:
     return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
-@pytest.mark.parametrize("way", ["hopper", "script"])
 def test_a_run_is_closed_and_runs_no_foreign_code(
     runs: Any,
     reference: Any,
-    way: str,
     cluster_keys: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,8 +77,8 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     """Nothing can be reached from another host, nothing is unpickled, nothing is imported from the
     folder. With the same seed, losses and model have the same bits.
 
-    Launcher, torchrun's agent, servers and ranks are audited from start to end. What ``hopper
-    train`` starts uses certificates and a token, which stays secret.
+    Launcher, servers and ranks are audited from start to end. They use certificates and a token,
+    which stays secret.
     """
     audit, folder = tmp_path / "audit", tmp_path / "folder"
     audit.mkdir()
@@ -100,19 +98,15 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     for module in ("grpc", "torch", "hopper", "cache_server"):
         (folder / f"{module}.py").write_text("raise SystemExit('imported from the folder')")
     waiting = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"wait_after": 0}]}
-    config = str(runs.config(f"closed-{way}", **waiting))
-    if way == "hopper":
-        keys = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
-        command = [str(Path(sys.executable).with_name("hopper")), "train", config, *keys]
-    else:
-        command = [str(REPOSITORY / "scripts" / "launch_local.sh"), config, "--train.seed", "0"]
-    run = runs.start(command, f"closed-{way}", folder=folder)
+    config = str(runs.config("closed", **waiting))
+    keys = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
+    command = [str(Path(sys.executable).with_name("hopper")), "train", config, *keys]
+    run = runs.start(command, "closed", folder=folder)
     run.await_epochs(1)
     processes = run.family()
     assert {process.pid for process in run.members()} <= {process.pid for process in processes}
     listening, visible = set(), ""
     for process in processes:
-        # The script's shell looks at its children between short sleeps, which are processes too.
         with suppress(psutil.NoSuchProcess):
             visible += " ".join([*process.cmdline(), *process.environ().values()])
             listening.update(

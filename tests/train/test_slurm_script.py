@@ -64,4 +64,4 @@ def test_a_lost_server_ends_every_node(runs: Any, slurm: None) -> None:
     run.server(1).kill()
     assert run.finish(90.0) != 0
     run.assert_nothing_remains(limit=5.0)
-    assert "feature server 1 on" in run.stderr
+    assert "error: feature server 1 (pid " in run.stderr

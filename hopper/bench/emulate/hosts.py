@@ -21,8 +21,8 @@ from hopper.bench.emulate.network import (
 )
 from hopper.bench.emulate.request import Request
 from hopper.errors import ClusterError
+from hopper.launch.supervisor import Place
 from hopper.signal_handlers import defer_signals
-from hopper.train.feature_servers import Place
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Host:
     network: HostNetwork
     cgroups: tuple[Path, ...]
 
-    @property
-    def place(self) -> Place:
-        """The place at which this process starts the host's server and ranks."""
-        return Place(self.network.address, enter_words(self.network.namespace, self.cgroups))
+    def place(self, server: int) -> Place:
+        """Return the place at which this process starts the host's server and ranks."""
+        prefix = enter_words(self.network.namespace, self.cgroups)
+        return Place(server, self.network.address, prefix=prefix)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from cache_server.events import events
@@ -10,7 +12,6 @@ from hopper.config import Config, change_config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.train.checkpoint_files import CheckpointFiles, will_resume
 from hopper.train.rank_output import FOLDER
-from hopper.train.rank_processes import set_environment
 from hopper.train.run_metrics import RESTARTS
 
 
@@ -90,3 +91,18 @@ def _tell_how_to_resume(error: ClusterError, files: CheckpointFiles, run_dir: Pa
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
     """Return the times at which the checkpoints were written, by step."""
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
+
+
+@contextmanager
+def set_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the context lasts, for processes that it starts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

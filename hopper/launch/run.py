@@ -1,8 +1,4 @@
-"""A whole run on one machine: starting feature servers and ranks, and ending both.
-
-torchrun's own agent starts and watches the ranks. When a process ends early, the error names it,
-and all other processes are ended too.
-"""
+"""A whole run on one machine: checks, servers and ranks, restarts, and the result."""
 
 from __future__ import annotations
 
@@ -10,32 +6,23 @@ import datetime
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from cache_server.events import events
 from hopper.config import Config, read_config
 from hopper.engines import Request
-from hopper.errors import RequestError, RunEnded, ServerLost
+from hopper.errors import RequestError
 from hopper.features import open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
+from hopper.launch.failures import RanksFailed, explain
+from hopper.launch.restarts import check_restarts, run_again_where_lost
+from hopper.launch.supervisor import MeetingPoint, Place, Supervisor
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
+from hopper.signal_handlers import EndSignals
 from hopper.train.checkpoint_files import will_resume
-from hopper.train.feature_servers import FeatureServers, Place, feature_servers
-from hopper.train.rank_failures import explain
-from hopper.train.rank_processes import (
-    Machine,
-    RanksFailed,
-    ending_signal,
-    run_ranks,
-    signals_as_exceptions,
-)
-from hopper.train.restarts import check_restarts, run_again_where_lost
 from hopper.train.results import refuse_finished
 from hopper.train.run_checks import checks_of_graph, checks_without_graph
 from hopper.train.run_files import CONFIG_FILE
@@ -101,12 +88,23 @@ def run_on_this_machine(
     Raises
     ------
     ServerLost, RankLost, ClusterError: says which process ended first, and how.
+    RunEnded: a signal told this process to end.
     """
-    places = [Place()] * graph.book.servers
+    places = [Place(server) for server in range(graph.book.servers)]
+    given = list(config.cluster.servers)
     try:
-        with _end_on_signal(), feature_servers(config, run_dir, places) as servers:
-            config_file = write_config(config, run_dir, servers.addresses)
-            _run_ranks(config_file, ranks_of(config, graph), servers, config, module)
+        with (
+            EndSignals() as signals,
+            MeetingPoint("127.0.0.1") as meeting,
+            Supervisor(config, run_dir, places, ranks_of(config, graph)) as supervisor,
+        ):
+            supervisor.start(module, meeting.address, serve=not given)
+            addresses = given or supervisor.await_servers(signals.check)
+            write_config(config, run_dir, addresses)
+            supervisor.release()
+            supervisor.await_ranks(signals.check)
+    except RanksFailed as error:
+        raise explain(error.failures) from error
     finally:
         # A rank that is ended while it writes cannot remove its unfinished files.
         remove_unfinished(run_dir)
@@ -225,51 +223,3 @@ def _resolve(config: Config, run_dir: Path, addresses: list[str]) -> Config:
         # The launcher has just verified all files.
         values["data"]["verify"] = "off"
     return Config.model_validate(values)
-
-
-@contextmanager
-def _end_on_signal() -> Iterator[None]:
-    """Let a signal that ends this process leave the context, which ends servers and ranks first.
-
-    Raises
-    ------
-    RunEnded: names the signal.
-    """
-    try:
-        with signals_as_exceptions():
-            yield
-    except SignalException as error:
-        raise RunEnded(ending_signal(error)) from error
-
-
-def _run_ranks(
-    config_file: Path,
-    ranks: int,
-    servers: FeatureServers,
-    config: Config,
-    module: str,
-) -> None:
-    """Run all ranks to their end under torchrun's agent.
-
-    Raises
-    ------
-    ServerLost, RankLost, ClusterError: says which process ended first, and how.
-    SignalException: a signal told this process to end.
-    """
-    try:
-        with signals_as_exceptions(), servers.watch():
-            run_ranks(
-                config_file,
-                ranks,
-                Machine(),
-                module,
-                end_limit=config.cluster.timeout_seconds,
-                threads=config.train.threads,
-            )
-    except (RanksFailed, SignalException) as error:
-        lost = servers.lost or servers.find_lost()
-        if lost is not None:
-            raise ServerLost(f"{lost}; the ranks were ended") from error
-        if isinstance(error, SignalException):
-            raise
-        raise explain(error.failures) from error

@@ -1,0 +1,56 @@
+"""``hopper host CONFIG.toml --server I --meet HOST:PORT``: one machine's part of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hopper.cli.numbers import whole
+from hopper.quick_imports import quick_imports
+
+
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand. ``text`` describes it in the list of commands."""
+    parser = commands.add_parser(
+        "host",
+        help=text,
+        description="Start a feature server and its ranks on this machine, and wait for the ranks. "
+        "Whatever ends first ends the others. cluster.servers has the addresses of all servers of "
+        "the run, in order. Any key can be overridden as --section.key VALUE.",
+    )
+    parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument(
+        "--server",
+        type=whole,
+        action="append",
+        required=True,
+        metavar="I",
+        help="number of the server that runs here, from 0; may be given several times",
+    )
+    parser.add_argument(
+        "--meet",
+        default="",
+        metavar="HOST:PORT",
+        help="where ranks meet; the machine of server 0 listens there",
+    )
+    parser.add_argument(
+        "--listen",
+        default="0.0.0.0",  # noqa: S104 - refused without certificates or cluster.insecure
+        metavar="ADDRESS",
+        help="address that the server listens on, at the port that cluster.servers says (default "
+        "all)",
+    )
+    parser.add_argument("--driven", default="", metavar="ADDRESS", help=argparse.SUPPRESS)
+    parser.set_defaults(run=_run, takes_overrides=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    with quick_imports():
+        from hopper.config import read_config
+        from hopper.launch.host import follow_launcher, run_host
+    if options.driven:
+        return follow_launcher(Path(options.config), options.server[0], options.driven)
+    config = read_config(options.config, options.overrides)
+    run_host(config, options.server, options.meet, options.listen)
+    return 0
