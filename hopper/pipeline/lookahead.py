@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.features import PartitionedRows
 from hopper.features.copy_rows import copy_rows
 from hopper.graph.layout import stored_features
-from hopper.partition import PartitionedGraph
 
 Ids = NDArray[np.int64]
 Numbers = NDArray[np.int32]
@@ -183,66 +183,73 @@ class KeptRows:
 
 
 class Lookahead:
-    """The caches of all node types for coming iterations.
+    """Keeps rows that coming iterations read again, of all node types together.
 
     Parameters
     ----------
-    kept: caches by node type.
+    rows: reads through the kept rows from the first :meth:`foresee` on.
+    nbytes: most bytes of all kept rows. Node types share them in proportion to the bytes that the
+        iterations of the first :meth:`foresee` read.
     """
 
-    def __init__(self, kept: Mapping[str, KeptRows]) -> None:
-        self.kept = kept
+    def __init__(self, rows: PartitionedRows, nbytes: int) -> None:
+        self._rows, self._nbytes = rows, nbytes
+        self._kept: dict[str, KeptRows] | None = None
         self._number = 0
 
-    @classmethod
-    def make(
-        cls, graph: PartitionedGraph, window: Sequence[Mapping[str, Ids]], nbytes: int
-    ) -> Lookahead:
-        """Make caches that share ``nbytes`` in proportion to the bytes read of each node type.
+    def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> None:
+        """Take note of the rows that coming iterations read.
 
         Parameters
         ----------
-        window: for each of the first iterations, by node type, the nodes of other servers that it
-            reads.
-        nbytes: most bytes of all kept rows.
+        iterations: for each, by table of features, the distinct nodes, ascending. Rows of this
+            server, and rows that a cache holds permanently, are left out.
         """
-        formats = {}
-        for node_type in sorted({node_type for reads in window for node_type in reads}):
-            stored = stored_features(graph.schema.table(node_type))
-            assert stored is not None
-            formats[node_type] = stored.columns, stored.dtype
-        row_bytes = {name: dim * dtype.itemsize for name, (dim, dtype) in formats.items()}
-        bytes_read = {
-            name: row_bytes[name] * sum(reads[name].size for reads in window if name in reads)
-            for name in formats
-        }
-        total = max(1, sum(bytes_read.values()))
-        kept = {
-            name: KeptRows(
-                graph.schema.table(name).count,
-                *formats[name],
-                nbytes * bytes_read[name] // total // row_bytes[name],
-            )
-            for name in formats
-        }
-        return cls(kept)
-
-    def foresee(self, reads: Mapping[str, Ids]) -> None:
-        """Take note of the rows of other servers that a coming iteration reads.
-
-        Parameters
-        ----------
-        reads: by node type, distinct nodes, ascending.
-        """
-        for node_type, rows in self.kept.items():
-            rows.foresee(self._number, reads.get(node_type, np.empty(0, np.int64)))
-        self._number += 1
+        rows = self._rows
+        if rows.remote is None:
+            return
+        remote = [
+            {
+                table: rows.uncached(table, nodes[~rows.is_local(table, nodes)])
+                for table, nodes in reads.items()
+            }
+            for reads in iterations
+        ]
+        if self._kept is None:
+            self._kept = self._make_caches(remote)
+            rows.attach_prefetch(self._kept)
+        for reads in remote:
+            for table, kept in self._kept.items():
+                kept.foresee(self._number, reads.get(table, np.empty(0, np.int64)))
+            self._number += 1
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Let the rows of the next iteration be read during the block."""
-        for rows in self.kept.values():
-            rows.begin()
+        caches = (self._kept or {}).values()
+        for kept in caches:
+            kept.begin()
         yield
-        for rows in self.kept.values():
-            rows.end()
+        for kept in caches:
+            kept.end()
+
+    def _make_caches(self, window: Sequence[Mapping[str, Ids]]) -> dict[str, KeptRows]:
+        schema, formats = self._rows.graph.schema, {}
+        for table in sorted({table for reads in window for table in reads}):
+            stored = stored_features(schema.table(table))
+            assert stored is not None
+            formats[table] = stored.columns, stored.dtype
+        row_bytes = {table: dim * dtype.itemsize for table, (dim, dtype) in formats.items()}
+        bytes_read = {
+            table: row_bytes[table] * sum(reads[table].size for reads in window if table in reads)
+            for table in formats
+        }
+        total = max(1, sum(bytes_read.values()))
+        return {
+            table: KeptRows(
+                schema.table(table).count,
+                *formats[table],
+                self._nbytes * bytes_read[table] // total // row_bytes[table],
+            )
+            for table in formats
+        }

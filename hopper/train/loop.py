@@ -13,10 +13,10 @@ from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.pipeline import Pipeline, moments_left
 from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
+from hopper.train.engine_pipeline import EnginePipeline
 from hopper.train.evaluate import Evaluator
 from hopper.train.learnable_checkpoints import save_learned_rows
 from hopper.train.meter import EpochMeter
@@ -124,16 +124,16 @@ class Trainer:
     def _unfinished_models(self) -> Models:
         return {number: model for number, model in enumerate(self.models) if not model.is_finished}
 
-    def _make_pipeline(self) -> Pipeline:
+    def _make_pipeline(self) -> EnginePipeline:
         """Return a pipeline of all iterations that are left to train."""
         unfinished = self._unfinished_models()
         progress = _progress_of(unfinished or dict(enumerate(self.models)))
-        epochs = self._config.epochs if unfinished else 0
-        moments = moments_left(progress.epoch, progress.iteration, self.schedule.iterations, epochs)
-        return Pipeline(self.engine, self.schedule, moments)
+        epochs, iterations = self._config.epochs if unfinished else 0, self.schedule.iterations
+        start = progress.epoch, progress.iteration
+        return EnginePipeline(self.engine, self.schedule.batch, iterations, epochs, start)
 
     def _train_epoch(
-        self, training: Models, pipeline: Pipeline, console: RunConsole
+        self, training: Models, pipeline: EnginePipeline, console: RunConsole
     ) -> EpochRecord:
         engine, state, progress = self.engine, self.engine.state, _progress_of(training)
         schedule, self._gradient_norms = self.schedule, {}
@@ -144,7 +144,6 @@ class Trainer:
             model.state.packed.module.train()
         self.progress.epoch, self.progress.iteration = progress.epoch, progress.iteration
         self._meter.start(progress.epoch)
-        pipeline.start_epoch(progress.epoch)
         while progress.iteration < self.schedule.iterations:
             self._train_iteration(training, pipeline, progress)
             console.step(progress.losses[-1], state.cluster.traffic.total)
@@ -161,7 +160,7 @@ class Trainer:
         state.log.flush()
         return record
 
-    def _train_iteration(self, training: Models, pipeline: Pipeline, place: Progress) -> None:
+    def _train_iteration(self, training: Models, pipeline: EnginePipeline, place: Progress) -> None:
         self.engine.state.log.within(epoch=place.epoch, iteration=place.iteration)
         self._recorder.start(place.step)
         with self._meter.iteration():

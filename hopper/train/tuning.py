@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,9 +25,9 @@ from hopper.config import Config, change_config
 from hopper.engines import AUTO, Engine, Request, engines_of, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import ConfigError, RequestError
-from hopper.micrograph.route import RootSchedule
+from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.paired_ratio import Ratio, paired_ratio
-from hopper.pipeline import Pipeline
+from hopper.train.engine_pipeline import EnginePipeline
 from hopper.whole_files import write_text
 
 TUNING_FILE: Final = "tuning.json"
@@ -209,11 +209,10 @@ class PipelinedTrial:
     def take_turn(self, number: int) -> tuple[float, int]:
         """Train an iteration that fills the pipeline, and time the next ones."""
         cluster, count = self._engine.state.cluster, 1 + _TIMED
-        moments = list(self._moments(number * count, count))
         cluster.arrive(f"trying {self._engine.name}")
         cluster.traffic.take()
-        with Pipeline(self._engine, self._schedule, moments) as pipeline:
-            pipeline.start_epoch(max(epoch for epoch, _ in moments))
+        # To the pipeline each turn is an epoch.
+        with EnginePipeline(self._engine, self._batch, count, number + 1, (number, 0)) as pipeline:
             pipeline.train_next()
             begun = cluster.clock()
             for _ in range(_TIMED):
@@ -225,10 +224,10 @@ class PipelinedTrial:
         """Close the engine's connections."""
         self._engine.close()
 
-    def _moments(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+    def _batch(self, turn: int, number: int) -> GlobalBatch:
         iterations = self._schedule.iterations
-        for number in range(first, first + count):
-            yield divmod(number % (self._epochs * iterations), iterations)
+        number = (turn * (1 + _TIMED) + number) % (self._epochs * iterations)
+        return self._schedule.batch(*divmod(number, iterations))
 
 
 class _Side:
