@@ -51,7 +51,7 @@ from hopper.train.verify import (
     start_row_check,
     verify_as_rank,
 )
-from hopper.train.warm_cache import CacheMaker
+from hopper.train.warm_cache import warm_cache
 
 
 def run_rank(config: Config) -> None:
@@ -214,7 +214,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
         begin_with(request, (model.packed.module for model in engine.models), learnable)
-    CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
+    warm_cache(engine, RunConsole(cluster.rank == 0, "").say)
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
@@ -238,7 +238,7 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
         assert rows.remote is None or isinstance(rows.remote, RemoteRows)
         own_rows = PartitionedRows(tried.graph, cluster.server, rows.remote, cluster.traffic)
         engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
-        CacheMaker(engine, lambda _line: None).warm()
+        warm_cache(engine, lambda _line: None)
         return PipelinedTrial(engine, make_schedule(tried), tried.config.train.epochs)
 
     settled = settle(request, cluster, make_trial, RunConsole(cluster.rank == 0, "").say)
