@@ -76,6 +76,8 @@ class ConnectedGraph:
         values = {"fanouts": list(fanouts), **settings}
         model, data = {"layers": len(fanouts)}, {"partitioned": str(graph.path)}
         config = make_config({"data": data, "model": model, "sampler": values}).sampler
+        if config.device != "cpu":
+            raise RequestError(f'sampler.device: expected "cpu" here, given "{config.device}"')
         plug_in = find_sampler(config.kind, config.kind_options)
         is_divided = not graph.layout.draws_alone
         plug_in.kind.check(
@@ -89,7 +91,7 @@ class ConnectedGraph:
         sampler: NeighborSampler = plug_in.kind(
             {relation: graph.topology(relation, rows.server) for relation in graph.relations},
             {name: graph.original_ids(name) for name in graph.schema.node_types},
-            graph.schema.target,
+            graph.schema.target_type(),
             config.sizes,
             seed,
             draws_once=config.expansion == "once",
@@ -116,15 +118,19 @@ class ConnectedGraph:
         ----------
         batch_size: number of roots of a rank and iteration. A global batch has ``world`` times as
             many, wherever they live.
-        roots: name of a split, or [n] int64 distinct original ids of the target type.
+        roots: name of a split of nodes, or [n] int64 distinct original ids of the target type.
         seed: of the order of roots.
         drop_last: whether to leave out an incomplete last global batch.
 
         Raises
         ------
-        RequestError: ids are not those of the target type, or there is no iteration.
+        RequestError: ids or ``batch_size`` are out of range, or there is no iteration.
         """
-        graph, target = self.graph, self.graph.schema.target
+        graph, target = self.graph, self.graph.schema.target_type()
+        if batch_size < 1:
+            raise RequestError(f"batch_size: expected at least 1, given {batch_size}")
+        if isinstance(roots, str) and graph.schema.target_relations:
+            raise RequestError(f"roots: split {roots!r} has edges; expected ids of {target!r}")
         ids = graph.split(roots) if isinstance(roots, str) else np.unique(roots)
         count = graph.book.total(target)
         if not isinstance(roots, str) and (

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numba
 import torch
@@ -105,7 +105,7 @@ class Pipeline(Generic[T]):
         self._most = _UNLIMITED
         """how many items the first stage may begin in all"""
 
-    def __enter__(self) -> Pipeline[T]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:

@@ -17,8 +17,7 @@ from hopper.engines.engine import Engine, Plan, StepReport
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import distinct_by_table
 from hopper.micrograph.route import GlobalBatch
-from hopper.pipeline import Moment, Pipeline, Stage
-from hopper.pipeline.lookahead import Lookahead
+from hopper.pipeline import Lookahead, Moment, Pipeline, Stage
 from hopper.run_log import Stage as LoggedStage
 
 Seconds = dict[LoggedStage, float]

@@ -44,7 +44,7 @@ from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RankRegistry, RunMetrics
 from hopper.train.security import check_security, security_of
-from hopper.train.tuning import PipelinedTrial, is_tuned, settle
+from hopper.train.tuning import Candidate, is_tuned, settle
 from hopper.train.verify import (
     agree_on_division,
     finish_row_checks,
@@ -233,15 +233,15 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
 def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
     """Choose what the configuration leaves open."""
 
-    def make_trial(tried: Request) -> PipelinedTrial:
+    def make_candidate(tried: Request) -> Candidate:
         find_engine(tried.config).kind.check(tried)
         assert rows.remote is None or isinstance(rows.remote, RemoteRows)
         own_rows = PartitionedRows(tried.graph, cluster.server, rows.remote, cluster.traffic)
         engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
         warm_cache(engine, lambda _line: None)
-        return PipelinedTrial(engine, make_schedule(tried), tried.config.train.epochs)
+        return Candidate(engine, make_schedule(tried), tried.config.train.epochs)
 
-    settled = settle(request, cluster, make_trial, RunConsole(cluster.rank == 0, "").say)
+    settled = settle(request, cluster, make_candidate, RunConsole(cluster.rank == 0, "").say)
     check_request(settled)
     return settled
 

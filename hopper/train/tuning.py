@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -104,23 +104,55 @@ class Tuning:
         return request.under(with_options(with_engine(request.config, self.engine), self.options))
 
 
-class Trial(Protocol):
-    """A setting that is tried. Every rank must call its methods."""
+class Candidate:
+    """Trains an engine's first iterations in a pipeline, as the run will.
+
+    Parameters
+    ----------
+    engine: with a model, an optimiser and a log of its own.
+    epochs: of the run. Where it has fewer iterations than are tried, they come again.
+    """
+
+    def __init__(self, engine: Engine[Any, Any], schedule: RootSchedule, epochs: int) -> None:
+        self._engine, self._schedule, self._epochs = engine, schedule, epochs
 
     def take_turn(self, number: int) -> tuple[float, int]:
-        """Train a few iterations; return this rank's seconds and sent bytes of one of them.
+        """Train an iteration that fills the pipeline, and time the next ones.
+
+        Every rank must call it.
 
         Parameters
         ----------
         number: of the round. All settings train the same batches in a round.
+
+        Returns
+        -------
+        This rank's seconds and sent bytes of an iteration.
         """
+        cluster, count = self._engine.state.cluster, 1 + _TIMED
+        cluster.arrive(f"trying {self._engine.name}")
+        cluster.traffic.take()
+        # To the pipeline each turn is an epoch.
+        with EnginePipeline(self._engine, self._batch, count, number + 1, (number, 0)) as pipeline:
+            pipeline.train_next()
+            begun = cluster.clock()
+            for _ in range(_TIMED):
+                pipeline.train_next()
+            seconds = cluster.clock() - begun
+        return seconds / _TIMED, sum(cluster.traffic.take().values()) // count
 
     def close(self) -> None:
-        """Free what the setting holds."""
+        """Close the engine's connections."""
+        self._engine.close()
+
+    def _batch(self, turn: int, number: int) -> GlobalBatch:
+        iterations = self._schedule.iterations
+        number = (turn * (1 + _TIMED) + number) % (self._epochs * iterations)
+        return self._schedule.batch(*divmod(number, iterations))
 
 
-MakeTrial = Callable[[Request], Trial]
-"""Makes the trial of a request; raises RequestError if its engine cannot train it."""
+MakeCandidate = Callable[[Request], Candidate]
+"""Makes the candidate of a request; raises RequestError if its engine cannot train it."""
 
 
 def with_engine(config: Config, engine: str) -> Config:
@@ -143,7 +175,7 @@ def is_tuned(config: Config) -> bool:
 
 
 def settle(
-    request: Request, cluster: Cluster, make_trial: MakeTrial, say: Callable[[str], None]
+    request: Request, cluster: Cluster, make_candidate: MakeCandidate, say: Callable[[str], None]
 ) -> Request:
     """Choose what a configuration leaves open. Every rank must call this function.
 
@@ -166,9 +198,9 @@ def settle(
         tuning = read_tuning(Path(config.train.replay), "train.replay")
         tuning = Tuning(tuning.engine, tuning.options, ["replayed"])
     else:
-        tuning = _choose_engine(request, cluster, make_trial, say)
+        tuning = _choose_engine(request, cluster, make_candidate, say)
         if cluster.world > 1:
-            _choose_options(tuning, request, cluster, make_trial, say)
+            _choose_options(tuning, request, cluster, make_candidate, say)
     for reason in tuning.reasons:
         say(f"tuning: {tuning.engine}: {reason}")
     if cluster.rank == 0:
@@ -194,60 +226,24 @@ def read_tuning(run_dir: Path, key: str) -> Tuning:
         ) from error
 
 
-class PipelinedTrial:
-    """Trains an engine's first iterations in a pipeline, as the run will.
-
-    Parameters
-    ----------
-    engine: with a model, an optimiser and a log of its own.
-    epochs: of the run. Where it has fewer iterations than are tried, they come again.
-    """
-
-    def __init__(self, engine: Engine[Any, Any], schedule: RootSchedule, epochs: int) -> None:
-        self._engine, self._schedule, self._epochs = engine, schedule, epochs
-
-    def take_turn(self, number: int) -> tuple[float, int]:
-        """Train an iteration that fills the pipeline, and time the next ones."""
-        cluster, count = self._engine.state.cluster, 1 + _TIMED
-        cluster.arrive(f"trying {self._engine.name}")
-        cluster.traffic.take()
-        # To the pipeline each turn is an epoch.
-        with EnginePipeline(self._engine, self._batch, count, number + 1, (number, 0)) as pipeline:
-            pipeline.train_next()
-            begun = cluster.clock()
-            for _ in range(_TIMED):
-                pipeline.train_next()
-            seconds = cluster.clock() - begun
-        return seconds / _TIMED, sum(cluster.traffic.take().values()) // count
-
-    def close(self) -> None:
-        """Close the engine's connections."""
-        self._engine.close()
-
-    def _batch(self, turn: int, number: int) -> GlobalBatch:
-        iterations = self._schedule.iterations
-        number = (turn * (1 + _TIMED) + number) % (self._epochs * iterations)
-        return self._schedule.batch(*divmod(number, iterations))
-
-
 class _Side:
-    """A setting in a race. Its trial is made at its first turn.
+    """A setting in a race. Its candidate is made at its first turn.
 
     Attributes
     ----------
     seconds, sent: by round, the seconds of the slowest rank and the bytes of all ranks.
     """
 
-    def __init__(self, request: Request, cluster: Cluster, make_trial: MakeTrial) -> None:
+    def __init__(self, request: Request, cluster: Cluster, make_candidate: MakeCandidate) -> None:
         self.seconds: list[float] = []
         self.sent: list[int] = []
-        self._request, self._cluster, self._make_trial = request, cluster, make_trial
-        self._trial: Trial | None = None
+        self._request, self._cluster, self._make_candidate = request, cluster, make_candidate
+        self._candidate: Candidate | None = None
 
     def take_turn(self, number: int, begun: float) -> float:
         """Take a turn, and return the seconds since ``begun``, the maximum over ranks."""
-        self._trial = self._trial or self._make_trial(self._request)
-        seconds, sent = self._trial.take_turn(number)
+        self._candidate = self._candidate or self._make_candidate(self._request)
+        seconds, sent = self._candidate.take_turn(number)
         if self._request.reads.tables:
             # Learnable tables may fill the memory, or lie in one file, so only one engine has them.
             self.close()
@@ -260,16 +256,16 @@ class _Side:
         return float(everyone[:, 2].max())
 
     def close(self) -> None:
-        """Close the trial, if there is one."""
-        if self._trial is not None:
-            self._trial.close()
-            self._trial = None
+        """Close the candidate, if there is one."""
+        if self._candidate is not None:
+            self._candidate.close()
+            self._candidate = None
 
 
 def race(
     settings: Mapping[str, Request],
     cluster: Cluster,
-    make_trial: MakeTrial,
+    make_candidate: MakeCandidate,
     say: Callable[[str], None],
     *,
     first_stays: bool = False,
@@ -278,7 +274,7 @@ def race(
 
     Parameters
     ----------
-    settings: requests by name. Those that :data:`MakeTrial` refuses are left out.
+    settings: requests by name. Those that :data:`MakeCandidate` refuses are left out.
     first_stays: the first setting is chosen unless another one is shown to be faster; otherwise the
         one with the lowest geometric mean is.
 
@@ -289,7 +285,7 @@ def race(
     begun, spent = cluster.clock(), 0.0
     refusal: RequestError | None = None
     with ExitStack() as stack:
-        sides = {name: _Side(each, cluster, make_trial) for name, each in settings.items()}
+        sides = {name: _Side(each, cluster, make_candidate) for name, each in settings.items()}
         for side in sides.values():
             stack.callback(side.close)
         remaining = list(sides)
@@ -364,7 +360,7 @@ _NONE: Final = Ratio(1.0, None, None, 0)
 
 
 def _choose_engine(
-    request: Request, cluster: Cluster, make_trial: MakeTrial, say: Callable[[str], None]
+    request: Request, cluster: Cluster, make_candidate: MakeCandidate, say: Callable[[str], None]
 ) -> Tuning:
     candidates = engines_of(request)
     if request.config.train.engine != AUTO:
@@ -383,7 +379,7 @@ def _choose_engine(
     # A cache is tried with the engine that wins, since filling one takes long.
     plain = change_config(request.config, cache={"policy": "none"})
     settings = {name: request.under(with_engine(plain, name)) for name in names}
-    tries = race(settings, cluster, make_trial, say)
+    tries = race(settings, cluster, make_candidate, say)
     return Tuning(tries[0].setting, {}, [_explain(tries)], tries)
 
 
@@ -391,7 +387,7 @@ def _choose_options(
     tuning: Tuning,
     request: Request,
     cluster: Cluster,
-    make_trial: MakeTrial,
+    make_candidate: MakeCandidate,
     say: Callable[[str], None],
 ) -> None:
     """Race the options of the chosen engine against each other, one after the other."""
@@ -399,7 +395,7 @@ def _choose_options(
     def try_instead(now: Options, other: Options) -> bool:
         """Return whether other options are shown to be faster, and keep what was measured."""
         settings = {_name(each): _with(tuning, request, each) for each in (now, other)}
-        tries = race(settings, cluster, make_trial, say, first_stays=True)
+        tries = race(settings, cluster, make_candidate, say, first_stays=True)
         tuning.reasons.append(_explain(tries))
         tuning.tries += tries
         return tries[0].setting == _name(other)
