@@ -123,12 +123,11 @@ class Pipeline(Generic[T]):
             yield self.take()
 
     def take(self) -> T:
-        """Hand out the next item.
+        """Hand out the next item, or raise the error of preparing it or a later one.
 
         Raises
         ------
         IndexError: there is none.
-        The error of preparing this item or a later one.
         """
         if self._next >= self._stop:
             raise IndexError("the pipeline has handed out all of its items")
