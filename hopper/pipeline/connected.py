@@ -167,7 +167,7 @@ def connect(
     ----------
     partitioned: what ``hopper partition`` wrote. Of other servers' folders nothing is read if
         there are addresses.
-    servers: "host:port" of every feature server, in order. None = rows of other servers are read
+    servers: "host:port" of every feature server, in order. Empty = rows of other servers are read
         from their folders, which must be here.
     rank, world: this rank and the number of ranks: one, or the same number for each server. None =
         as torch.distributed says, or a single rank.
@@ -186,7 +186,7 @@ def connect(
     world = world if world is not None else dist.get_world_size() if is_one_of_many else 1
     graph = PartitionedGraph.open(os.fspath(partitioned))
     count = graph.book.servers
-    if not isinstance(graph.layout, Replicated | DividedTopology) or graph.partitions:
+    if type(graph.layout) not in (Replicated, DividedTopology):
         raise RequestError(f"connect: {graph.layout.explain(str(graph.path))}")
     if not 0 <= rank < world or (world > 1 and world % count):
         raise RequestError(
@@ -196,7 +196,11 @@ def connect(
     remote = None
     if servers:
         remote = RemoteRows(graph, servers, timeout, security=security)
-        remote.wait_until_serving(timeout)
+        try:
+            remote.wait_until_serving(timeout)
+        except BaseException:
+            remote.close()
+            raise
     elif count > 1:
         folders = [server_folder(graph.path, server) for server in range(count)]
         client = partial(InProcessClient, open_servicers(folders))

@@ -23,7 +23,7 @@ from hopper.rehearsal.memory import Memory, MemoryMeter
 from hopper.rehearsal.world import ThreadCluster, World
 from hopper.run_log import RunLog
 from hopper.traffic import CAUSES, Cause
-from hopper.train.tuning import with_engine
+from hopper.train.tuning import with_options
 from hopper.train.warm_cache import warm_cache
 
 
@@ -76,7 +76,7 @@ def estimate_engine(
     iterations: most iterations to rehearse. The first is rehearsed once more before, as a warm-up.
     process: bytes that a rank's process holds before it trains.
     """
-    request = request.under(with_engine(request.config, name))
+    request = request.under(with_options(request.config, {"train.engine": name}))
     config = request.config
     exact = find_engine(config).kind.is_exact(config)
     try:

@@ -41,9 +41,6 @@ MARGIN: Final = 1.02
 _TIMED: Final = 2
 """timed iterations of a turn, after one that fills the pipeline"""
 
-Options = Mapping[str, Any]
-"""values by "section.key\""""
-
 
 @dataclass(frozen=True)
 class Try:
@@ -101,7 +98,8 @@ class Tuning:
         ------
         RequestError, ConfigError: they do not fit the configuration.
         """
-        return request.under(with_options(with_engine(request.config, self.engine), self.options))
+        options = {"train.engine": self.engine, **self.options}
+        return request.under(with_options(request.config, options))
 
 
 class Candidate:
@@ -155,12 +153,7 @@ MakeCandidate = Callable[[Request], Candidate]
 """Makes the candidate of a request; raises RequestError if its engine cannot train it."""
 
 
-def with_engine(config: Config, engine: str) -> Config:
-    """Return the same configuration with another ``train.engine``."""
-    return change_config(config, train={"engine": engine})
-
-
-def with_options(config: Config, options: Options) -> Config:
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     """Return a configuration with other values of some keys, given as "section.key"."""
     sections: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
@@ -350,13 +343,11 @@ def _explain(tries: Sequence[Try]) -> str:
     """Say what a race has measured, in one line."""
     rounds = len(tries[0].round_seconds)
     reason = f"{rounds} round{'s' * (rounds != 1)}: " + "; ".join(map(str, tries))
-    even = [each.setting for each in tries[1:] if not (each.times_as_long or _NONE).is_shown]
+    ratios = [(each.setting, each.times_as_long) for each in tries]
+    even = [setting for setting, ratio in ratios if ratio is not None and not ratio.is_shown]
     if even:
         reason += f". No difference is shown between {tries[0].setting} and {' or '.join(even)}"
     return reason
-
-
-_NONE: Final = Ratio(1.0, None, None, 0)
 
 
 def _choose_engine(
@@ -377,8 +368,8 @@ def _choose_engine(
         f"each, and no new one after {MOST_SECONDS:.0f} s"
     )
     # A cache is tried with the engine that wins, since filling one takes long.
-    plain = change_config(request.config, cache={"policy": "none"})
-    settings = {name: request.under(with_engine(plain, name)) for name in names}
+    plain = {"cache.policy": "none"}
+    settings = {name: Tuning(name, plain).apply(request) for name in names}
     tries = race(settings, cluster, make_candidate, say)
     return Tuning(tries[0].setting, {}, [_explain(tries)], tries)
 
@@ -392,21 +383,21 @@ def _choose_options(
 ) -> None:
     """Race the options of the chosen engine against each other, one after the other."""
 
-    def try_instead(now: Options, other: Options) -> bool:
-        """Return whether other options are shown to be faster, and keep what was measured."""
-        settings = {_name(each): _with(tuning, request, each) for each in (now, other)}
+    def choose(name: str, value: Any, other: Any) -> bool:
+        """Choose between two values of an option; return whether the other is the better one."""
+        values = {f"{name} = {each}": each for each in (value, other)}
+        settings = {
+            text: Tuning(tuning.engine, {**tuning.options, name: each}).apply(request)
+            for text, each in values.items()
+        }
         tries = race(settings, cluster, make_candidate, say, first_stays=True)
         tuning.reasons.append(_explain(tries))
         tuning.tries += tries
-        return tries[0].setting == _name(other)
-
-    def choose(name: str, value: Any, other: Any) -> bool:
-        is_better = try_instead({name: value}, {name: other})
-        tuning.options[name] = other if is_better else value
-        return is_better
+        tuning.options[name] = values[tries[0].setting]
+        return tries[0].setting != next(iter(values))
 
     config, is_auto = request.config, request.config.train.engine == AUTO
-    engine = find_engine(with_engine(config, tuning.engine)).kind
+    engine = find_engine(with_options(config, {"train.engine": tuning.engine})).kind
     option = engine.raised_option
     if option and (_is_adaptive(config, engine) or (is_auto and _value(config, option) == "off")):
         # HopGNN, section 5.3: one more step is merged for as long as the time falls.
@@ -417,14 +408,6 @@ def _choose_options(
         choose("pipeline.depth", config.pipeline.depth, 0)
     if is_auto and config.cache.policy != "none":
         choose("cache.policy", config.cache.policy, "none")
-
-
-def _with(tuning: Tuning, request: Request, options: Options) -> Request:
-    return Tuning(tuning.engine, {**tuning.options, **options}).apply(request)
-
-
-def _name(options: Options) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in options.items())
 
 
 def _is_adaptive(config: Config, engine: type[Engine]) -> bool:
