@@ -28,47 +28,6 @@ _NEVER: Final = np.iinfo(np.int32).max
 _NOWHERE: Final = -1
 
 
-class KnownUses:
-    """The next uses of a type's nodes in a window of coming iterations.
-
-    Parameters
-    ----------
-    count: number of nodes of the type. Each takes four bytes.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._last = np.full(count, _NOWHERE, np.int32)
-        """number of the last iteration in the window that uses a node"""
-        self._window: deque[tuple[int, Ids, Numbers]] = deque()
-        """by iteration: its number, its nodes in ascending order, and their next uses"""
-
-    def add(self, number: int, nodes: Ids) -> None:
-        """Extend the window by one iteration.
-
-        Parameters
-        ----------
-        number: number of the iteration; must be larger than those before.
-        nodes: [n] int64, the distinct nodes that it uses, ascending.
-        """
-        last_use = self._last[nodes]
-        for earlier, earlier_nodes, next_use in self._window:
-            reused = nodes[last_use == earlier]
-            next_use[np.searchsorted(earlier_nodes, reused)] = number
-        self._last[nodes] = number
-        self._window.append((number, nodes, np.full(nodes.size, _NEVER, np.int32)))
-
-    def take(self) -> tuple[Ids, Numbers]:
-        """Remove the first iteration from the window.
-
-        Returns
-        -------
-        Its nodes, and the number of the iteration that uses each of them next.
-        """
-        number, nodes, next_use = self._window.popleft()
-        self._last[nodes[self._last[nodes] == number]] = _NOWHERE
-        return nodes, next_use
-
-
 class KeptRows:
     """A cache of one node type's rows that coming iterations read again.
 
@@ -91,7 +50,10 @@ class KeptRows:
         self._free = np.arange(len(self._rows), dtype=np.int32)[::-1].copy()
         self._left = len(self._rows)
         """how many slots are free: the first elements of ``_free``"""
-        self._uses = KnownUses(count)
+        self._last_use = np.full(count, _NOWHERE, np.int32)
+        """number of the last foreseen iteration that uses a node"""
+        self._foreseen: deque[tuple[int, Ids, Numbers]] = deque()
+        """by iteration: its number, its nodes in ascending order, and their next uses"""
         self._wanted = np.full(count, _NEVER, np.int32)
         """next uses of the current iteration's nodes that will be kept"""
         self._now: Ids = np.empty(0, np.int64)
@@ -115,12 +77,24 @@ class KeptRows:
         return len(self._rows) - self._left
 
     def foresee(self, number: int, nodes: Ids) -> None:
-        """Take note of what a coming iteration reads; parameters as of :meth:`KnownUses.add`."""
-        self._uses.add(number, nodes)
+        """Take note of what a coming iteration reads.
+
+        Parameters
+        ----------
+        number: number of the iteration; must be larger than those before.
+        nodes: [n] int64, the distinct nodes that it uses, ascending.
+        """
+        last_use = self._last_use[nodes]
+        for earlier, earlier_nodes, next_use in self._foreseen:
+            reused = nodes[last_use == earlier]
+            next_use[np.searchsorted(earlier_nodes, reused)] = number
+        self._last_use[nodes] = number
+        self._foreseen.append((number, nodes, np.full(nodes.size, _NEVER, np.int32)))
 
     def begin(self) -> None:
         """Begin the next foreseen iteration: choose rows to keep, and drop others for them."""
-        nodes, next_use = self._uses.take()
+        number, nodes, next_use = self._foreseen.popleft()
+        self._last_use[nodes[self._last_use[nodes] == number]] = _NOWHERE
         slots = self._slot_of[nodes]
         is_kept = slots >= 0
         self._next_use[slots[is_kept]] = next_use[is_kept]
