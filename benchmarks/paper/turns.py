@@ -28,9 +28,8 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.balance import Balance
 from hopper.partition.partitioner import Assigner
 from hopper.phases import Phases
-from hopper.train.cache_sources import list_cacheable_tables
 from hopper.train.results import main_score
-from hopper.train.warm_cache import profile_key
+from hopper.train.warm_cache import list_cacheable_tables, profile_key
 from hopper.whole_files import write_text
 
 REACHED: Final = 0.95

@@ -151,7 +151,7 @@ def _print(plan: ClusterPlan, console: Console) -> None:
 
 
 def _times(trained: Sequence[Estimate]) -> Table:
-    from hopper.train.iteration_cost import PHASES
+    from hopper.rehearsal.measure import PHASES
 
     table = _table("seconds", "epoch", "iterations", "each", *PHASES)
     for estimate in trained:

@@ -1,5 +1,10 @@
-"""The pipeline, which plans iterations and reads their rows while earlier ones are computed."""
+"""The pipeline, which prepares iterations while earlier ones are consumed, and what it stands on.
 
-from hopper.pipeline.pipeline import Pipeline, moments_left
+It knows nothing of engines: they are its clients, and so is a training loop of one's own.
+"""
 
-__all__ = ["Pipeline", "moments_left"]
+from hopper.pipeline.connected import ConnectedGraph, connect
+from hopper.pipeline.lookahead import Lookahead
+from hopper.pipeline.pipeline import Moment, Pipeline, Stage
+
+__all__ = ["ConnectedGraph", "Lookahead", "Moment", "Pipeline", "Stage", "connect"]

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.features import PartitionedRows
 from hopper.features.copy_rows import copy_rows
 from hopper.graph.layout import stored_features
-from hopper.partition import PartitionedGraph
 
 Ids = NDArray[np.int64]
 Numbers = NDArray[np.int32]
@@ -26,47 +26,6 @@ Numbers = NDArray[np.int32]
 _NEVER: Final = np.iinfo(np.int32).max
 """stands for no use: larger than the number of any iteration"""
 _NOWHERE: Final = -1
-
-
-class KnownUses:
-    """The next uses of a type's nodes in a window of coming iterations.
-
-    Parameters
-    ----------
-    count: number of nodes of the type. Each takes four bytes.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._last = np.full(count, _NOWHERE, np.int32)
-        """number of the last iteration in the window that uses a node"""
-        self._window: deque[tuple[int, Ids, Numbers]] = deque()
-        """by iteration: its number, its nodes in ascending order, and their next uses"""
-
-    def add(self, number: int, nodes: Ids) -> None:
-        """Extend the window by one iteration.
-
-        Parameters
-        ----------
-        number: number of the iteration; must be larger than those before.
-        nodes: [n] int64, the distinct nodes that it uses, ascending.
-        """
-        last_use = self._last[nodes]
-        for earlier, earlier_nodes, next_use in self._window:
-            reused = nodes[last_use == earlier]
-            next_use[np.searchsorted(earlier_nodes, reused)] = number
-        self._last[nodes] = number
-        self._window.append((number, nodes, np.full(nodes.size, _NEVER, np.int32)))
-
-    def take(self) -> tuple[Ids, Numbers]:
-        """Remove the first iteration from the window.
-
-        Returns
-        -------
-        Its nodes, and the number of the iteration that uses each of them next.
-        """
-        number, nodes, next_use = self._window.popleft()
-        self._last[nodes[self._last[nodes] == number]] = _NOWHERE
-        return nodes, next_use
 
 
 class KeptRows:
@@ -91,7 +50,10 @@ class KeptRows:
         self._free = np.arange(len(self._rows), dtype=np.int32)[::-1].copy()
         self._left = len(self._rows)
         """how many slots are free: the first elements of ``_free``"""
-        self._uses = KnownUses(count)
+        self._last_use = np.full(count, _NOWHERE, np.int32)
+        """number of the last foreseen iteration that uses a node"""
+        self._foreseen: deque[tuple[int, Ids, Numbers]] = deque()
+        """by iteration: its number, its nodes in ascending order, and their next uses"""
         self._wanted = np.full(count, _NEVER, np.int32)
         """next uses of the current iteration's nodes that will be kept"""
         self._now: Ids = np.empty(0, np.int64)
@@ -115,12 +77,24 @@ class KeptRows:
         return len(self._rows) - self._left
 
     def foresee(self, number: int, nodes: Ids) -> None:
-        """Take note of what a coming iteration reads; parameters as of :meth:`KnownUses.add`."""
-        self._uses.add(number, nodes)
+        """Take note of what a coming iteration reads.
+
+        Parameters
+        ----------
+        number: number of the iteration; must be larger than those before.
+        nodes: [n] int64, the distinct nodes that it uses, ascending.
+        """
+        last_use = self._last_use[nodes]
+        for earlier, earlier_nodes, next_use in self._foreseen:
+            reused = nodes[last_use == earlier]
+            next_use[np.searchsorted(earlier_nodes, reused)] = number
+        self._last_use[nodes] = number
+        self._foreseen.append((number, nodes, np.full(nodes.size, _NEVER, np.int32)))
 
     def begin(self) -> None:
         """Begin the next foreseen iteration: choose rows to keep, and drop others for them."""
-        nodes, next_use = self._uses.take()
+        number, nodes, next_use = self._foreseen.popleft()
+        self._last_use[nodes[self._last_use[nodes] == number]] = _NOWHERE
         slots = self._slot_of[nodes]
         is_kept = slots >= 0
         self._next_use[slots[is_kept]] = next_use[is_kept]
@@ -183,66 +157,73 @@ class KeptRows:
 
 
 class Lookahead:
-    """The caches of all node types for coming iterations.
+    """Keeps rows that coming iterations read again, of all node types together.
 
     Parameters
     ----------
-    kept: caches by node type.
+    rows: reads through the kept rows from the first :meth:`foresee` on.
+    nbytes: most bytes of all kept rows. Node types share them in proportion to the bytes that the
+        iterations of the first :meth:`foresee` read.
     """
 
-    def __init__(self, kept: Mapping[str, KeptRows]) -> None:
-        self.kept = kept
+    def __init__(self, rows: PartitionedRows, nbytes: int) -> None:
+        self._rows, self._nbytes = rows, nbytes
+        self._kept: dict[str, KeptRows] | None = None
         self._number = 0
 
-    @classmethod
-    def make(
-        cls, graph: PartitionedGraph, window: Sequence[Mapping[str, Ids]], nbytes: int
-    ) -> Lookahead:
-        """Make caches that share ``nbytes`` in proportion to the bytes read of each node type.
+    def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> None:
+        """Take note of the rows that coming iterations read.
 
         Parameters
         ----------
-        window: for each of the first iterations, by node type, the nodes of other servers that it
-            reads.
-        nbytes: most bytes of all kept rows.
+        iterations: for each, by table of features, the distinct nodes, ascending. Rows of this
+            server, and rows that a cache holds permanently, are left out.
         """
-        formats = {}
-        for node_type in sorted({node_type for reads in window for node_type in reads}):
-            stored = stored_features(graph.schema.table(node_type))
-            assert stored is not None
-            formats[node_type] = stored.columns, stored.dtype
-        row_bytes = {name: dim * dtype.itemsize for name, (dim, dtype) in formats.items()}
-        bytes_read = {
-            name: row_bytes[name] * sum(reads[name].size for reads in window if name in reads)
-            for name in formats
-        }
-        total = max(1, sum(bytes_read.values()))
-        kept = {
-            name: KeptRows(
-                graph.schema.table(name).count,
-                *formats[name],
-                nbytes * bytes_read[name] // total // row_bytes[name],
-            )
-            for name in formats
-        }
-        return cls(kept)
-
-    def foresee(self, reads: Mapping[str, Ids]) -> None:
-        """Take note of the rows of other servers that a coming iteration reads.
-
-        Parameters
-        ----------
-        reads: by node type, distinct nodes, ascending.
-        """
-        for node_type, rows in self.kept.items():
-            rows.foresee(self._number, reads.get(node_type, np.empty(0, np.int64)))
-        self._number += 1
+        rows = self._rows
+        if rows.remote is None:
+            return
+        remote = [
+            {
+                table: rows.uncached(table, nodes[~rows.is_local(table, nodes)])
+                for table, nodes in reads.items()
+            }
+            for reads in iterations
+        ]
+        if self._kept is None:
+            self._kept = self._make_caches(remote)
+            rows.attach_prefetch(self._kept)
+        for reads in remote:
+            for table, kept in self._kept.items():
+                kept.foresee(self._number, reads.get(table, np.empty(0, np.int64)))
+            self._number += 1
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Let the rows of the next iteration be read during the block."""
-        for rows in self.kept.values():
-            rows.begin()
+        caches = (self._kept or {}).values()
+        for kept in caches:
+            kept.begin()
         yield
-        for rows in self.kept.values():
-            rows.end()
+        for kept in caches:
+            kept.end()
+
+    def _make_caches(self, window: Sequence[Mapping[str, Ids]]) -> dict[str, KeptRows]:
+        schema, formats = self._rows.graph.schema, {}
+        for table in sorted({table for reads in window for table in reads}):
+            stored = stored_features(schema.table(table))
+            assert stored is not None
+            formats[table] = stored.columns, stored.dtype
+        row_bytes = {table: dim * dtype.itemsize for table, (dim, dtype) in formats.items()}
+        bytes_read = {
+            table: row_bytes[table] * sum(reads[table].size for reads in window if table in reads)
+            for table in formats
+        }
+        total = max(1, sum(bytes_read.values()))
+        return {
+            table: KeptRows(
+                schema.table(table).count,
+                *formats[table],
+                self._nbytes * bytes_read[table] // total // row_bytes[table],
+            )
+            for table in formats
+        }

@@ -1,207 +1,279 @@
-"""Plans iterations and reads their rows ahead of training (DistDGLv2, section 4.2).
+"""Prepares the iterations of a run ahead of what consumes them (DistDGLv2, section 4.2).
 
 The schedule of roots and the draws are functions of seed, epoch and iteration, so training does not
-affect what later iterations read. One thread plans, another reads rows, and iterations are trained
-in the order of the schedule. A run is therefore the same, bit for bit, with and without the
-pipeline. Learnable rows are requested with the plan but read when the iteration is trained, since
-earlier iterations change them.
+affect what later iterations read. Stages may therefore run ahead, each in a thread of its own, and
+whoever consumes their items gets the same ones, bit for bit, with and without threads.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numba
 import torch
 
-from hopper.engines.engine import Engine, Plan, StepReport
-from hopper.features import PartitionedRows
-from hopper.micrograph.route import RootSchedule
-from hopper.pipeline.hand_over import Closed, HandOver
-from hopper.pipeline.window import Window
-from hopper.run_log import Stage
+from hopper.errors import RequestError
+from hopper.pipeline.bounded_queue import BoundedQueue, Closed, Pause
 
-Seconds = dict[Stage, float]
-"""seconds by stage"""
-
-_NO_TURN: Final = nullcontext()
+T = TypeVar("T")
 _UNLIMITED: Final = sys.maxsize
 
 
+class Moment(NamedTuple):
+    """An iteration of a run."""
+
+    epoch: int
+    iteration: int
+
+
 @dataclass(frozen=True)
-class Prepared:
-    """An iteration that is ready to be trained.
+class Stage:
+    """A step in which items are prepared, in a thread of its own.
 
     Attributes
     ----------
-    plan: its plan.
-    inputs: the result of :meth:`Engine.read`.
-    rows: the source that its rows are read from, with counts of its own.
-    seconds: time by stage that the pipeline's threads spent on it.
+    name: of the thread.
+    work: makes an item of the one before it. The first stage is given a :class:`Moment`, which is
+        a tuple (epoch, iteration).
+    items, nbytes: the stage goes on while fewer than ``items`` of its results wait, and at most
+        ``nbytes`` of all of them together. So one more may be in memory, and one is being made.
+    size: returns the bytes of a result.
+    reach: how many of the following items are made known to ``foresee`` before an item is worked
+        on. Only the second stage may have such a window.
+    foresee: called with the items that come into reach, in their order.
     """
 
-    plan: Plan
-    inputs: Any
-    rows: PartitionedRows
-    seconds: Seconds
+    name: str
+    work: Callable[[Any], Any]
+    items: int = 5
+    nbytes: int = 1 << 30
+    size: Callable[[Any], int] = lambda _: 0
+    reach: int = 0
+    foresee: Callable[[Sequence[Any]], None] = lambda _: None
 
 
-class Pipeline:
-    """Prepares and trains the remaining iterations of a run.
+class Pipeline(Generic[T]):
+    """The items that stages make of the iterations of some epochs, one after the other.
 
-    It is a context manager that ends its threads. An error in one of them is raised by
-    :meth:`train_next`, with its own traceback.
+    A ``for`` loop over it goes through what is left of an epoch. The stages go on meanwhile, and
+    beyond its end. It is a context manager, which ends the threads. An error of a stage is raised
+    where the next item is taken, with its own traceback. Items that wait are dropped then.
 
     Parameters
     ----------
-    engine: makes plans, reads rows and trains.
-    schedule: the roots of each iteration.
-    moments: epoch and iteration of each that is to be trained, in order.
+    stages: from an iteration to the item that is handed out.
+    iterations, epochs: their numbers. All epochs have equally many iterations.
+    start: epoch and iteration of the first item.
+    ahead: whether stages run in threads. If not, an item is made when it is taken.
+    waits: returns whether an epoch may only begin once its first item is asked for, since what
+        is consumed before decides about it.
+    agree: if ranks exchange messages in the first stage: called by every rank, with the number of
+        items that its first stage has begun and the operation's name, it returns the largest number
+        of any rank.
     """
 
     def __init__(
         self,
-        engine: Engine[Any, Any],
-        schedule: RootSchedule,
-        moments: Iterable[tuple[int, int]],
+        stages: Sequence[Stage],
+        iterations: int,
+        epochs: int = 1,
+        *,
+        start: tuple[int, int] = (0, 0),
+        ahead: bool = True,
+        waits: Callable[[int], bool] = lambda _epoch: False,
+        agree: Callable[[int, str], int] | None = None,
     ) -> None:
-        self._engine, self._schedule, self._state = engine, schedule, engine.state
-        self._moments = iter(moments)
-        config = self._state.config.pipeline
-        self._planned: HandOver[tuple[Plan, Seconds]] = HandOver(config.depth, config.nbytes)
-        self._read: HandOver[Prepared] = HandOver(config.reads, config.nbytes)
-        self._epoch, self._begun, self._has_ended = -1, 0, False
-        self._most = _UNLIMITED
-        """most plans that may be begun in all"""
-        self._state_changed = threading.Condition()
+        if iterations < 1:
+            raise RequestError(f"pipeline: expected an iteration an epoch at least, {iterations=}")
+        self._stages, self._ahead, self._waits = stages, ahead, waits
+        self._agree = agree if ahead else None
+        self._iterations, self._stop = iterations, iterations * epochs
+        self._next = start[0] * iterations + start[1]
+        """number of the next item to hand out, counted from the first iteration of epoch 0"""
+        self._queues: list[BoundedQueue[Any]] = [
+            BoundedQueue(stage.items, stage.nbytes) for stage in stages
+        ]
         self._threads: list[threading.Thread] = []
-        if config.depth:
-            # An error of the planning thread goes to both queues, so that training ends at once.
-            self._start("plan", self._plan_ahead, self._planned, self._read)
-            self._start("read", self._read_ahead, self._read)
+        self._changed = threading.Condition()
+        self._epoch, self._begun, self._is_closed = -1, 0, False
+        self._most = _UNLIMITED
+        """how many items the first stage may begin in all"""
 
-    def __enter__(self) -> Pipeline:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        """End the threads. Every rank must call this, except one that has failed."""
-        self._stop_planning("ending the pipeline", agrees=error_type is None)
-        with self._state_changed:
-            self._has_ended = True
-            self._state_changed.notify_all()
-        self._planned.close()
-        self._read.close()
+        """Close the pipeline. After an error its threads end by themselves: they may wait for a
+        server or a rank that is lost, which must not delay the error."""
         if error_type is None:
-            for thread in self._threads:
-                thread.join()
+            self.close()
+        else:
+            self._cancel()
 
-    @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Begin no plans during the block, which may take long.
+    def __iter__(self) -> Iterator[T]:
+        """Hand out what is left of an epoch."""
+        end = (self._next // self._iterations + 1) * self._iterations
+        while self._next < min(end, self._stop):
+            yield self.take()
 
-        Otherwise a rank might wait for a plan that another rank does not begin, since each rank
-        limits its plans by its own bytes. Every rank must call this.
-        """
-        if not self._plans_together:
-            yield
-            return
-        self._stop_planning("resting the pipeline")
-        yield
-        with self._state_changed:
-            self._most = _UNLIMITED
-            self._state_changed.notify_all()
-
-    @property
-    def _plans_together(self) -> bool:
-        """Return whether ranks exchange messages to make plans."""
-        return bool(self._threads) and self._engine.talks_to_plan
-
-    def _stop_planning(self, operation: str, *, agrees: bool = True) -> None:
-        """Begin no more plans, except those that any rank has begun, which all ranks must make.
-
-        Parameters
-        ----------
-        agrees: whether to ask the other ranks, which must then call this too.
-        """
-        with self._state_changed:
-            self._most = self._begun
-        if agrees and self._plans_together:
-            begun_here = torch.tensor([self._most])
-            begun = self._state.cluster.all_gather(begun_here, "control", operation)
-            with self._state_changed:
-                self._most = int(begun.max())
-                self._state_changed.notify_all()
-            self._planned.wake()
-
-    def start_epoch(self, epoch: int) -> None:
-        """Tell the threads that ``epoch`` begins, and that its models are known."""
-        with self._state_changed:
-            self._epoch = epoch
-            self._state_changed.notify_all()
-
-    def train_next(self) -> StepReport:
-        """Train the next iteration.
+    def take(self) -> T:
+        """Hand out the next item, or raise the error of preparing it or a later one.
 
         Raises
         ------
-        The error of preparing this iteration or a later one, or of training this one.
+        IndexError: there is none.
         """
-        if not self._threads:
-            return self._engine.train_step(self._schedule.batch(*next(self._moments)))
-        state = self._state
-        with state.log.stage("wait", operation="pipeline"):
-            prepared = self._read.take()
-        state.log.add_stage_seconds(prepared.seconds)
-        report = self._engine.train(prepared.plan, prepared.inputs)
-        state.rows.take_over(prepared.rows)
-        return report
+        if self._next >= self._stop:
+            raise IndexError("the pipeline has handed out all of its items")
+        moment = Moment(*divmod(self._next, self._iterations))
+        item: Any = moment
+        if not self._ahead:
+            for stage in self._stages:
+                item = stage.work(item)
+        else:
+            self._start()
+            with self._changed:
+                self._epoch = moment.epoch
+                self._changed.notify_all()
+            item = self._queues[-1].take()
+        self._next += 1
+        taken: T = item
+        return taken
 
-    def _start(self, name: str, work: Callable[[], None], *out: HandOver[Any]) -> None:
+    def state_dict(self) -> dict[str, int]:
+        """Return where the pipeline stands. What was handed out counts, what was prepared does
+        not."""
+        epoch, iteration = divmod(self._next, self._iterations)
+        return {"epoch": epoch, "iteration": iteration, "iterations": self._iterations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another pipeline of the same iterations stood.
+
+        Raises
+        ------
+        RequestError: the state is not one of this pipeline's, or an item was taken already.
+        """
+        if self._threads or self._is_closed:
+            raise RequestError("pipeline: load_state_dict must come before the first item is taken")
+        numbers = [state.get(name) for name in ("epoch", "iteration", "iterations")]
+        epoch, iteration, iterations = (n if isinstance(n, int) else -1 for n in numbers)
+        if iterations != self._iterations or not 0 <= iteration < iterations or epoch < 0:
+            raise RequestError(
+                f"pipeline: expected the state of epochs of {self._iterations} iterations, "
+                f"given {dict(state)!s:.200}"
+            )
+        self._next = epoch * iterations + iteration
+
+    def close(self) -> None:
+        """End the threads, and wait until they have ended. Every rank must call it."""
+        self._stop_beginning("ending the pipeline")
+        self._cancel(agreed=True)
+        for thread in self._threads:
+            thread.join()
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Begin no items during the block, which may take long. Every rank must call it.
+
+        It matters only where ranks exchange messages in the first stage. A rank might else wait for
+        an item that another one does not begin, since each has room for as many as fit.
+        """
+        self._stop_beginning("resting the pipeline")
+        yield
+        if self._agree is not None:
+            with self._changed:
+                self._most = _UNLIMITED
+                self._changed.notify_all()
+
+    def _stop_beginning(self, operation: str) -> None:
+        """Begin no items, except those that any rank has begun, which all ranks must make."""
+        if self._agree is None:
+            return
+        with self._changed:
+            self._most = self._begun
+        most = self._agree(self._most, operation)
+        with self._changed:
+            self._most = most
+            self._changed.notify_all()
+        self._queues[0].wake()
+
+    def _cancel(self, error: BaseException | None = None, *, agreed: bool = False) -> None:
+        """Let every thread end when it has finished its item.
+
+        Parameters
+        ----------
+        error: what is raised where the next item is taken.
+        agreed: whether the first stage still makes items that other ranks have begun.
+        """
+        with self._changed:
+            if not (agreed and self._agree):
+                self._most = self._begun
+            self._is_closed = True
+            self._changed.notify_all()
+        # An error that several threads raised would have the frames of all of them.
+        for queue in self._queues[:-1]:
+            queue.close()
+        self._queues[-1].close(error)
+
+    def _start(self) -> None:
+        """Start the threads, unless they run."""
+        if self._threads or self._is_closed:
+            return
+        sources: list[Iterable[Any]] = [self._moments(self._queues[0])]
+        for stage, queue, out in zip(
+            self._stages[1:], self._queues, self._queues[1:], strict=False
+        ):
+            sources.append(_taken(queue, out, stage))
         # numba's number of threads and CUDA's device are settings of each thread.
-        threads, device = numba.get_num_threads(), self._state.cluster.device
+        threads = numba.get_num_threads()
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
-        def run() -> None:
-            """Do the thread's work, and hand on an error through its ``out``."""
+        def run(stage: Stage, source: Iterable[Any], out: BoundedQueue[Any]) -> None:
+            """Make a stage's items. Its error ends the pipeline."""
             try:
                 numba.set_num_threads(threads)
-                if device.type == "cuda":
+                if device is not None:
                     torch.cuda.set_device(device)
-                work()
+                for item in source:
+                    result = stage.work(item)
+                    out.put(result, stage.size(result))
             except Closed:
                 pass
             except BaseException as error:
-                for queue in out:
-                    queue.fail(error)
+                self._cancel(error)
 
-        thread = threading.Thread(target=run, name=f"hopper-{name}", daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        for stage, source, out in zip(self._stages, sources, self._queues, strict=True):
+            thread = threading.Thread(
+                target=run, args=(stage, source, out), name=f"hopper-{stage.name}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
 
-    def _plan_ahead(self) -> None:
-        log = self._state.log
-        for epoch, iteration in self._moments:
-            if not self._may_plan(epoch):
+    def _moments(self, out: BoundedQueue[Any]) -> Iterator[Moment]:
+        """Yield each iteration once it may be begun."""
+        for number in range(self._next, self._stop):
+            moment = Moment(*divmod(number, self._iterations))
+            if not self._may_begin(moment.epoch, out):
                 return
-            log.set_context(epoch=epoch, iteration=iteration, thread="plan")
-            plan = self._engine.plan_and_ask(self._schedule.batch(epoch, iteration))
-            self._planned.put((plan, log.take_stage_seconds()), plan.nbytes)
-        self._planned.pause()
+            yield moment
+        out.pause()
 
-    def _may_plan(self, epoch: int) -> bool:
-        """Wait until another plan may be begun, and return whether it may."""
+    def _may_begin(self, epoch: int, out: BoundedQueue[Any]) -> bool:
+        """Wait until another item may be begun, and return whether it may."""
         with suppress(Closed):
-            self._planned.await_room(unless=self._is_owed)
-        with self._state_changed:
+            out.await_room(unless=self._is_owed)
+        with self._changed:
             if not self._is_decided(epoch):
-                self._planned.pause()
-            self._state_changed.wait_for(
+                out.pause()
+            self._changed.wait_for(
                 lambda: (
-                    self._has_ended
+                    self._is_closed
                     or self._is_owed()
                     or (self._begun < self._most and self._is_decided(epoch))
                 )
@@ -212,54 +284,24 @@ class Pipeline:
             return True
 
     def _is_owed(self) -> bool:
-        """Return whether another rank has begun a plan and waits for this one to begin it too."""
+        """Return whether another rank has begun an item and waits for this one to begin it too."""
         return self._begun < self._most < _UNLIMITED
 
     def _is_decided(self, epoch: int) -> bool:
-        return epoch <= self._epoch or self._engine.can_plan_ahead(epoch)
-
-    def _read_ahead(self) -> None:
-        log, window = self._state.log, Window(self._engine, self._planned)
-        while True:
-            plan, seconds = window.take()
-            nbytes = plan.nbytes + self._row_bytes(plan)
-            self._read.await_room(nbytes)
-            log.set_context(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
-            prepared = self._read_rows(plan, window.turn())
-            for stage, stage_seconds in log.take_stage_seconds().items():
-                seconds[stage] += stage_seconds
-            self._read.put(replace(prepared, seconds=seconds), nbytes)
-
-    def _read_rows(self, plan: Plan, turn: AbstractContextManager[None] = _NO_TURN) -> Prepared:
-        rows = self._state.rows.with_own_counts()
-        with rows.one_operation(), turn:
-            inputs = self._engine.read(plan, rows)
-        rows.take_device_lookups()
-        return Prepared(plan, inputs, rows, {})
-
-    def _row_bytes(self, plan: Plan) -> int:
-        """Return the bytes of features that are in memory once a plan's rows have been read."""
-        state, total = self._state, 0
-        tables, schema = state.request.reads.feature_tables, state.request.schema
-        for name, groups in plan.reads.items():
-            table = tables.get(name)
-            if table is None:
-                continue
-            in_place = state.trainer.reads_in_place and state.rows.is_mapped(table)
-            width = schema.table(table).feature_dim or 0
-            for ids in groups:
-                copied = ids.size
-                if in_place:
-                    copied -= int(state.rows.is_local(table, ids).sum())
-                total += copied * width * state.trainer.dtype.itemsize
-        return total
+        return epoch <= self._epoch or not self._waits(epoch)
 
 
-def moments_left(
-    epoch: int, iteration: int, iterations: int, epochs: int
-) -> Iterator[tuple[int, int]]:
-    """Yield (epoch, iteration) from the given one to the end of a run."""
-    while epoch < epochs:
-        for remaining in range(iteration, iterations):
-            yield epoch, remaining
-        epoch, iteration = epoch + 1, 0
+def _taken(queue: BoundedQueue[Any], out: BoundedQueue[Any], stage: Stage) -> Iterator[Any]:
+    """Yield the items of a queue once there is room for what a stage makes of them, and once those
+    in its reach are known."""
+    waiting: deque[Any] = deque()
+    while True:
+        new: list[Any] = []
+        with suppress(Pause):
+            while len(waiting) <= stage.reach:
+                new.append(queue.take(has_others=bool(waiting)))
+                waiting.append(new[-1])
+        if stage.reach:
+            stage.foresee(new)
+        out.await_room()
+        yield waiting.popleft()

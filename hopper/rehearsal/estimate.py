@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hopper.engines import Engine, Request, find_engine
+from hopper.engines import Request, find_engine
 from hopper.engines.assemble import make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
@@ -18,13 +18,13 @@ from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.rehearsal.clock import Link
+from hopper.rehearsal.measure import PHASES, IterationCost, measure_iteration
 from hopper.rehearsal.memory import Memory, MemoryMeter
 from hopper.rehearsal.world import ThreadCluster, World
 from hopper.run_log import RunLog
 from hopper.traffic import CAUSES, Cause
-from hopper.train.iteration_cost import PHASES, IterationCost, try_engine
-from hopper.train.tuning import with_engine
-from hopper.train.warm_cache import CacheMaker
+from hopper.train.tuning import with_options
+from hopper.train.warm_cache import warm_cache
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def estimate_engine(
     iterations: most iterations to rehearse. The first is rehearsed once more before, as a warm-up.
     process: bytes that a rank's process holds before it trains.
     """
-    request = request.under(with_engine(request.config, name))
+    request = request.under(with_options(request.config, {"train.engine": name}))
     config = request.config
     exact = find_engine(config).kind.is_exact(config)
     try:
@@ -127,22 +127,17 @@ def _rehearse(
 
     def work(cluster: ThreadCluster, rows: PartitionedRows) -> tuple[list[IterationCost], Memory]:
         """Try the engine on one rank."""
-        meter, clock = MemoryMeter(), cluster.rank_clock
-
-        def make(request: Request) -> Engine:
-            """Make the engine, and fill its cache."""
-            learnable = make_learnable(request, cluster)
-            engine = make_engine(request, cluster, rows, RunLog(clock=cluster.clock), learnable)
+        meter, learnable = MemoryMeter(), make_learnable(request, cluster)
+        engine = make_engine(request, cluster, rows, RunLog(clock=cluster.clock), learnable)
+        with closing(engine):
             meter.count_engine(engine)
-            CacheMaker(engine, lambda _line: None).warm()
-            return engine
-
-        costs = try_engine(
-            *(request, cluster, batches, make),
-            busy=time.process_time if clock is None else clock.busy,
-            settle=cluster.settle,
-            watch=meter.watch,
-        )
+            warm_cache(engine, lambda _line: None)
+            costs = [
+                measure_iteration(
+                    engine, cluster, batch, nullcontext() if number else meter.watch()
+                )
+                for number, batch in enumerate(batches)
+            ]
         return costs, meter.memory(request.config, costs, process)
 
     return World(request, link).run(work)

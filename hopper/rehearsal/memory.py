@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines import Engine
-from hopper.train.iteration_cost import IterationCost
+from hopper.rehearsal.measure import IterationCost
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.pipeline import Pipeline, moments_left
 from hopper.train.callbacks import Running
 from hopper.train.checkpoint import RunCheckpoints
+from hopper.train.engine_pipeline import EnginePipeline
 from hopper.train.evaluate import Evaluator
 from hopper.train.meter import EpochMeter, peak_rss_mib
 from hopper.train.observers import Event, GradientRecorder, Observers
@@ -151,7 +151,7 @@ class Trainer:
                 f"iteration {run.iteration}"
             )
 
-    def _train_epoch(self, training: Models, pipeline: Pipeline) -> EpochRecord:
+    def _train_epoch(self, training: Models, pipeline: EnginePipeline) -> EpochRecord:
         run, engine = self.running, self.engine
         self._go_to(training)
         first, self._gradient_norms = run.iteration, {}
@@ -161,7 +161,6 @@ class Trainer:
         self._tell("begin_epoch")
         self._cluster.arrive(f"starting epoch {run.epoch}")
         self._meter.start(run.epoch)
-        pipeline.start_epoch(run.epoch)
         while run.iteration < run.iterations:
             self._train_iteration(training, pipeline)
             self._checkpoint_if_due()
@@ -176,7 +175,7 @@ class Trainer:
         self._state.log.flush()
         return record
 
-    def _train_iteration(self, training: Models, pipeline: Pipeline) -> None:
+    def _train_iteration(self, training: Models, pipeline: EnginePipeline) -> None:
         run = self.running
         self._state.log.set_context(epoch=run.epoch, iteration=run.iteration)
         with self._meter.iteration():
@@ -282,11 +281,11 @@ class Trainer:
         run, progress = self.running, next(iter(training.values())).progress
         run.epoch, run.iteration, run.step = progress.epoch, progress.iteration, progress.step
 
-    def _make_pipeline(self) -> Pipeline:
+    def _make_pipeline(self) -> EnginePipeline:
         """Return a pipeline of all iterations that are left to train."""
         run, epochs = self.running, self._config.epochs if self._unfinished_models() else 0
-        moments = moments_left(run.epoch, run.iteration, run.iterations, epochs)
-        return Pipeline(self.engine, self.schedule, moments)
+        start = run.epoch, run.iteration
+        return EnginePipeline(self.engine, self.schedule.batch, run.iterations, epochs, start)
 
     def _checkpoint_if_due(self) -> None:
         run, every = self.running, self._config.checkpoint_every

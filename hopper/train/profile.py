@@ -12,7 +12,7 @@ from hopper.train.console import RunConsole
 from hopper.train.parent import follow_parent
 from hopper.train.rank import join_cluster
 from hopper.train.rank_main import run
-from hopper.train.warm_cache import CacheMaker
+from hopper.train.warm_cache import make_profile
 
 
 def profile_rank(config: Config) -> None:
@@ -23,7 +23,7 @@ def profile_rank(config: Config) -> None:
     with join_cluster(config) as (request, cluster, rows):
         learnable = make_learnable(request, cluster)
         engine = make_engine(request, cluster, rows, RunLog(), learnable)
-        CacheMaker(engine, RunConsole(cluster.rank == 0).say).profile()
+        make_profile(engine, RunConsole(cluster.rank == 0).say)
         engine.close()
         cluster.leave()
 

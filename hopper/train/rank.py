@@ -39,9 +39,9 @@ from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RunMetrics, serve_metrics
 from hopper.train.run_result import describe_run
 from hopper.train.security import check_security, security_of
-from hopper.train.tuning import PipelinedTrial, is_tuned, settle
+from hopper.train.tuning import Candidate, is_tuned, settle
 from hopper.train.verify import RowCheck, agree_on_division, verify_as_rank
-from hopper.train.warm_cache import CacheMaker
+from hopper.train.warm_cache import warm_cache
 from hopper.train.warm_start import warm_start
 
 
@@ -206,7 +206,7 @@ def make_trainer(
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
         warm_start(request, (model.packed.module for model in engine.models), learnable)
-    CacheMaker(engine, observers.say).warm()
+    warm_cache(engine, observers.say)
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
@@ -223,15 +223,15 @@ def _settle(
 ) -> Request:
     """Choose what the configuration leaves open."""
 
-    def make_trial(tried: Request) -> PipelinedTrial:
+    def make_candidate(tried: Request) -> Candidate:
         find_engine(tried.config).kind.check(tried)
         assert rows.remote is None or isinstance(rows.remote, RemoteRows)
         own_rows = PartitionedRows(tried.graph, cluster.server, rows.remote, cluster.traffic)
         engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
-        CacheMaker(engine, lambda _line: None).warm()
-        return PipelinedTrial(engine, make_schedule(tried), tried.config.train.epochs)
+        warm_cache(engine, lambda _line: None)
+        return Candidate(engine, make_schedule(tried), tried.config.train.epochs)
 
-    settled = settle(request, cluster, make_trial, say)
+    settled = settle(request, cluster, make_candidate, say)
     check_request(settled)
     return settled
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -25,9 +25,9 @@ from hopper.config import Config, change_config
 from hopper.engines import AUTO, Engine, Request, engines_of, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import ConfigError, RequestError
-from hopper.micrograph.route import RootSchedule
+from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.paired_ratio import Ratio, paired_ratio
-from hopper.pipeline import Pipeline
+from hopper.train.engine_pipeline import EnginePipeline
 from hopper.whole_files import write_text
 
 TUNING_FILE: Final = "tuning.json"
@@ -40,9 +40,6 @@ MARGIN: Final = 1.02
 """How many times as long the first of two options must take for the second to go on racing."""
 _TIMED: Final = 2
 """timed iterations of a turn, after one that fills the pipeline"""
-
-Options = Mapping[str, Any]
-"""values by "section.key\""""
 
 
 @dataclass(frozen=True)
@@ -101,34 +98,62 @@ class Tuning:
         ------
         RequestError, ConfigError: they do not fit the configuration.
         """
-        return request.under(with_options(with_engine(request.config, self.engine), self.options))
+        options = {"train.engine": self.engine, **self.options}
+        return request.under(with_options(request.config, options))
 
 
-class Trial(Protocol):
-    """A setting that is tried. Every rank must call its methods."""
+class Candidate:
+    """Trains an engine's first iterations in a pipeline, as the run will.
+
+    Parameters
+    ----------
+    engine: with a model, an optimiser and a log of its own.
+    epochs: of the run. Where it has fewer iterations than are tried, they come again.
+    """
+
+    def __init__(self, engine: Engine[Any, Any], schedule: RootSchedule, epochs: int) -> None:
+        self._engine, self._schedule, self._epochs = engine, schedule, epochs
 
     def take_turn(self, number: int) -> tuple[float, int]:
-        """Train a few iterations; return this rank's seconds and sent bytes of one of them.
+        """Train an iteration that fills the pipeline, and time the next ones.
+
+        Every rank must call it.
 
         Parameters
         ----------
         number: of the round. All settings train the same batches in a round.
+
+        Returns
+        -------
+        This rank's seconds and sent bytes of an iteration.
         """
+        cluster, count = self._engine.state.cluster, 1 + _TIMED
+        cluster.arrive(f"trying {self._engine.name}")
+        cluster.traffic.take()
+        # To the pipeline each turn is an epoch.
+        with EnginePipeline(self._engine, self._batch, count, number + 1, (number, 0)) as pipeline:
+            pipeline.train_next()
+            begun = cluster.clock()
+            for _ in range(_TIMED):
+                pipeline.train_next()
+            seconds = cluster.clock() - begun
+        return seconds / _TIMED, sum(cluster.traffic.take().values()) // count
 
     def close(self) -> None:
-        """Free what the setting holds."""
+        """Close the engine's connections."""
+        self._engine.close()
+
+    def _batch(self, turn: int, number: int) -> GlobalBatch:
+        iterations = self._schedule.iterations
+        number = (turn * (1 + _TIMED) + number) % (self._epochs * iterations)
+        return self._schedule.batch(*divmod(number, iterations))
 
 
-MakeTrial = Callable[[Request], Trial]
-"""Makes the trial of a request; raises RequestError if its engine cannot train it."""
+MakeCandidate = Callable[[Request], Candidate]
+"""Makes the candidate of a request; raises RequestError if its engine cannot train it."""
 
 
-def with_engine(config: Config, engine: str) -> Config:
-    """Return the same configuration with another ``train.engine``."""
-    return change_config(config, train={"engine": engine})
-
-
-def with_options(config: Config, options: Options) -> Config:
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     """Return a configuration with other values of some keys, given as "section.key"."""
     sections: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
@@ -143,7 +168,7 @@ def is_tuned(config: Config) -> bool:
 
 
 def settle(
-    request: Request, cluster: Cluster, make_trial: MakeTrial, say: Callable[[str], None]
+    request: Request, cluster: Cluster, make_candidate: MakeCandidate, say: Callable[[str], None]
 ) -> Request:
     """Choose what a configuration leaves open. Every rank must call this function.
 
@@ -166,9 +191,9 @@ def settle(
         tuning = read_tuning(Path(config.train.replay), "train.replay")
         tuning = Tuning(tuning.engine, tuning.options, ["replayed"])
     else:
-        tuning = _choose_engine(request, cluster, make_trial, say)
+        tuning = _choose_engine(request, cluster, make_candidate, say)
         if cluster.world > 1:
-            _choose_options(tuning, request, cluster, make_trial, say)
+            _choose_options(tuning, request, cluster, make_candidate, say)
     for reason in tuning.reasons:
         say(f"tuning: {tuning.engine}: {reason}")
     if cluster.rank == 0:
@@ -194,61 +219,24 @@ def read_tuning(run_dir: Path, key: str) -> Tuning:
         ) from error
 
 
-class PipelinedTrial:
-    """Trains an engine's first iterations in a pipeline, as the run will.
-
-    Parameters
-    ----------
-    engine: with a model, an optimiser and a log of its own.
-    epochs: of the run. Where it has fewer iterations than are tried, they come again.
-    """
-
-    def __init__(self, engine: Engine[Any, Any], schedule: RootSchedule, epochs: int) -> None:
-        self._engine, self._schedule, self._epochs = engine, schedule, epochs
-
-    def take_turn(self, number: int) -> tuple[float, int]:
-        """Train an iteration that fills the pipeline, and time the next ones."""
-        cluster, count = self._engine.state.cluster, 1 + _TIMED
-        moments = list(self._moments(number * count, count))
-        cluster.arrive(f"trying {self._engine.name}")
-        cluster.traffic.take()
-        with Pipeline(self._engine, self._schedule, moments) as pipeline:
-            pipeline.start_epoch(max(epoch for epoch, _ in moments))
-            pipeline.train_next()
-            begun = cluster.clock()
-            for _ in range(_TIMED):
-                pipeline.train_next()
-            seconds = cluster.clock() - begun
-        return seconds / _TIMED, sum(cluster.traffic.take().values()) // count
-
-    def close(self) -> None:
-        """Close the engine's connections."""
-        self._engine.close()
-
-    def _moments(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        iterations = self._schedule.iterations
-        for number in range(first, first + count):
-            yield divmod(number % (self._epochs * iterations), iterations)
-
-
 class _Side:
-    """A setting in a race. Its trial is made at its first turn.
+    """A setting in a race. Its candidate is made at its first turn.
 
     Attributes
     ----------
     seconds, sent: by round, the seconds of the slowest rank and the bytes of all ranks.
     """
 
-    def __init__(self, request: Request, cluster: Cluster, make_trial: MakeTrial) -> None:
+    def __init__(self, request: Request, cluster: Cluster, make_candidate: MakeCandidate) -> None:
         self.seconds: list[float] = []
         self.sent: list[int] = []
-        self._request, self._cluster, self._make_trial = request, cluster, make_trial
-        self._trial: Trial | None = None
+        self._request, self._cluster, self._make_candidate = request, cluster, make_candidate
+        self._candidate: Candidate | None = None
 
     def take_turn(self, number: int, begun: float) -> float:
         """Take a turn, and return the seconds since ``begun``, the maximum over ranks."""
-        self._trial = self._trial or self._make_trial(self._request)
-        seconds, sent = self._trial.take_turn(number)
+        self._candidate = self._candidate or self._make_candidate(self._request)
+        seconds, sent = self._candidate.take_turn(number)
         if self._request.reads.tables:
             # Learnable tables may fill the memory, or lie in one file, so only one engine has them.
             self.close()
@@ -261,16 +249,16 @@ class _Side:
         return float(everyone[:, 2].max())
 
     def close(self) -> None:
-        """Close the trial, if there is one."""
-        if self._trial is not None:
-            self._trial.close()
-            self._trial = None
+        """Close the candidate, if there is one."""
+        if self._candidate is not None:
+            self._candidate.close()
+            self._candidate = None
 
 
 def race(
     settings: Mapping[str, Request],
     cluster: Cluster,
-    make_trial: MakeTrial,
+    make_candidate: MakeCandidate,
     say: Callable[[str], None],
     *,
     first_stays: bool = False,
@@ -279,7 +267,7 @@ def race(
 
     Parameters
     ----------
-    settings: requests by name. Those that :data:`MakeTrial` refuses are left out.
+    settings: requests by name. Those that :data:`MakeCandidate` refuses are left out.
     first_stays: the first setting is chosen unless another one is shown to be faster; otherwise the
         one with the lowest geometric mean is.
 
@@ -290,7 +278,7 @@ def race(
     begun, spent = cluster.clock(), 0.0
     refusal: RequestError | None = None
     with ExitStack() as stack:
-        sides = {name: _Side(each, cluster, make_trial) for name, each in settings.items()}
+        sides = {name: _Side(each, cluster, make_candidate) for name, each in settings.items()}
         for side in sides.values():
             stack.callback(side.close)
         remaining = list(sides)
@@ -355,17 +343,15 @@ def _explain(tries: Sequence[Try]) -> str:
     """Say what a race has measured, in one line."""
     rounds = len(tries[0].round_seconds)
     reason = f"{rounds} round{'s' * (rounds != 1)}: " + "; ".join(map(str, tries))
-    even = [each.setting for each in tries[1:] if not (each.times_as_long or _NONE).is_shown]
+    ratios = [(each.setting, each.times_as_long) for each in tries]
+    even = [setting for setting, ratio in ratios if ratio is not None and not ratio.is_shown]
     if even:
         reason += f". No difference is shown between {tries[0].setting} and {' or '.join(even)}"
     return reason
 
 
-_NONE: Final = Ratio(1.0, None, None, 0)
-
-
 def _choose_engine(
-    request: Request, cluster: Cluster, make_trial: MakeTrial, say: Callable[[str], None]
+    request: Request, cluster: Cluster, make_candidate: MakeCandidate, say: Callable[[str], None]
 ) -> Tuning:
     candidates = engines_of(request)
     if request.config.train.engine != AUTO:
@@ -382,9 +368,9 @@ def _choose_engine(
         f"each, and no new one after {MOST_SECONDS:.0f} s"
     )
     # A cache is tried with the engine that wins, since filling one takes long.
-    plain = change_config(request.config, cache={"policy": "none"})
-    settings = {name: request.under(with_engine(plain, name)) for name in names}
-    tries = race(settings, cluster, make_trial, say)
+    plain = {"cache.policy": "none"}
+    settings = {name: Tuning(name, plain).apply(request) for name in names}
+    tries = race(settings, cluster, make_candidate, say)
     return Tuning(tries[0].setting, {}, [_explain(tries)], tries)
 
 
@@ -392,26 +378,26 @@ def _choose_options(
     tuning: Tuning,
     request: Request,
     cluster: Cluster,
-    make_trial: MakeTrial,
+    make_candidate: MakeCandidate,
     say: Callable[[str], None],
 ) -> None:
     """Race the options of the chosen engine against each other, one after the other."""
 
-    def try_instead(now: Options, other: Options) -> bool:
-        """Return whether other options are shown to be faster, and keep what was measured."""
-        settings = {_name(each): _with(tuning, request, each) for each in (now, other)}
-        tries = race(settings, cluster, make_trial, say, first_stays=True)
+    def choose(name: str, value: Any, other: Any) -> bool:
+        """Choose between two values of an option; return whether the other is the better one."""
+        values = {f"{name} = {each}": each for each in (value, other)}
+        settings = {
+            text: Tuning(tuning.engine, {**tuning.options, name: each}).apply(request)
+            for text, each in values.items()
+        }
+        tries = race(settings, cluster, make_candidate, say, first_stays=True)
         tuning.reasons.append(_explain(tries))
         tuning.tries += tries
-        return tries[0].setting == _name(other)
-
-    def choose(name: str, value: Any, other: Any) -> bool:
-        is_better = try_instead({name: value}, {name: other})
-        tuning.options[name] = other if is_better else value
-        return is_better
+        tuning.options[name] = values[tries[0].setting]
+        return tries[0].setting != next(iter(values))
 
     config, is_auto = request.config, request.config.train.engine == AUTO
-    engine = find_engine(with_engine(config, tuning.engine)).kind
+    engine = find_engine(with_options(config, {"train.engine": tuning.engine})).kind
     option = engine.raised_option
     if option and (_is_adaptive(config, engine) or (is_auto and _value(config, option) == "off")):
         # HopGNN, section 5.3: one more step is merged for as long as the time falls.
@@ -422,14 +408,6 @@ def _choose_options(
         choose("pipeline.depth", config.pipeline.depth, 0)
     if is_auto and config.cache.policy != "none":
         choose("cache.policy", config.cache.policy, "none")
-
-
-def _with(tuning: Tuning, request: Request, options: Options) -> Request:
-    return Tuning(tuning.engine, {**tuning.options, **options}).apply(request)
-
-
-def _name(options: Options) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in options.items())
 
 
 def _is_adaptive(config: Config, engine: type[Engine]) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,30 +15,52 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import track
 
+from cache_server.available_memory import available_memory
+from hopper.array_module import array_module
 from hopper.cluster import Cluster
-from hopper.config import Config
+from hopper.device_copies import finish_copies, to_device
 from hopper.engines import AUTO, Request, engines_of, fetching_engines, is_fetching
 from hopper.engines.assemble import make_schedule
 from hopper.engines.engine import Engine
 from hopper.errors import GraphError, RequestError
-from hopper.features import PartitionedRows
-from hopper.hetero.cache_plan import TypeProfile, cache_bytes, plan_cache
+from hopper.features import DeviceRows, PartitionedRows
+from hopper.graph.layout import stored_features
+from hopper.hetero.cache_plan import CachePlan, TypeProfile, cache_bytes, plan_cache
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
+from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
+from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition.memory import format_bytes
-from hopper.train.cache_sources import (
-    CacheSource,
-    DeviceFeatures,
-    Features,
-    RecordsOnDisk,
-    RemoteFeatures,
-    StoredRecords,
-    list_cacheable_features,
-    list_cacheable_tables,
-)
+
+Ids = NDArray[np.int64]
+Say = Callable[[str], None]
+"""prints a line on rank 0"""
 
 _TOGETHER: Final = 16
 """Number of iterations after which presampling ranks wait for each other."""
+_ROWS_AT_ONCE: Final = 1 << 16
+_SHARE_OF_FREE_MEMORY: Final = 0.5
+"""The share that records may take. Batches, models and mapped features need the rest."""
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+def list_cacheable_features(request: Request) -> list[str]:
+    """Return the node types whose features may be cached, in order of name.
+
+    A cache in device memory may hold all features that the model reads. One in host memory holds
+    only features of other servers, if the engine fetches any.
+    """
+    if is_fetching(request) or request.config.cache.memory == "device":
+        return request.reads.featured
+    return []
+
+
+def list_cacheable_tables(request: Request) -> list[str]:
+    """Return the tables of learnable rows that are not stored in the model's memory, in order of
+    name."""
+    if request.config.learnable.storage == "memory":
+        return []
+    return sorted(set(request.reads.tables.values()))
 
 
 def check_profile(request: Request) -> None:
@@ -91,194 +114,299 @@ def profile_key(request: Request) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class CacheMaker:
-    """Makes the cache of a rank, for the rows that its engine's plans read.
+def warm_cache(engine: Engine, say: Say) -> None:
+    """Make the cache that the configuration asks for, for the rows that an engine's plans read.
 
-    Attributes
+    Every rank must call it.
+    """
+    state = engine.state
+    config, cluster = state.config, state.cluster
+    if config.cache.policy == "none":
+        return
+    sources = _list_sources(engine)
+    if not sources:
+        say(
+            f"cache: {config.train.engine} reads no rows of other servers here, and none "
+            "that may be held where it trains: not made"
+        )
+        return
+    cached = []
+    for source in sources:
+        reason = source.why_decline(cluster) if config.cache.decline else ""
+        if reason:
+            say(f"cache: declined for learnable rows: {reason}")
+        else:
+            cached.append(source)
+    if not cached:
+        return
+    needs_visits = config.cache.policy != "lru"
+    types = make_profile(engine, say).types if needs_visits else _describe(sources)
+    profile = {name: types[name] for name in types if any(name in s.names for s in cached)}
+    plan = plan_cache(profile, config.cache.policy, cache_bytes(config.cache.size, profile))
+    for source in cached:
+        source.fill(plan)
+    for model in engine.models:
+        model.trainer.on_device = state.rows.on_device
+    cluster.arrive("filling caches")
+    counts = ", ".join(f"{rows:,} {name}" for name, rows in plan.room.items())
+    say(f"cache: {counts} rows in {format_bytes(plan.used_bytes(profile))} a rank")
+
+
+def make_profile(engine: Engine, say: Say) -> CacheProfile:
+    """Make the rank's profile and save it; every rank must call it.
+
+    Visits are taken from a saved profile if every rank has one. Penalties are always measured.
+    """
+    request, cluster = engine.state.request, engine.state.cluster
+    file = profile_file(request.graph.path, profile_key(request), cluster.rank)
+    sources = _list_sources(engine)
+    described = _describe(sources)
+    profile = _load(file, cluster, say)
+    if profile is None:
+        profile = _presample(engine, sources, described, say)
+    cluster.arrive("measuring what a missing row costs")
+    types = {}
+    for name, visited in profile.types.items():
+        # Visits do not depend on the optimiser, but the size of a record does.
+        row_bytes = described[name].row_bytes
+        (source,) = (source for source in sources if name in source.names)
+        # All ranks measure at once, as they train.
+        penalty = miss_penalty(
+            partial(source.miss, name),
+            Visited(visited.ids, visited.visits),
+            profile.iterations,
+            row_bytes,
+        )
+        types[name] = replace(visited, row_bytes=row_bytes, penalty=penalty)
+    profile = replace(profile, types=types)
+    try:
+        save_profile(profile, file)
+    except OSError as error:
+        say(f"cache: the profile is not kept: {error}")
+    return profile
+
+
+def _load(file: Path, cluster: Cluster, say: Say) -> CacheProfile | None:
+    """Load this rank's saved profile, if every rank has one."""
+    profile = None
+    if file.exists():
+        try:
+            profile = load_profile(file)
+        except GraphError as error:
+            say(f"cache: sampling anew: {error}")
+    ranks_with_one = torch.tensor([int(profile is not None)])
+    cluster.all_reduce(ranks_with_one, "control", "looking for profiles of visits")
+    return profile if int(ranks_with_one) == cluster.world else None
+
+
+def _presample(
+    engine: Engine,
+    sources: Sequence[CachedFeatures | CachedRecords],
+    described: Mapping[str, TypeProfile],
+    say: Say,
+) -> CacheProfile:
+    """Count visits by planning the iterations of made-up epochs."""
+    request, cluster = engine.state.request, engine.state.cluster
+    schedule, epochs = make_schedule(request), request.config.cache.presample_epochs
+    counts = {name: source.count(name) for source in sources for name in source.names}
+    counter = VisitCounter(counts)
+    turns = range(epochs * schedule.iterations)
+    say(f"cache: sampling {len(turns)} iterations ({epochs} epochs) to count visits")
+    is_shown = cluster.rank == 0 and sys.stdout.isatty()
+    for turn in track(turns, "counting visits", transient=True) if is_shown else turns:
+        where = f"counting visits, iteration {turn}"
+        if turn % _TOGETHER == 0:
+            cluster.arrive(where)
+        epoch, iteration = divmod(turn, schedule.iterations)
+        nodes = engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
+        visited: dict[str, Ids] = {}
+        for source in sources:
+            visited |= source.read(nodes, where)
+        counter.add(visited)
+    cluster.arrive("counting visits")
+    types = {
+        name: replace(facts, **counter.list_visited(name)._asdict())
+        for name, facts in described.items()
+    }
+    return CacheProfile(profile_key(request), counter.iterations, types)
+
+
+def _list_sources(engine: Engine) -> list[CachedFeatures | CachedRecords]:
+    """Return what a cache may hold, in the same order on every rank."""
+    state, sources = engine.state, list[CachedFeatures | CachedRecords]()
+    request, rows, settings = state.request, state.rows, state.config.cache
+    features, stored_as = list_cacheable_features(request), request.reads.types
+    if features and settings.memory == "device":
+        all_rows = is_fetching(request)
+        sources.append(
+            CachedFeatures(features, rows, stored_as, state.cluster.device, all_rows=all_rows)
+        )
+    elif features and rows.remote is not None:
+        sources.append(CachedFeatures(features, rows, stored_as))
+    if list_cacheable_tables(request):
+        is_on_disk = state.config.learnable.storage == "mmap"
+        sources.append(CachedRecords(state.learnable, is_on_disk=is_on_disk))
+    return sources
+
+
+def _describe(sources: Sequence[CachedFeatures | CachedRecords]) -> dict[str, TypeProfile]:
+    """Return a profile without visits, by node type or table: the facts that need no sampling."""
+    return {name: source.describe(name) for source in sources for name in source.names}
+
+
+class CachedFeatures:
+    """Features of node types, by global id, for a cache in device or in host memory.
+
+    Parameters
     ----------
-    engine: the engine whose plans are counted.
-    say: prints a line on rank 0.
+    names: the node types.
+    stored_as: by name of a type in subgraphs, the node type, if the names differ.
+    device: where the cache is. None = in host memory, which caches rows of other servers only.
+    all_rows: whether a cache on a device may hold rows of other servers.
     """
 
-    engine: Engine
-    say: Callable[[str], None]
+    def __init__(
+        self,
+        names: Sequence[str],
+        rows: PartitionedRows,
+        stored_as: Mapping[str, str],
+        device: torch.device | None = None,
+        *,
+        all_rows: bool = True,
+    ) -> None:
+        self.names = names
+        self._rows, self._stored_as = rows, stored_as
+        self._device, self._all_rows = device, all_rows
 
-    @property
-    def request(self) -> Request:
-        """The run's configuration and graph."""
-        return self.engine.state.request
+    def why_decline(self, cluster: Cluster) -> str:
+        """Decline nothing."""
+        return ""
 
-    @property
-    def config(self) -> Config:
-        """The run's configuration."""
-        return self.request.config
+    def describe(self, name: str) -> TypeProfile:
+        """Describe the stored rows of a node type, and how many of them a cache could hold."""
+        (dim, dtype), count = self._row_form(name), self.count(name)
+        own = self._rows.graph.stored(name, self._rows.server).count
+        if self._device is None:
+            count -= own
+        elif not self._all_rows:
+            count = own
+        return TypeProfile(dim * dtype.itemsize, count, _NOTHING, _NOTHING)
 
-    @property
-    def cluster(self) -> Cluster:
-        """The run's cluster."""
-        return self.engine.state.cluster
+    def count(self, name: str) -> int:
+        """Return the number of nodes of a type in the whole graph."""
+        return self._rows.graph.book.total(name)
 
-    @property
-    def rows(self) -> PartitionedRows:
-        """The rows that the rank can read."""
-        return self.engine.state.rows
+    def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
+        """Find the nodes, distinct by node type, whose features a cache could provide."""
+        ids_by_type: dict[str, list[Ids]] = {name: [] for name in self.names}
+        for name, groups in nodes.items():
+            stored = self._stored_as.get(name, name)
+            if stored in ids_by_type:
+                ids_by_type[stored] += [
+                    ids if self._device is not None else ids[~self._rows.is_local(stored, ids)]
+                    for ids in groups
+                ]
+        return {name: distinct(groups) for name, groups in ids_by_type.items()}
 
-    @property
-    def _file(self) -> Path:
-        path = self.request.graph.path
-        return profile_file(path, profile_key(self.request), self.cluster.rank)
+    def miss(self, name: str, ids: Ids) -> None:
+        """Do the work that missing these rows causes: fetch them, or copy them to the device."""
+        rows = self._gather(name, ids)
+        if self._device is not None:
+            to_device(rows, self._device)
+            finish_copies(self._device)
 
-    @cached_property
-    def _sources(self) -> dict[str, CacheSource]:
-        """The source of each node type's or table's rows, in the same order on every rank."""
-        config = self.config
-        sources: dict[str, CacheSource] = {}
-        features = list_cacheable_features(self.request)
-        stored_as = self.request.reads.types
-        if features and config.cache.memory == "device":
-            device, fetching = self.cluster.device, is_fetching(self.request)
-            source: Features = DeviceFeatures(
-                features, self.rows, stored_as, device, fetching=fetching
-            )
-            sources |= dict.fromkeys(features, source)
-        elif features and self.rows.remote is not None:
-            sources |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
-        tables = list_cacheable_tables(self.request)
-        if tables:
-            records_class = RecordsOnDisk if config.learnable.storage == "mmap" else StoredRecords
-            sources |= dict.fromkeys(tables, records_class(self.engine.state.learnable))
-        return sources
-
-    def _distinct_sources(self) -> list[CacheSource]:
-        return list(dict.fromkeys(self._sources.values()))
-
-    def warm(self) -> None:
-        """Make the cache that the configuration asks for; every rank must call it."""
-        cache_config = self.config.cache
-        if cache_config.policy == "none":
+    def fill(self, plan: CachePlan) -> None:
+        """Make the cache that a plan describes."""
+        rows = self._rows
+        if self._device is None:
+            rows.attach_cache({name: self._make_cache(name, plan) for name in self.names})
             return
-        if not self._sources:
-            self.say(
-                f"cache: {self.config.train.engine} reads no rows of other servers here, and none "
-                "that may be held where it trains: not made"
-            )
-            return
-        sources = [source for source in self._distinct_sources() if not self._decline(source)]
-        if not sources:
-            return
-        needs_visits = cache_config.policy != "lru"
-        types = self.profile().types if needs_visits else self._describe_types()
-        profile = {name: types[name] for name in types if self._sources[name] in sources}
-        room = cache_bytes(cache_config.size, profile)
-        plan = plan_cache(profile, cache_config.policy, room)
-        for source in sources:
-            source.fill(plan)
-        for model in self.engine.models:
-            model.trainer.on_device = self.rows.on_device
-        self.cluster.arrive("filling caches")
-        counts = ", ".join(f"{rows:,} {name}" for name, rows in plan.room.items())
-        self.say(f"cache: {counts} rows in {format_bytes(plan.used_bytes(profile))} a rank")
+        caches = {name: self._make_cache(name, plan) for name in self.names}
+        rows.on_device = DeviceRows(self._device, caches, rows.one_reader)
+        # Rows that were read to fill the cache do not count as training's.
+        rows.take_rows()
 
-    def _decline(self, source: CacheSource) -> bool:
-        """Return whether a cache of a source would cost more than it saves; every rank must call
-        it."""
-        reason = source.why_decline(self.cluster) if self.config.cache.decline else ""
-        if reason:
-            self.say(f"cache: declined for learnable rows: {reason}")
-        return bool(reason)
+    def _make_cache(self, name: str, plan: CachePlan) -> RowCache:
+        """Make a cache of a node type, with the rows that a plan chose."""
+        module = np if self._device is None else array_module(self._device.type)
+        cache_class = RecentRows if plan.policy == "lru" else RowCache
+        cache = cache_class(self.count(name), plan.room[name], *self._row_form(name), module)
+        wanted = np.sort(plan.held[name])
+        for first in range(0, wanted.size, _ROWS_AT_ONCE):
+            ids = wanted[first : first + _ROWS_AT_ONCE]
+            cache.put(module.asarray(ids), module.asarray(self._gather(name, ids)))
+        return cache
 
-    def profile(self) -> CacheProfile:
-        """Make the rank's profile and save it; every rank must call it.
+    def _gather(self, name: str, ids: Ids) -> NDArray[Any]:
+        """Read rows [n, dim] from where they are stored."""
+        source = self._rows.remote if self._device is None else self._rows
+        assert source is not None
+        return source.gather("features", name, ids)
 
-        Visits are taken from a saved profile if every rank has one. Penalties are always measured.
+    def _row_form(self, name: str) -> tuple[int, np.dtype[Any]]:
+        """Return the number of columns and the dtype of stored rows."""
+        stored = stored_features(self._rows.graph.schema.table(name))
+        assert stored is not None
+        return stored.columns, stored.dtype
+
+
+class CachedRecords:
+    """Learnable rows that this rank owns and their optimiser state, by number, for a cache in the
+    model's memory; they are stored in host memory or in mapped files."""
+
+    def __init__(self, learnable: LearnableRows, *, is_on_disk: bool) -> None:
+        self.names = [share.name for share in learnable]
+        self._learnable, self._is_on_disk = learnable, is_on_disk
+
+    def why_decline(self, cluster: Cluster) -> str:
+        """Say why a cache costs more than it saves; "" = it does not.
+
+        Every rank must call it, and all get the same answer. In host memory a CPU updates records
+        in place. Files that fit in memory are kept there by the kernel.
         """
-        profile = self._load()
-        if profile is None:
-            profile = self._presample()
-        # Visits do not depend on the optimiser, but the size of a record does.
-        sizes = self._describe_types()
-        types = {
-            name: replace(type_profile, row_bytes=sizes[name].row_bytes)
-            for name, type_profile in profile.types.items()
+        if not self._is_on_disk:
+            is_host = cluster.device.type == "cpu"
+            return "the model is in host memory as they are" if is_host else ""
+        stored = sum(share.records.stored.nbytes for share in self._learnable)
+        nbytes = stored * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        free = available_memory()
+        short = torch.tensor([int(nbytes > _SHARE_OF_FREE_MEMORY * free)])
+        cluster.all_reduce(short, "control", "finding out whether records fit in memory")
+        if int(short):
+            return ""
+        return (
+            f"their files, {format_bytes(nbytes)} on this machine, fit in the "
+            f"{format_bytes(free)} of memory that is free, where the kernel keeps them"
+        )
+
+    def describe(self, name: str) -> TypeProfile:
+        """Describe the records of a table."""
+        record_bytes = self._learnable[name].records.record_bytes
+        return TypeProfile(record_bytes, self.count(name), _NOTHING, _NOTHING)
+
+    def count(self, name: str) -> int:
+        """Return the number of rows of a table that this rank owns."""
+        return len(self._learnable[name].records.stored)
+
+    def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
+        """Find the own rows that any rank asks for in an iteration; every rank must call it."""
+        return {
+            routes.share.name: distinct(routes.asked)
+            for routes in self._learnable.ask(nodes, where)
         }
-        profile = replace(profile, types=types)
-        profile = replace(profile, types=self._measure_penalties(profile))
-        try:
-            save_profile(profile, self._file)
-        except OSError as error:
-            self.say(f"cache: the profile is not kept: {error}")
-        return profile
 
-    def _load(self) -> CacheProfile | None:
-        """Load this rank's saved profile, if every rank has one."""
-        profile = None
-        if self._file.exists():
-            try:
-                profile = load_profile(self._file)
-            except GraphError as error:
-                self.say(f"cache: sampling anew: {error}")
-        ranks_with_one = torch.tensor([int(profile is not None)])
-        self.cluster.all_reduce(ranks_with_one, "control", "looking for profiles of visits")
-        return profile if int(ranks_with_one) == self.cluster.world else None
+    def miss(self, name: str, ids: Ids) -> None:
+        """Read the records and write them back, as an update does.
 
-    def _presample(self) -> CacheProfile:
-        """Count visits by planning the iterations of made-up epochs."""
-        config, cluster = self.config, self.cluster
-        schedule = make_schedule(self.request)
-        counts: dict[str, int] = {}
-        for source in self._distinct_sources():
-            counts |= source.counts()
-        counter = VisitCounter(counts)
-        epochs = config.cache.presample_epochs
-        self.say(
-            f"cache: sampling {epochs * schedule.iterations} iterations ({epochs} epochs) "
-            "to count visits"
-        )
-        turns = range(epochs * schedule.iterations)
-        for turn in self._track(turns):
-            where = f"counting visits, iteration {turn}"
-            if turn % _TOGETHER == 0:
-                cluster.arrive(where)
-            epoch, iteration = divmod(turn, schedule.iterations)
-            nodes = self.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
-            ids_by_table: dict[str, NDArray[np.int64]] = {}
-            for source in self._distinct_sources():
-                ids_by_table |= source.read(nodes, where)
-            counter.add(ids_by_table)
-        cluster.arrive("counting visits")
-        return CacheProfile(
-            profile_key(self.request),
-            counter.iterations,
-            {
-                name: replace(type_profile, **counter.list_visited(name)._asdict())
-                for name, type_profile in self._describe_types().items()
-            },
-        )
+        Those on a disk go there: else the time would depend on what the page cache holds.
+        """
+        share, places = self._learnable[name], torch.from_numpy(ids)
+        share.records.write(places, share.records.read(places))
+        if self._is_on_disk:
+            share.write_out()
 
-    def _track(self, turns: range) -> Iterable[int]:
-        """Show a bar of progress on rank 0's terminal."""
-        is_shown = self.cluster.rank == 0 and sys.stdout.isatty()
-        return track(turns, "counting visits", transient=True) if is_shown else turns
-
-    def _describe_types(self) -> dict[str, TypeProfile]:
-        """Return a profile without visits, by node type or table: the facts that need no
-        sampling."""
-        types: dict[str, TypeProfile] = {}
-        for source in self._distinct_sources():
-            types |= source.describe_types()
-        return types
-
-    def _measure_penalties(self, profile: CacheProfile) -> dict[str, TypeProfile]:
-        """Add what a missing byte costs to a profile. All ranks measure at once, as they train."""
-        self.cluster.arrive("measuring what a missing row costs")
-        types = {}
-        for name, type_profile in profile.types.items():
-            penalty = miss_penalty(
-                partial(self._sources[name].miss, name),
-                Visited(type_profile.ids, type_profile.visits),
-                profile.iterations,
-                type_profile.row_bytes,
-            )
-            types[name] = replace(type_profile, penalty=penalty)
-        return types
+    def fill(self, plan: CachePlan) -> None:
+        """Make the cache that a plan describes."""
+        for share in self._learnable:
+            places = None if plan.policy == "lru" else plan.held[share.name]
+            share.hold(plan.room[share.name], places)

@@ -195,16 +195,6 @@ def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
     compare(train_cases, tmp_path, make_case, kinds)
 
 
-def test_ranks_may_rest_for_longer_than_their_deadline(
-    served_graph: tuple[Path, list[str]], run_ranks: Callable[..., list[Any]], tmp_path: Path
-) -> None:
-    """One rank has begun a plan that the other has no room for."""
-    script = Path(__file__).with_name("resting_rank.py")
-    first, second = run_ranks(script, 2, tmp_path, str(served_graph[0]))
-    assert first == second
-    assert len(first) > 4
-
-
 @pytest.fixture
 def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..., Trainer]:
     """A function that makes a trainer of one rank in this process."""

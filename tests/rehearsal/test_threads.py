@@ -19,9 +19,9 @@ from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.rehearsal.clock import Link
 from hopper.rehearsal.estimate import iteration_seconds
+from hopper.rehearsal.measure import IterationCost, Spent
 from hopper.rehearsal.world import ThreadCluster, World, run_ranks
 from hopper.run_log import RunLog
-from hopper.train.iteration_cost import IterationCost, Spent
 
 IN_TURNS = Link(10**9, 1e-4, 2)
 
@@ -92,7 +92,7 @@ def test_a_rank_that_fails_or_does_not_come_ends_the_others(
 def cost(nbytes: int, **phases: float) -> IterationCost:
     """An iteration of one rank, whose phases compute and wait for a link as long."""
     spent = {name: Spent(2 * busy, busy) for name, busy in phases.items()}
-    return IterationCost(spent, {}, {"feature": nbytes}, 1, 0)
+    return IterationCost(spent, {"feature": nbytes}, 0)
 
 
 @pytest.mark.parametrize(

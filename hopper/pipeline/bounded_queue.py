@@ -18,16 +18,16 @@ class Pause(Exception):
     """No item will come until the taker has used up earlier ones."""
 
 
-class HandOver(Generic[T]):
-    """A bounded queue of items with their sizes, from one thread to another.
+class BoundedQueue(Generic[T]):
+    """A queue of items with their sizes, from one thread to another.
 
-    If the thread that makes items fails, the next :meth:`take` raises its error. It does so even if
-    items are waiting, since work on them would be wasted.
+    If the thread that makes items fails, :meth:`take` raises its error, even if items are waiting,
+    since work on them would be wasted.
 
     Parameters
     ----------
-    items: most items that wait; at least 1.
-    nbytes: most bytes of all waiting items together. A single item may be larger.
+    items, nbytes: there is room for another item while fewer than ``items`` wait, and at most
+        ``nbytes`` of all of them together.
     """
 
     def __init__(self, items: int, nbytes: int) -> None:
@@ -39,20 +39,13 @@ class HandOver(Generic[T]):
         self._pauses = False
         self._changed = threading.Condition()
 
-    def await_room(self, nbytes: int = 0, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until an item of ``nbytes`` fits.
+    def await_room(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until there is room, or until ``unless`` returns True; :class:`Closed` ends it.
 
-        Parameters
-        ----------
-        unless: ends the wait as soon as it returns True. Whoever changes its result must call
-            :meth:`wake`.
-
-        Raises
-        ------
-        Closed: the queue is closed.
+        Whoever changes what ``unless`` returns must call :meth:`wake`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or unless() or self._has_room(nbytes))
+            self._changed.wait_for(lambda: self._closed or unless() or self._has_room())
             if self._closed:
                 raise Closed
 
@@ -77,35 +70,25 @@ class HandOver(Generic[T]):
             self._pauses = True
             self._changed.notify_all()
 
-    def fail(self, error: BaseException) -> None:
-        """Let the taker raise an error, with the traceback of this thread."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-
     def take(self, *, has_others: bool = False) -> T:
         """Wait for the next item.
 
         Parameters
         ----------
-        has_others: whether the taker has earlier items that are not used up.
+        has_others: whether the taker has earlier items that are not used up. Only then it raises
+            :class:`Pause`.
 
         Raises
         ------
         Closed: the queue is closed.
-        Pause: no item will come until earlier ones are used up.
-        The error that :meth:`fail` was called with.
+        The error that :meth:`close` was called with.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: (
-                    self._waiting or self._error or self._closed or (has_others and self._pauses)
-                )
+                lambda: self._waiting or self._closed or (has_others and self._pauses)
             )
-            if self._error is not None:
-                raise self._error
             if self._closed:
-                raise Closed
+                raise Closed if self._error is None else self._error
             if not self._waiting:
                 raise Pause
             item, nbytes = self._waiting.popleft()
@@ -113,15 +96,14 @@ class HandOver(Generic[T]):
             self._changed.notify_all()
             return item
 
-    def close(self) -> None:
-        """Drop waiting items, and end all waits."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Drop waiting items, and end all waits. The first error given is what takers get."""
         with self._changed:
             self._closed = True
+            self._error = self._error or error
             self._waiting.clear()
             self._waiting_bytes = 0
             self._changed.notify_all()
 
-    def _has_room(self, nbytes: int) -> bool:
-        if not self._waiting:
-            return True
-        return len(self._waiting) < self._items and self._waiting_bytes + nbytes <= self._nbytes
+    def _has_room(self) -> bool:
+        return len(self._waiting) < self._items and self._waiting_bytes <= self._nbytes

@@ -1,0 +1,208 @@
+"""A partitioned graph for a training loop of one's own: its draws, its rows and its batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from cache_server.client.in_process import InProcessClient, open_servicers
+from cache_server.security import PLAIN, Security
+from hopper.config import make_config
+from hopper.errors import RequestError
+from hopper.features import PartitionedRows, RemoteRows
+from hopper.micrograph.elsewhere import DrawsElsewhere
+from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.samplers import find_sampler
+from hopper.micrograph.temporal_sampler import TemporalSampler
+from hopper.partition import PartitionedGraph
+from hopper.partition.by_node import DividedTopology, Replicated
+from hopper.partition.file_names import server_folder
+
+
+class ConnectedGraph:
+    """A partitioned graph as one rank sees it; :func:`connect` makes one.
+
+    It is a context manager that closes its connections.
+
+    Attributes
+    ----------
+    graph: schema, topology, splits, and the maps between original and global ids.
+    rows: reads features and labels by global id, of this server and of others. Several threads may
+        read at once. ``rows.traffic`` counts the bytes of other servers.
+    rank, world: this rank, and the number of ranks.
+    """
+
+    def __init__(
+        self, graph: PartitionedGraph, remote: RemoteRows | None, rank: int, world: int
+    ) -> None:
+        self.graph, self.rank, self.world = graph, rank, world
+        self._remote = remote
+        self._ranks_per_server = max(1, world // graph.book.servers)
+        self.rows = PartitionedRows(graph, rank // self._ranks_per_server, remote)
+
+    def __enter__(self) -> ConnectedGraph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to other servers."""
+        if self._remote is not None:
+            self._remote.close()
+
+    def sampler(self, fanouts: Sequence[int], *, seed: int = 0, **settings: Any) -> NeighborSampler:
+        """Make a sampler of all relations, which draws the same on every rank.
+
+        Parameters
+        ----------
+        fanouts: in-neighbors to draw per relation, first hop first; -1 = all.
+        seed: of the draws.
+        settings: further keys of ``[sampler]``, such as ``kind="weighted"``.
+
+        Raises
+        ------
+        ConfigError: a setting is unknown or out of range.
+        RequestError: the graph cannot be drawn from like this.
+        """
+        graph, rows = self.graph, self.rows
+        values = {"fanouts": list(fanouts), **settings}
+        model, data = {"layers": len(fanouts)}, {"partitioned": str(graph.path)}
+        config = make_config({"data": data, "model": model, "sampler": values}).sampler
+        if config.device != "cpu":
+            raise RequestError(f'sampler.device: expected "cpu" here, given "{config.device}"')
+        plug_in = find_sampler(config.kind, config.kind_options)
+        is_divided = not graph.layout.draws_alone
+        plug_in.kind.check(
+            typed=len(graph.relations) > 1, draws_alone=not is_divided, where=str(graph.path)
+        )
+        if is_divided and not plug_in.kind.draws_elsewhere(config.kind_options):
+            raise RequestError(
+                f"sampler.kind: {graph.layout.explain(str(graph.path))}, and other servers cannot "
+                f'draw as "{config.kind}" does'
+            )
+        sampler: NeighborSampler = plug_in.kind(
+            {relation: graph.topology(relation, rows.server) for relation in graph.relations},
+            {name: graph.original_ids(name) for name in graph.schema.node_types},
+            graph.schema.target_type(),
+            config.sizes,
+            seed,
+            draws_once=config.expansion == "once",
+            dependence=config.dependence,
+            **plug_in.options,
+        )
+        if isinstance(sampler, TemporalSampler):
+            sampler.set_times({sampler.target: graph.times(sampler.target)})
+        if is_divided and self._remote is not None:
+            sampler.elsewhere = DrawsElsewhere(self._remote, graph.book, rows.traffic)
+        return sampler
+
+    def schedule(
+        self,
+        batch_size: int,
+        *,
+        roots: str | NDArray[np.int64] = "train",
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> RootSchedule:
+        """Make the global batches of all epochs, which are drawn uniformly from all roots.
+
+        Parameters
+        ----------
+        batch_size: number of roots of a rank and iteration. A global batch has ``world`` times as
+            many, wherever they live.
+        roots: name of a split of nodes, or [n] int64 distinct original ids of the target type.
+        seed: of the order of roots.
+        drop_last: whether to leave out an incomplete last global batch.
+
+        Raises
+        ------
+        RequestError: ids or ``batch_size`` are out of range, or there is no iteration.
+        """
+        graph, target = self.graph, self.graph.schema.target_type()
+        if batch_size < 1:
+            raise RequestError(f"batch_size: expected at least 1, given {batch_size}")
+        if isinstance(roots, str) and graph.schema.target_relations:
+            raise RequestError(f"roots: split {roots!r} has edges; expected ids of {target!r}")
+        ids = graph.split(roots) if isinstance(roots, str) else np.unique(roots)
+        count = graph.book.total(target)
+        if not isinstance(roots, str) and (
+            ids.size != np.size(roots) or (ids.size and not 0 <= ids[0] <= ids[-1] < count)
+        ):
+            raise RequestError(f"roots: expected distinct ids of {target!r} in [0, {count})")
+        placement = graph.placement(self._ranks_per_server)
+        nodes = TrainingNodes(placement, target, ids, graph.global_ids(target))
+        schedule = RootSchedule(
+            nodes, seed=seed, batch_size=batch_size, models=self.world, drop_last=drop_last
+        )
+        if not schedule.iterations:
+            raise RequestError(f"batch_size: {batch_size} a rank leave no iteration for {ids.size}")
+        return schedule
+
+    def own_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
+        """Return the roots of a batch whose features this rank's server stores, maybe none; all of
+        them if there is one rank."""
+        return batch.roots if self.world == 1 else batch.of_home(self.rank)
+
+
+def connect(
+    partitioned: str | os.PathLike[str],
+    servers: Sequence[str] = (),
+    *,
+    rank: int | None = None,
+    world: int | None = None,
+    timeout: float = 60.0,
+    security: Security = PLAIN,
+) -> ConnectedGraph:
+    """Open a partitioned graph for a training loop of your own (docs/howto/own-loop.md).
+
+    Parameters
+    ----------
+    partitioned: what ``hopper partition`` wrote. Of other servers' folders nothing is read if
+        there are addresses.
+    servers: "host:port" of every feature server, in order. Empty = rows of other servers are read
+        from their folders, which must be here.
+    rank, world: this rank and the number of ranks: one, or the same number for each server. None =
+        as torch.distributed says, or a single rank.
+    timeout: seconds that a call to a server may take, and that servers have to answer at first.
+    security: certificates and token of the connections.
+
+    Raises
+    ------
+    GraphError: the directory is unusable.
+    ConfigError, RequestError: the numbers of servers, addresses and ranks do not fit, or the graph
+        was not divided by node.
+    ServerLost, DeadlineExceeded, ClusterError: a server does not answer, or serves another graph.
+    """
+    is_one_of_many = dist.is_available() and dist.is_initialized()
+    rank = rank if rank is not None else dist.get_rank() if is_one_of_many else 0
+    world = world if world is not None else dist.get_world_size() if is_one_of_many else 1
+    graph = PartitionedGraph.open(os.fspath(partitioned))
+    count = graph.book.servers
+    if type(graph.layout) not in (Replicated, DividedTopology):
+        raise RequestError(f"connect: {graph.layout.explain(str(graph.path))}")
+    if not 0 <= rank < world or (world > 1 and world % count):
+        raise RequestError(
+            f"connect: {graph.path} is divided over {count} servers; expected one rank, or as many "
+            f"for each server, given rank {rank} of {world}"
+        )
+    remote = None
+    if servers:
+        remote = RemoteRows(graph, servers, timeout, security=security)
+        try:
+            remote.wait_until_serving(timeout)
+        except BaseException:
+            remote.close()
+            raise
+    elif count > 1:
+        folders = [server_folder(graph.path, server) for server in range(count)]
+        client = partial(InProcessClient, open_servicers(folders))
+        remote = RemoteRows(graph, list(map(str, folders)), timeout, client)
+    return ConnectedGraph(graph, remote, rank, world)

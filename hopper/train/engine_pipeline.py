@@ -1,0 +1,139 @@
+"""The iterations of an engine in a pipeline: plans and rows run ahead of training.
+
+Learnable rows are requested with the plan but read when the iteration is trained, since earlier
+iterations change them. So a run is the same, bit for bit, with and without the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hopper.engines.engine import Engine, Plan, StepReport
+from hopper.features import PartitionedRows
+from hopper.hetero.learnable import distinct_by_table
+from hopper.micrograph.route import GlobalBatch
+from hopper.pipeline import Lookahead, Moment, Pipeline, Stage
+from hopper.run_log import Stage as LoggedStage
+
+Seconds = dict[LoggedStage, float]
+"""seconds by stage of the log that the pipeline's threads spent"""
+Batches = Callable[[int, int], GlobalBatch]
+"""returns the global batch of an epoch and iteration"""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An iteration that is ready to be trained; ``rows`` counts for itself what is read for it."""
+
+    plan: Plan
+    inputs: Any
+    rows: PartitionedRows
+    seconds: Seconds
+
+
+class EnginePipeline(Pipeline[Prepared]):
+    """Prepares and trains the iterations of an engine that are left of a run.
+
+    Parameters
+    ----------
+    iterations, epochs, start: as of :class:`Pipeline`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine[Any, Any],
+        batches: Batches,
+        iterations: int,
+        epochs: int,
+        start: tuple[int, int] = (0, 0),
+    ) -> None:
+        cluster, self._engine = engine.state.cluster, engine
+
+        def agree(begun: int, operation: str) -> int:
+            """Return the largest number of plans that any rank has begun."""
+            return int(cluster.all_gather(torch.tensor([begun]), "control", operation).max())
+
+        super().__init__(
+            engine_stages(engine, batches),
+            iterations,
+            epochs,
+            start=start,
+            ahead=engine.state.config.pipeline.depth > 0,
+            waits=lambda epoch: not engine.can_plan_ahead(epoch),
+            agree=agree if engine.talks_to_plan else None,
+        )
+
+    def train_next(self) -> StepReport:
+        """Train the next iteration; raises errors as :meth:`Pipeline.take` does, and its own."""
+        log = self._engine.state.log
+        with log.stage("wait", operation="pipeline") if self._ahead else nullcontext():
+            prepared = self.take()
+        log.add_stage_seconds(prepared.seconds)
+        report = self._engine.train(prepared.plan, prepared.inputs)
+        self._engine.state.rows.take_over(prepared.rows)
+        return report
+
+
+def engine_stages(engine: Engine[Any, Any], batches: Batches) -> list[Stage]:
+    """Return the stages that prepare an engine's iterations, of which each ends in a
+    :class:`Prepared`."""
+    state, config = engine.state, engine.state.config.pipeline
+    log, tables = state.log, state.request.reads.feature_tables
+    lookahead = Lookahead(state.rows, config.lookahead_nbytes)
+
+    def begin(moment: tuple[int, int], thread: str) -> None:
+        if config.depth:
+            log.set_context(epoch=moment[0], iteration=moment[1], thread=thread)
+
+    def end(seconds: Seconds) -> Seconds:
+        if config.depth:
+            for stage, stage_seconds in log.take_stage_seconds().items():
+                seconds[stage] = seconds.get(stage, 0.0) + stage_seconds
+        return seconds
+
+    def plan(moment: Moment) -> tuple[Plan, Seconds]:
+        begin(moment, "plan")
+        return engine.plan_and_ask(batches(*moment)), end({})
+
+    def read(planned: tuple[Plan, Seconds]) -> Prepared:
+        plan, seconds = planned
+        begin((plan.batch.epoch, plan.batch.iteration), "read")
+        rows = state.rows.with_own_counts()
+        with rows.one_operation(), lookahead.turn():
+            inputs = engine.read(plan, rows)
+        rows.take_device_lookups()
+        return Prepared(plan, inputs, rows, end(seconds))
+
+    def foresee(planned: Sequence[tuple[Plan, Seconds]]) -> None:
+        lookahead.foresee([distinct_by_table(plan.reads, tables) for plan, _ in planned])
+
+    def row_bytes(plan: Plan) -> int:
+        """Return the bytes of features that are in memory once a plan's rows have been read."""
+        total = 0
+        for name, groups in plan.reads.items():
+            table = tables.get(name)
+            if table is None:
+                continue
+            in_place = state.trainer.reads_in_place and state.rows.is_mapped(table)
+            width = state.request.schema.table(table).feature_dim or 0
+            for ids in groups:
+                copied = ids.size
+                if in_place:
+                    copied -= int(state.rows.is_local(table, ids).sum())
+                total += copied * width * state.trainer.dtype.itemsize
+        return total
+
+    def read_bytes(prepared: Prepared) -> int:
+        return prepared.plan.nbytes + row_bytes(prepared.plan)
+
+    has_others = engine.reads_ahead and state.rows.remote is not None
+    reach, nbytes = config.lookahead if has_others else 0, config.nbytes
+    return [
+        Stage("plan", plan, config.depth, nbytes, lambda planned: planned[0].nbytes),
+        Stage("read", read, config.reads, nbytes, read_bytes, reach, foresee),
+    ]

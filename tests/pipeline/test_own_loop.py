@@ -1,0 +1,224 @@
+"""A loop of a user's own computes the gradients of ``zero_hop``, and what it stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import own_loop
+import pytest
+import torch
+
+import hopper
+from hopper.bench.parity import read_recorded
+from hopper.graph import GraphDirectory
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import partition_graph
+from hopper.pipeline import Lookahead
+from tests.docs.markdown_pages import read_snippets
+from tests.engines.typed_cases import WITH_FEATURES, make_graph
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLE = REPOSITORY / "examples" / "own_loop.py"
+RANK_SCRIPT = Path(__file__).with_name("own_loop_rank.py")
+STEPS = 10
+Serve = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_a_loop_of_one_s_own_computes_the_gradients_of_zero_hop(
+    topology: Any,
+    community_graph: GraphDirectory,
+    serve_partitions: Serve,
+    train_cases: Callable[..., Any],
+    run_ranks: Callable[..., list[Any]],
+    tmp_path: Path,
+) -> None:
+    """On two ranks over gloo, with two servers; the loop goes on from a state in mid-epoch."""
+    parts = tmp_path / "parts"
+    partition_graph(community_graph, parts, 2, "random", topology=topology)
+    servers = serve_partitions(parts, 2)
+    config = {
+        "data": {"partitioned": str(parts)},
+        "model": {"name": "own_loop:MeanSage", "layers": 2, "hidden": 8},
+        "sampler": {"fanouts": [3, 2]},
+        "train": {
+            "engine": "zero_hop",
+            "batch_size": 9,
+            "epochs": 2,
+            "seed": 3,
+            "learning_rate": 0.01,
+            "dtype": "float64",
+            "evaluate_every": 0,
+            "record_gradients": list(range(STEPS)),
+            "run_dir": str(tmp_path / "run"),
+        },
+        "cluster": {"servers": servers},
+    }
+    train_cases([config], 2, tmp_path / "ranks")
+    recorded = read_recorded(tmp_path / "run" / "gradients")
+    names = [name for name, _ in own_loop.MeanSage(10, 6).named_parameters()]
+    expected = [torch.cat([step.gradients[n].flatten() for n in names]) for step in recorded]
+    # Rows of the other server come from its feature server, and then from its folder.
+    for addresses in (servers, []):
+        if topology == "partitioned" and not addresses:
+            continue
+        folder = tmp_path / f"loop-{len(addresses)}"
+        first, second = run_ranks(RANK_SCRIPT, 2, folder, str(parts), *addresses)
+        assert first == second
+        assert first["broke"]
+        gradients = torch.tensor(first["gradients"], dtype=torch.float64)
+        assert len(gradients) == len(expected) == STEPS
+        for own, of_engine in zip(gradients, expected, strict=True):
+            assert torch.equal(own, of_engine)
+
+
+def test_the_page_shows_the_loop_that_is_tested() -> None:
+    text, page = EXAMPLE.read_text(), REPOSITORY / "docs" / "howto" / "own-loop.md"
+    loop, main, *_ = (s.text.strip() for s in read_snippets(page) if s.language == "python")
+    assert text.endswith(f"{loop}\n\n\n{main}\n")
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
+
+
+@pytest.fixture(scope="module")
+def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own-loop") / "parts"
+    partition_graph(community_graph, folder, 2, "random")
+    return folder
+
+
+def test_one_rank_has_all_roots_and_reads_all_rows(
+    community_graph: GraphDirectory, parts: Path
+) -> None:
+    with hopper.connect(parts) as graph:
+        schedule = graph.schedule(20, roots=np.arange(50, 100), seed=5)
+        assert schedule.iterations == 3
+        roots = np.concatenate([graph.own_roots(schedule.batch(0, n)) for n in range(3)])
+        originals = graph.graph.original_ids("item")[roots]
+        assert sorted(originals.tolist()) == list(range(50, 100))
+        features = community_graph.features("item")
+        assert features is not None
+        assert np.array_equal(graph.rows.gather("features", "item", roots), features[originals])
+        assert graph.rows.traffic.take()["feature"] > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kind": "labor"},
+        {"kind": "replacement", "dependence": 3},
+        {"expansion": "once", "fanouts": [3, 3]},
+    ],
+)
+def test_draws_are_those_of_a_configuration(parts: Path, settings: dict[str, Any]) -> None:
+    sampler = {"fanouts": [3, 2], **settings}
+    config = {"data": {"partitioned": str(parts)}, "sampler": sampler, "train": {"seed": 5}}
+    config |= {"model": {"layers": 2}}
+    request = hopper.Request(hopper.make_config(config), hopper.PartitionedGraph.open(parts))
+    with hopper.connect(parts, rank=1, world=2) as graph:
+        own = graph.sampler(**sampler, seed=5).sample(np.arange(40), 1, 2)
+    configured = hopper.make_sampler(request).sample(np.arange(40), 1, 2)
+    assert own.sizes == configured.sizes
+    for one, other in zip(own.blocks(), configured.blocks(), strict=True):
+        assert torch.equal(one.indptr, other.indptr)
+        assert torch.equal(one.indices, other.indices)
+
+
+def test_typed_graphs_have_blocks_of_all_relations(tmp_path: Path) -> None:
+    typed = make_graph(tmp_path / "typed", WITH_FEATURES)
+    partition_graph(typed, tmp_path / "parts", 2, "random")
+    with hopper.connect(tmp_path / "parts") as graph:
+        roots = graph.schedule(8).batch(0, 0).roots
+        subgraph = graph.sampler([3, 2]).sample(roots, 0, 0)
+        assert set(subgraph.typed_blocks()[0].blocks) == set(typed.schema.relations)
+        for name, kind in typed.schema.node_types.items():
+            if kind.feature_dim:
+                rows = graph.rows.gather("features", name, subgraph.nodes[name])
+                assert rows.shape == (subgraph.nodes[name].size, kind.feature_dim)
+
+
+def test_rows_that_coming_batches_read_again_are_fetched_once(parts: Path) -> None:
+    """An epoch with look-ahead and without reads the same rows, and fetches fewer of them."""
+
+    def run_epoch(reach: int) -> tuple[list[bytes], int]:
+        with hopper.connect(parts, rank=0, world=2) as graph:
+            sampler, schedule = graph.sampler([3, 2], seed=3), graph.schedule(9, seed=3)
+            ahead = Lookahead(graph.rows, nbytes=1 << 20)
+
+            def draw(moment: hopper.Moment) -> Any:
+                return sampler.sample(graph.own_roots(schedule.batch(*moment)), *moment)
+
+            def read(subgraph: hopper.Subgraph) -> bytes:
+                with ahead.turn():
+                    rows = graph.rows.gather("features", "item", subgraph.nodes["item"])
+                return rows.tobytes()
+
+            def foresee(subgraphs: Sequence[hopper.Subgraph]) -> None:
+                ahead.foresee([{"item": np.unique(s.nodes["item"])} for s in subgraphs])
+
+            stages = [
+                hopper.Stage("draw", draw),
+                hopper.Stage("read", read, reach=reach, foresee=foresee),
+            ]
+            with hopper.Pipeline(stages, schedule.iterations) as pipeline:
+                read_rows = list(pipeline)
+            return read_rows, graph.rows.take_rows().remote_unique
+
+    (plain, fetched), (kept, fetched_with_reach) = run_epoch(0), run_epoch(2)
+    assert plain == kept
+    assert 0 < fetched_with_reach < 0.8 * fetched
+
+
+def test_global_batches_do_not_depend_on_ranks(parts: Path) -> None:
+    """Two ranks with half of the roots each have the batches of one."""
+    with hopper.connect(parts) as alone:
+        batches = [alone.schedule(18, seed=5).batch(1, n).roots.tolist() for n in range(4)]
+    of_ranks: list[list[int]] = [[] for _ in batches]
+    for rank in range(2):
+        with hopper.connect(parts, rank=rank, world=2) as graph:
+            schedule = graph.schedule(9, seed=5)
+            for number, of_all in enumerate(of_ranks):
+                batch = schedule.batch(1, number)
+                assert batch.roots.tolist() == batches[number]
+                own = graph.own_roots(batch)
+                assert graph.rows.is_local("item", own).all()
+                of_all.extend(own.tolist())
+    assert [sorted(roots) for roots in of_ranks] == [sorted(roots) for roots in batches]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda parts: hopper.connect(parts, rank=0, world=3), "given rank 0 of 3"),
+        (lambda parts: hopper.connect(parts, rank=2, world=2), "given rank 2 of 2"),
+        (lambda parts: hopper.connect(parts, ["a:1"]), "expected 2 addresses"),
+        (lambda parts: hopper.connect(parts, ["127.0.0.1:1"] * 2, timeout=0.5), "127.0.0.1:1"),
+        (lambda parts: hopper.connect(parts / "none"), "none"),
+        (lambda parts: hopper.connect(parts).sampler([0]), r"sampler.fanouts: .*positive"),
+        (lambda parts: hopper.connect(parts).sampler([2], kind="ladies"), "sampler.kind|refused"),
+        (lambda parts: hopper.connect(parts).sampler([2], knd="node"), "knd"),
+        (lambda parts: hopper.connect(parts).sampler([2], kind="temporal"), "no times"),
+        (lambda parts: hopper.connect(parts).schedule(9, roots=np.array([1, 1])), "distinct ids"),
+        (lambda parts: hopper.connect(parts).schedule(9, roots=np.array([300])), r"\[0, 300\)"),
+        (lambda parts: hopper.connect(parts).sampler([2], device="cuda"), "sampler.device"),
+        (lambda parts: hopper.connect(parts).schedule(0), "batch_size: expected at least 1"),
+        (lambda parts: hopper.connect(parts).schedule(99, drop_last=True), "no iteration for 83"),
+    ],
+)
+def test_refusals_say_what_is_wrong(parts: Path, call: Callable[[Path], Any], text: str) -> None:
+    with pytest.raises(hopper.HopperError, match=text):
+        call(parts)
+
+
+def test_graphs_that_are_not_divided_by_node_are_refused(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    typed = make_graph(tmp_path / "typed", WITH_FEATURES)
+    partition_by_relation(typed, tmp_path / "relations", 2, layers=2)
+    partition_graph(community_graph, tmp_path / "columns", 2, "random", features="by-dimension")
+    for parts in (tmp_path / "relations", tmp_path / "columns"):
+        with pytest.raises(hopper.RequestError, match=f"connect: .*{parts}"):
+            hopper.connect(parts)
