@@ -182,11 +182,13 @@ class RunCheckpoints:
         by_model = [asdict(model.progress) for model in self._models]
         progress = by_model if self._models[0].state.name else by_model[0]
         tensors = _copy_to_host(state)
+        # Other ranks may not have written their rows yet, so the checkpoint before stays too.
+        keep = max(2, self._keep) if self._learnable else self._keep
 
         def write() -> None:
             save_checkpoint(file, self._identity, tensors, progress)
             self._copy.put(file)
-            self._copy.remove(self._files.forget_models(self._keep))
+            self._copy.remove(self._files.forget_models(keep))
 
         return write
 

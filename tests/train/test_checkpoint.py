@@ -128,7 +128,7 @@ def make_share(
 class RunOfOneRank:
     """A model and learnable rows in training, and their checkpoints."""
 
-    def __init__(self, folder: Path, kind: str, optimizer: str) -> None:
+    def __init__(self, folder: Path, kind: str, optimizer: str, keep: int = 2) -> None:
         storage: RowStorage = MemoryStorage(CPU)
         if kind != "memory":
             storage = MappedStorage(folder / "rows")
@@ -141,7 +141,7 @@ class RunOfOneRank:
         self.model: Any = SimpleNamespace(progress=Progress(), state=SimpleNamespace(name=""))
         dense = Optimizer(packed, Adam(packed.parameters), learning_rate=0.1)
         self.trained: Any = SimpleNamespace(name="", packed=packed, optimizer=dense)
-        config = make_config({"data": {"partitioned": "any"}, "train": {"keep_checkpoints": 2}})
+        config = make_config({"data": {"partitioned": "any"}, "train": {"keep_checkpoints": keep}})
         state = SimpleNamespace(
             cluster=cluster, learnable=self.rows, config=config, log=RunLog(None)
         )
@@ -219,6 +219,18 @@ def test_training_resumes_from_either_of_two_kept_checkpoints(
         RunOfOneRank(tmp_path, kind, optimizer).checkpoints.load()
     run.checkpoints.forget()
     assert list(files.folder.iterdir()) == []
+
+
+def test_a_rank_that_was_killed_before_it_wrote_costs_one_checkpoint(tmp_path: Path) -> None:
+    """Also if only one checkpoint is kept."""
+    run, files = RunOfOneRank(tmp_path, "memory", "adam", keep=1), CheckpointFiles(tmp_path)
+    for _ in range(3):
+        run.train_once(np.random.default_rng(1))
+        run.checkpoints.save()
+        run.checkpoints.finish()
+    files.learnable(0, 3).unlink()
+    run.checkpoints.load()
+    assert run.model.progress.step == 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
