@@ -26,13 +26,13 @@ from hopper.config import make_config
 from hopper.errors import ConfigError
 from hopper.features import RowCounts
 from hopper.features.cached import Lookups
+from hopper.launch.run import train
 from hopper.run_log import RunLog
 from hopper.traffic import Traffic
 from hopper.train import console as run_console
 from hopper.train import observers as run_observers
 from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
-from hopper.train.launch import train
 from hopper.train.meter import EpochMeter, interface_bytes
 from hopper.train.observers import Observers, find_observers
 from hopper.train.rank_output import FOLDER, output

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 import hopper
-from hopper.train.launch import prepare
+from hopper.launch.run import prepare
 from hopper.train.tensor_file import read_tensors
 
 CHECKPOINT_EVERY = 4
