@@ -35,8 +35,10 @@ from hopper.whole_files import write_text
 
 HOSTS_FOLDER: Final = "hosts"
 _MODULE: Final = "hopper.train"
+_INPUT: Final = 0
 _LIVE_SECONDS: Final = 1.0
-_SILENCE_SECONDS: Final = 30.0
+SILENCE_SECONDS: Final = 30.0
+"""How long the other end of a connection may be silent at least, before it is given up."""
 
 
 def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) -> None:
@@ -128,7 +130,7 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
                 signals.check()
             os.environ.update(order["environment"])
             config = load_config(config_file)
-            launcher.limit = max(_SILENCE_SECONDS, config.cluster.timeout_seconds)
+            launcher.limit = max(SILENCE_SECONDS, config.cluster.timeout_seconds)
             world = order["machines"] * config.cluster.ranks_per_server
             threads = thread_settings(order["ranks_on_node"], config.train.threads)
             place = Place(server, address)
@@ -202,8 +204,8 @@ class _Launcher:
         now = time.monotonic()
         if now > self._told_at + _LIVE_SECONDS:
             self.tell()
-        if not self._orders and select.select([0], [], [], LOOK_SECONDS)[0]:
-            content = os.read(0, 1 << 16)
+        if not self._orders and select.select([_INPUT], [], [], LOOK_SECONDS)[0]:
+            content = os.read(_INPUT, 1 << 16)
             if not content:
                 raise _LauncherGone
             self._heard_at = now

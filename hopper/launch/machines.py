@@ -16,6 +16,7 @@ from cache_server.errors import SecurityError
 from hopper.config import Config, change_config, read_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError, ServerLost
 from hopper.launch.failures import Failure, explain, how_it_ended
+from hopper.launch.host import SILENCE_SECONDS
 from hopper.launch.restarts import check_restarts, run_again_where_lost
 from hopper.launch.run import prepare, require_main_thread, write_config
 from hopper.launch.supervisor import LOOK_SECONDS, stop_processes
@@ -131,6 +132,10 @@ class _Machine:
         how = self.channel.how_ended()
         for line in self.channel.receive():
             self.heard_at = time.monotonic()
+            if not line.startswith("{"):
+                # A login shell may print something, too.
+                self._show("out", f"{line}\n")
+                continue
             facts = json.loads(line)
             self.place = facts.get("place", self.place)
             self.address = facts.get("serving", self.address)
@@ -273,7 +278,7 @@ class _Run:
             while not self._knows_cause() and time.monotonic() < deadline:
                 self._look_once()
             raise self._judge()
-        limit = self._config.cluster.timeout_seconds
+        limit = max(SILENCE_SECONDS, self._config.cluster.timeout_seconds)
         for machine in self._machines:
             if machine.place and time.monotonic() > machine.heard_at + limit:
                 raise DeadlineExceeded(f"{machine.name}hopper host", "answering", limit)
@@ -351,7 +356,7 @@ class ProcessChannel:
         """Return the lines that it has printed since the last call."""
         self._errors = (self._errors + _read(self.process.stderr))[-4096:]
         *lines, self._rest = (self._rest + _read(self.process.stdout)).split(b"\n")
-        return [line.decode() for line in lines]
+        return [line.decode(errors="replace") for line in lines]
 
     def how_ended(self) -> str | None:
         """Say how it ended, with the last line that it has written to standard error."""

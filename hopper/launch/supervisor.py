@@ -49,7 +49,7 @@ class Place:
     prefix: words in front of every command that starts a process there.
     """
 
-    server: int
+    server: int = 0
     address: str = "127.0.0.1"
     port: int = 0
     prefix: tuple[str, ...] = ()

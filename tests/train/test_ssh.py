@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,6 +54,9 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         words = [str(programs[2]), "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)
     (folder / "server").write_text(SERVER.format(port=port, folder=folder))
+    # Some people's shells say something at every login.
+    (folder / "python").write_text(f'#!/bin/sh\necho hello\nexec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
     (folder / "client").write_text(CLIENT.format(folder=folder))
     (folder / "hosts").write_text(f"# two\n127.0.0.1:{port} slots=1\n\nlocalhost:{port}  # again\n")
     if os.geteuid() == 0:
@@ -71,7 +75,8 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
             sshd.kill()
             pytest.skip(f"sshd does not start: {log.read_text()}")
         time.sleep(0.05)
-    yield ["--on", f"ssh:{folder / 'hosts'}", "--ssh", f"ssh -F {folder / 'client'}"]
+    client = f"ssh -F {folder / 'client'}"
+    yield ["--on", f"ssh:{folder / 'hosts'}", "--ssh", client, "--python", str(folder / "python")]
     sshd.terminate()
     sshd.wait(LIMIT)
 
@@ -94,8 +99,8 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     assert f"machine 1 (localhost): {failure}; restart 1 of 1, from step-" in run.stderr
     assert run.losses() == reference.losses()
     lines = run.stdout.splitlines()
-    assert lines
-    assert all(line.startswith("[0 127.0.0.1] ") for line in lines)
+    assert {line.partition("] ")[0] for line in lines} == {"[0 127.0.0.1", "[1 localhost"}
+    assert [line for line in lines if line.startswith("[1")] == ["[1 localhost] hello"] * 2
 
 
 @pytest.mark.parametrize("way", ["connection", "launcher", "Ctrl-C"])

@@ -32,10 +32,11 @@ class Host:
     network: HostNetwork
     cgroups: tuple[Path, ...]
 
-    def place(self, server: int) -> Place:
-        """Return the place at which this process starts the host's server and ranks."""
+    @property
+    def place(self) -> Place:
+        """The place at which this process starts the host's server and ranks, without a number."""
         prefix = enter_words(self.network.namespace, self.cgroups)
-        return Place(server, self.network.address, prefix=prefix)
+        return Place(address=self.network.address, prefix=prefix)
 
 
 @dataclass(frozen=True)

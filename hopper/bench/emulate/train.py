@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -83,7 +84,7 @@ def _run(
     if cluster.request.host_memory is not None:
         environment[LIMIT_VARIABLE] = str(cluster.request.host_memory)
     (run_dir / HOSTS_FOLDER).mkdir(exist_ok=True)
-    places = [host.place(index) for index, host in enumerate(cluster.hosts)]
+    places = [replace(host.place, server=index) for index, host in enumerate(cluster.hosts)]
     per_host = config.cluster.ranks_per_server
     try:
         with (
