@@ -11,7 +11,8 @@ import torch
 
 from hopper.array_module import array_module
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.engine import value_of
+from hopper.engines.micro_batch import MicroBatchRunner
 from hopper.engines.model_reads import ModelReads, find_reads
 from hopper.engines.registry import engines_of
 from hopper.engines.request import Request
@@ -149,32 +150,32 @@ def _set_times(sampler: TemporalSampler, request: Request, at: int | None) -> No
     sampler.set_times({}, times)
 
 
-def make_group_trainer(
+def make_runner(
     request: Request,
     log: RunLog,
-    micro_batch: int,
+    most_roots: int,
     device: torch.device,
     *,
     server: int | None = None,
     model: torch.nn.Module | None = None,
-) -> GroupTrainer:
+) -> MicroBatchRunner:
     """Make what samples, reads and trains the groups of a request.
 
     Parameters
     ----------
-    micro_batch: the most roots of one forward pass.
+    most_roots: the most roots of a micro-batch.
     server, model: as in :func:`make_sampler`.
     """
     config, sampler = request.config, make_sampler(request, server, model)
     links = make_link_batches(request, sampler, server)
     if links is not None:
         sampler.exclude = links.excluded
-    return GroupTrainer(
+    return MicroBatchRunner(
         sampler,
         request.reads,
         log,
         make_objective(config, request.schema),
-        micro_batch,
+        most_roots,
         DTYPES[config.train.dtype],
         device,
         products_in=AUTOCAST[config.train.autocast],
@@ -281,17 +282,18 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     """
     config, world = request.config, world or request.ranks
     roots = _training_roots(request)
-    engine, batch_size = engines_of(request)[0], config.train.batch_size
+    spec, batch_size = engines_of(request)[0].spec, config.train.batch_size
     if config.sampler.kind == "full":
         batch_size = -(-roots.count // world)
-    schedule = engine.schedule(
+    options = value_of(config, spec.schedule_options) if spec.schedule_options else {}
+    schedule = spec.schedule(
         roots,
         seed=config.train.seed,
         batch_size=batch_size,
         models=world,
         drop_last=config.train.last_batch == "drop" and config.sampler.kind != "full",
         most_iterations=config.train.iterations_per_epoch,
-        **engine.schedule_options(config),
+        **options,
     )
     if schedule.iterations == 0:
         raise RequestError(

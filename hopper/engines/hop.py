@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from hopper.config import Config
-from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.data_parallel import list_reads
+from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import list_reads
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
 from hopper.features import InputRows, PartitionedRows
@@ -50,9 +48,8 @@ class Hop(Engine[HopPlan, InputRows]):
     are synchronous.
     """
 
-    name = "hop"
-    raised_option = "hop.merge"
-    predicts_links = True
+    # Roots stay at home, as no time step is dissolved in the plans that are counted for a cache.
+    spec = Spec("hop", raised_option="hop.merge", predicts_links=True, plans_as=HOMED)
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -73,23 +70,14 @@ class Hop(Engine[HopPlan, InputRows]):
         merge = state.config.hop.merge
         self._merged = merge if isinstance(merge, int) else 0
 
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the key of plans in which roots stay at home, as no time step is dissolved."""
-        return [HOMED]
-
     def plan(self, batch: GlobalBatch) -> HopPlan:
         """Sample the groups that this rank trains, time step by time step."""
         steps = self._time_steps(batch)
         schedule = visits(steps.ranks, self.state.cluster.rank)
         groups = self._sample(batch, steps, schedule)
         subgraphs = [subgraph for group in groups.values() for subgraph in group]
-        return HopPlan(batch, list_reads(subgraphs), schedule, groups)
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Return whether :meth:`read` fetches all remote rows, which pre-gathering does."""
-        return self.state.config.hop.pregather
+        ahead = self.state.config.hop.pregather
+        return HopPlan(batch, list_reads(subgraphs), schedule, groups, reads_ahead=ahead)
 
     def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:
         """Fetch remote rows once for all groups, if pre-gathering is on.

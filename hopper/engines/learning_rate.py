@@ -128,7 +128,7 @@ SCHEDULES: Final[Mapping[str, Callable[..., LearningRateSchedule]]] = {
 
 
 @dataclass(frozen=True)
-class Pace:
+class LRScheduler:
     """A schedule over a run of known length.
 
     Attributes
@@ -163,5 +163,4 @@ class Pace:
             self.factor_at(epoch, iteration)
 
 
-CONSTANT: Final = Pace(Constant(), 1, 1)
-"""the pace of training without a schedule"""
+CONSTANT: Final = LRScheduler(Constant(), 1, 1)

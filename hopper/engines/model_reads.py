@@ -27,7 +27,7 @@ _TOLD_APART_BY: Final[dict[str, By | None]] = {
 
 
 @dataclass(frozen=True)
-class InputRows:
+class InputSpec:
     """The input rows of a node type: features, followed by learnable rows.
 
     Attributes
@@ -74,7 +74,7 @@ class ModelReads:
     types: Mapping[str, str]
     relations: Mapping[Relation, Relation]
     layers: tuple[tuple[tuple[Relation, ...], tuple[str, ...]], ...]
-    inputs: Mapping[str, InputRows]
+    inputs: Mapping[str, InputSpec]
     frozen: frozenset[str] = frozenset()
     edges: Mapping[Relation, int] = field(default_factory=dict)
     partitions: tuple[ServerPartition, ...] = ()
@@ -222,7 +222,7 @@ def _find_inputs(
     schema: GraphSchema,
     types: Mapping[str, str],
     tables: Mapping[str, str] | None,
-) -> dict[str, InputRows]:
+) -> dict[str, InputSpec]:
     """Return the input rows of each type, by name.
 
     Parameters
@@ -235,7 +235,7 @@ def _find_inputs(
         features = schema.node_types[stored].feature_dim or 0
         learned = _learned_width(config, schema, stored)
         table = (stored if tables is None else tables[name]) if learned else ""
-        inputs[name] = InputRows(stored, features, learned, table)
+        inputs[name] = InputSpec(stored, features, learned, table)
     return inputs
 
 
@@ -246,6 +246,6 @@ def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
     return config.learnable.dim or config.model.hidden
 
 
-def _frozen_tables(config: Config, inputs: Mapping[str, InputRows]) -> frozenset[str]:
+def _frozen_tables(config: Config, inputs: Mapping[str, InputSpec]) -> frozenset[str]:
     frozen = config.learnable.frozen
     return frozenset(rows.table for rows in inputs.values() if rows.node_type in frozen) - {""}

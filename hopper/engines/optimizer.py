@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from hopper.engines.learning_rate import CONSTANT, Pace
+from hopper.engines.learning_rate import CONSTANT, LRScheduler
 from hopper.errors import ConfigError
 from hopper.migrate.flat_model import FlatModel
 
@@ -160,7 +160,7 @@ class Optimizer:
     ----------
     rule: the update rule, constructed with the model's parameters.
     learning_rate: the step size.
-    pace: the factor of the step size at each moment of the run.
+    scheduler: the factor of the step size at each moment of the run.
     """
 
     def __init__(
@@ -169,12 +169,12 @@ class Optimizer:
         rule: UpdateRule,
         *,
         learning_rate: float,
-        pace: Pace = CONSTANT,
+        scheduler: LRScheduler = CONSTANT,
     ) -> None:
         self._packed = packed
         self._rule = rule
         self._learning_rate = learning_rate
-        self.pace = pace
+        self.scheduler = scheduler
 
     @torch.no_grad()
     def step(

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.config import Config
 from hopper.config.model import TYPED_MODELS
-from hopper.engines.engine import Engine, Plan, TrainState
-from hopper.engines.parameter_homes import ParameterHomes, homes_by_relation
+from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
+from hopper.engines.sharded_parameters import servers_by_relation
 from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
@@ -93,10 +91,17 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     losses.
     """
 
-    name = "raf"
-    layouts = (ByRelation,)
-    reads_remote_rows = False
-    predicts_links = True
+    spec = Spec(
+        "raf",
+        layouts=(ByRelation,),
+        reads_remote_rows=False,
+        predicts_links=True,
+        plan_options=(
+            "raf.reduce",
+            *("model.name", "model.root_weight", "model.aggregate", "model.combine"),
+            "model.input_weights",
+        ),
+    )
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -113,8 +118,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         assert isinstance(model, HGNN)
         partitions = state.request.reads.partitions
         types, designated = graph.schema.root_types, state.config.raf.reduce == "designated"
-        homes = homes_by_relation(model, partitions, types)
-        self.homes = ParameterHomes(state.packed, state.cluster, homes)
+        self.parameter_servers = servers_by_relation(model, partitions, types)
         per_server = state.cluster.ranks_per_server
         shares = {
             name: RootShares(partitions, per_server, name, designated=designated) for name in types
@@ -123,12 +127,6 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         self._head = model.head
         self._target = graph.schema.target_type()
         self._originals = {name: graph.original_ids(name) for name in types}
-
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the name, how roots are reduced, and the keys of the model that change reads."""
-        keys = ("name", "root_weight", "aggregate", "combine", "input_weights")
-        return [cls.name, config.raf.reduce, *(getattr(config.model, key) for key in keys)]
 
     def plan(self, batch: GlobalBatch) -> RafPlan:
         """Divide the roots among ranks, and sample below the roots that this rank aggregates."""
@@ -147,7 +145,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             subgraph = sampler.sample_versions(mine, batch.epoch, batch.iteration)
             subgraph = subgraph.with_edges(trainer.reads.edges)
         nodes = {name: sampler.nodes_of(root_name(name), ids) for name, ids in roots.items()}
-        plan = RafPlan(batch, {}, nodes, shares, subgraph, shared)
+        plan = RafPlan(batch, {}, nodes, shares, subgraph, shared, one_backward=True)
         return replace(plan, reads=find_read_nodes(subgraph, plan.roots_read))
 
     def _finishers(
@@ -174,10 +172,6 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             pairs = None if plan.shared is None else plan.shared.pairs
             labels = trainer.read_labels(rows, finished, pairs)
         return RafInputs(below, of_roots, edges, labels)
-
-    def has_one_backward(self, plan: RafPlan) -> bool:
-        """Return True: the rank's part is one computation."""
-        return True
 
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
         """Aggregate, exchange partials and finish roots, then run the backward pass."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
+from hopper.engines.assemble import make_model, make_runner, make_schedule
 from hopper.engines.request import Request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
@@ -95,7 +95,7 @@ class Reference:
         self.schedule = make_schedule(request, world)
         # One pass takes the global batch, so the result does not depend on any grouping.
         one_pass = max(1, self.schedule.batch_size)
-        self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
+        self._trainer = make_runner(request, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor], order: int = 0
@@ -141,7 +141,7 @@ class Reference:
             return self._trainer.sample(roots, epoch, iteration)
         generator = np.random.default_rng(order)
         halves = np.array_split(generator.permutation(roots), 2)
-        subgraphs = [self._trainer.sample_pass(half, epoch, iteration) for half in halves]
+        subgraphs = [self._trainer.sample_once(half, epoch, iteration) for half in halves]
         if any(getattr(part, "reads_order", False) for part in self._packed.module.modules()):
             return subgraphs
         return [subgraph.shuffled(generator) for subgraph in subgraphs]

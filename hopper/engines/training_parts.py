@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hopper.config import Config
-from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
+from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, LRScheduler
 from hopper.engines.optimizer import RULES, Optimizer, UpdateRule, check_rule
 from hopper.errors import ConfigError
 from hopper.graph.schema import GraphSchema, TargetKind
@@ -95,14 +95,14 @@ def make_optimizer(config: Config, packed: FlatModel, iterations: int) -> Optimi
     """
     train = config.train
     rule = _find_rule(config).make(parameters=packed.parameters, weight_decay=train.weight_decay)
-    pace = make_pace(config, iterations)
-    return Optimizer(packed, rule, learning_rate=train.learning_rate, pace=pace)
+    scheduler = make_scheduler(config, iterations)
+    return Optimizer(packed, rule, learning_rate=train.learning_rate, scheduler=scheduler)
 
 
-def make_pace(config: Config, iterations: int) -> Pace:
+def make_scheduler(config: Config, iterations: int) -> LRScheduler:
     """Make the schedule of learning rates of a run; arguments and errors as in
     :func:`make_optimizer`."""
-    return Pace(_find_schedule(config).make(), config.train.epochs, iterations)
+    return LRScheduler(_find_schedule(config).make(), config.train.epochs, iterations)
 
 
 def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 1) -> None:
@@ -124,7 +124,7 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
         _make_tasks_objective(config, schema)
     else:
         _check_objective(config, target.kind, target.classes)
-    make_pace(config, iterations).check()
+    make_scheduler(config, iterations).check()
     rule, dtype = _find_rule(config), getattr(torch, train.dtype)
     first, second = (
         rule.make(parameters=torch.zeros(size, dtype=dtype), weight_decay=train.weight_decay)

@@ -33,7 +33,7 @@ TRIAL_KEYS: Final = (
     "train.seed",
 )
 """The keys in which trials may differ."""
-ALONE: Final = ZeroHop.name
+ALONE: Final = ZeroHop.spec.name
 """The engine in a trial's own configuration; every exact engine trains the same model."""
 
 

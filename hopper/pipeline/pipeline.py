@@ -19,7 +19,7 @@ from typing import Any, Final
 import numba
 import torch
 
-from hopper.engines.engine import Engine, Plan, StepReport
+from hopper.engines import Plan, StepReport, TrainStep
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import RootSchedule
 from hopper.pipeline.hand_over import Closed, HandOver
@@ -40,7 +40,7 @@ class Prepared:
     Attributes
     ----------
     plan: its plan.
-    inputs: the result of :meth:`Engine.read`.
+    inputs: the result of :meth:`TrainStep.read`.
     rows: the source that its rows are read from, with counts of its own.
     seconds: time by stage that the pipeline's threads spent on it.
     """
@@ -66,7 +66,7 @@ class Pipeline:
 
     def __init__(
         self,
-        engine: Engine[Any, Any],
+        engine: TrainStep[Any, Any],
         schedule: RootSchedule,
         moments: Iterable[tuple[int, int]],
     ) -> None:
@@ -216,7 +216,7 @@ class Pipeline:
         return self._begun < self._most < _UNLIMITED
 
     def _is_decided(self, epoch: int) -> bool:
-        return epoch <= self._epoch or self._engine.can_plan_ahead(epoch)
+        return epoch <= self._epoch or not self._engine.models.stop_apart
 
     def _read_ahead(self) -> None:
         log, window = self._state.log, Window(self._engine, self._planned)

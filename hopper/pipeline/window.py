@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from hopper.engines.engine import Engine, Plan
+from hopper.engines import Plan, TrainStep
 from hopper.hetero.learnable import distinct_by_table
 from hopper.pipeline.hand_over import HandOver, Pause
 from hopper.pipeline.lookahead import Ids, Lookahead
@@ -23,9 +23,9 @@ class Window(Generic[_About]):
     planned: queue of plans, each with further data about it.
     """
 
-    def __init__(self, engine: Engine[Any, Any], planned: HandOver[tuple[Plan, _About]]) -> None:
+    def __init__(self, engine: TrainStep[Any, Any], planned: HandOver[tuple[Plan, _About]]) -> None:
         self._state, self._planned = engine.state, planned
-        has_others = engine.reads_ahead and self._state.rows.remote is not None
+        has_others = self._state.rows.remote is not None
         self._reach = self._state.config.pipeline.lookahead if has_others else 0
         self._waiting: deque[tuple[Plan, _About]] = deque()
         self._ahead: Lookahead | None = None
@@ -41,6 +41,8 @@ class Window(Generic[_About]):
         try:
             while len(self._waiting) <= self._reach:
                 item = self._planned.take(has_others=bool(self._waiting))
+                if not item[0].reads_ahead:
+                    self._reach = 0
                 self._waiting.append(item)
                 new_plans.append(item[0])
         except Pause:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hopper.engines import Engine, Request, find_engine
+from hopper.engines import Request, TrainStep, find_engine
 from hopper.engines.assemble import make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
@@ -78,7 +78,7 @@ def estimate_engine(
     """
     request = request.under(with_engine(request.config, name))
     config = request.config
-    exact = find_engine(config).kind.is_exact(config)
+    exact = not find_engine(config).kind.spec.approximations(config)
     try:
         check_request(request)
         schedule = make_schedule(request)
@@ -129,7 +129,7 @@ def _rehearse(
         """Try the engine on one rank."""
         meter, clock = MemoryMeter(), cluster.rank_clock
 
-        def make(request: Request) -> Engine:
+        def make(request: Request) -> TrainStep:
             """Make the engine, and fill its cache."""
             learnable = make_learnable(request, cluster)
             engine = make_engine(request, cluster, rows, RunLog(clock=cluster.clock), learnable)

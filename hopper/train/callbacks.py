@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hopper.config import Config
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.flat_model import FlatModel
 from hopper.plug_ins import PlugIn, find_plug_ins
@@ -75,13 +75,13 @@ class Callback:
 class RunCallbacks:
     """A run's callbacks on one rank."""
 
-    def __init__(self, callbacks: Sequence[Callback], engine: Engine) -> None:
+    def __init__(self, callbacks: Sequence[Callback], engine: TrainStep) -> None:
         self._callbacks, self._engine = list(callbacks), engine
         state = engine.state
         cluster = state.cluster
         self._run = Running(state.packed.module, cluster.rank, cluster.world)
         if self._callbacks:
-            engine.on_gradient.append(self._gradient)
+            engine.models.on_gradient.append(self._gradient)
 
     def start(self, epoch: int, iteration: int) -> None:
         """Call all callbacks' ``start``.
@@ -104,7 +104,7 @@ class RunCallbacks:
         if not self._callbacks:
             return False
         where = f"callbacks after epoch {record.epoch}"
-        self._engine.complete(where)
+        self._engine.models.complete(where)
         self._run.epoch, self._run.iteration = record.epoch, record.iterations
         line = asdict(record)
         answers = [callback.epoch(self._run, line) for callback in self._callbacks]
@@ -133,7 +133,7 @@ def check_callbacks(config: Config) -> None:
     _find_callbacks(config)
 
 
-def make_callbacks(config: Config, engine: Engine) -> RunCallbacks:
+def make_callbacks(config: Config, engine: TrainStep) -> RunCallbacks:
     """Make the callbacks of a run on this rank.
 
     Raises

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hopper.cluster import Cluster
-from hopper.engines import Engine, Request, find_engine
+from hopper.engines import Request, TrainStep, find_engine
 from hopper.micrograph.route import GlobalBatch
 from hopper.run_log import Stage
 from hopper.traffic import Cause
@@ -65,7 +65,7 @@ def try_engine(
     request: Request,
     cluster: Cluster,
     batches: Sequence[GlobalBatch],
-    make_engine: Callable[[Request], Engine[Any, Any]],
+    make_engine: Callable[[Request], TrainStep[Any, Any]],
     *,
     busy: Callable[[], float] = time.process_time,
     settle: Callable[[], None] = _do_nothing,
@@ -100,14 +100,14 @@ def try_engine(
 
 
 def measure_iteration(
-    engine: Engine[Any, Any],
+    engine: TrainStep[Any, Any],
     cluster: Cluster,
     batch: GlobalBatch,
     busy: Callable[[], float] = time.process_time,
     settle: Callable[[], None] = _do_nothing,
     watched: AbstractContextManager[object] | None = None,
 ) -> IterationCost:
-    """Train one global batch, as :meth:`Engine.train_step` does, once every rank has come.
+    """Train one global batch, as :meth:`TrainStep.train_step` does, once every rank has come.
 
     Parameters
     ----------

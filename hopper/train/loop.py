@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.engines.unused import describe_unused
 from hopper.errors import NonFiniteError, RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
@@ -53,7 +53,7 @@ class Trainer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainStep,
         schedule: RootSchedule,
         evaluator: Evaluator,
         run_dir: Path,
@@ -62,7 +62,7 @@ class Trainer:
         self.engine = engine
         self.schedule = schedule
         self.models = [
-            TrainedModel(evaluator, state, run_dir / state.name, engine.complete)
+            TrainedModel(evaluator, state, run_dir / state.name, engine.models.complete)
             for state in engine.models
         ]
         self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
@@ -113,7 +113,7 @@ class Trainer:
                 self._say_ended(dict(enumerate(self.models)), console)
             with self._make_pipeline() as pipeline:
                 while training := self._unfinished_models():
-                    self.engine.training = list(training)
+                    self.engine.models.training = list(training)
                     record = self._train_epoch(training, pipeline, console)
                     with pipeline.resting():
                         scores = self._validate(training, record)
@@ -216,13 +216,13 @@ class Trainer:
         with self._meter.evaluation(record):
             by_metric = {}
             for number, model in training.items():
-                self.engine.hand_out(number)
+                self.engine.models.hand_out(number)
                 by_metric[number] = model.validate(record.epoch)
                 scores[number] = by_metric[number][self._objective.metric]
             best = best_first(scores, self._objective.higher_is_better)[0]
             record.val, record.scores = scores[best], by_metric[best]
             if self._config.score_training:
-                self.engine.hand_out(best)
+                self.engine.models.hand_out(best)
                 record.train = training[best].scores("train")[self._objective.metric]
         return scores
 
@@ -297,7 +297,7 @@ class Trainer:
         """Score the best models on the test split, and write the summaries."""
         tests, baselines = [], self.models[0].baselines()
         for number, model in enumerate(self.models):
-            self.engine.hand_out(number)
+            self.engine.models.hand_out(number)
             test = model.test()
             tests.append(test)
             if test.by_metric and not model.state.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.flat_model import FlatModel
 from hopper.train.tensor_file import save_tensors
@@ -16,11 +16,11 @@ GRADIENTS_FOLDER = "gradients"
 class GradientRecorder:
     """Lets rank 0 write an engine's gradients into the run's folder."""
 
-    def __init__(self, engine: Engine, run_dir: Path) -> None:
+    def __init__(self, engine: TrainStep, run_dir: Path) -> None:
         self._engine = engine
         self._folder = run_dir / GRADIENTS_FOLDER
         self._step = 0
-        engine.on_gradient.append(self._write)
+        engine.models.on_gradient.append(self._write)
 
     def forget(self) -> None:
         """Remove the records of an unfinished run."""
@@ -30,13 +30,13 @@ class GradientRecorder:
     def start(self, step: int) -> None:
         """Begin the ``step``-th iteration of the run."""
         self._step = step
-        self._engine.records = step in self._engine.state.config.train.record_gradients
 
     def _write(self, batch: GlobalBatch, packed: FlatModel) -> None:
-        if not self._engine.records:
-            return
         state = self._engine.state
-        learned = self._engine.fetched.collect()
+        if self._step not in state.config.train.record_gradients:
+            return
+        self._engine.models.complete(batch.where, gradients=True)
+        learned = self._engine.sparse.fetched.collect()
         if state.cluster.rank != 0:
             return
         tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.errors import RequestError
 from hopper.ops import is_finite
 from hopper.train.background_writer import BackgroundWriter
@@ -49,7 +49,7 @@ class RunCheckpoints:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainStep,
         models: Sequence[TrainedModel],
         run_dir: Path,
         identity: dict[str, Any],
@@ -107,7 +107,7 @@ class RunCheckpoints:
         """
         with self._engine.state.log.stage("sync", operation="taking a checkpoint"):
             self._writer.wait()
-            self._engine.complete(f"after iteration {self._step}", moments=True)
+            self._engine.models.complete(f"after iteration {self._step}", moments=True)
             step = self._step
             write_learnable = self._learnable.collect(step, self._has_best)
             write_models = self._collect(step)

@@ -16,9 +16,15 @@ from rich.progress import track
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines import AUTO, Request, engines_of, fetching_engines, is_fetching
+from hopper.engines import (
+    AUTO,
+    Request,
+    TrainStep,
+    engines_of,
+    fetching_engines,
+    is_fetching,
+)
 from hopper.engines.assemble import make_schedule
-from hopper.engines.engine import Engine
 from hopper.errors import GraphError, RequestError
 from hopper.features import PartitionedRows
 from hopper.hetero.cache_plan import TypeProfile, cache_bytes, plan_cache
@@ -74,7 +80,7 @@ def profile_key(request: Request) -> dict[str, Any]:
     (engine,) = engines_of(request)
     placement = request.graph.placement(config.cluster.ranks_per_server)
     return {
-        "plan": engine.plan_key(config),
+        "plan": engine.spec.plan_key(config),
         "types": list_cacheable_features(request),
         "memory": config.cache.memory,
         "tables": [placement.dealing, *list_cacheable_tables(request)],
@@ -101,7 +107,7 @@ class CacheMaker:
     say: prints a line on rank 0.
     """
 
-    engine: Engine
+    engine: TrainStep
     say: Callable[[str], None]
 
     @property
@@ -241,7 +247,7 @@ class CacheMaker:
             if turn % _TOGETHER == 0:
                 cluster.arrive(where)
             epoch, iteration = divmod(turn, schedule.iterations)
-            nodes = self.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
+            nodes = self.engine.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
             ids_by_table: dict[str, NDArray[np.int64]] = {}
             for source in self._distinct_sources():
                 ids_by_table |= source.read(nodes, where)

@@ -1,15 +1,13 @@
-"""Parameters that only one server computes with, where relations or columns are divided.
+"""The parameters of one model, of which some may belong to one server each.
 
-The weights of a relation are read only where the relation is stored (Heta, section 4), and those of
-a column only where the column is (P3, section 3.2). Their gradients need not travel. The copies of
-other servers become stale, until :meth:`ParameterHomes.complete` updates them.
+The weights of a relation are read only where the relation is stored (Heta, section 4), so their
+gradients need not travel. The copies of other servers become stale, until
+:meth:`ShardedParameters.complete` updates them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 import torch
@@ -22,18 +20,12 @@ from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN
 from hopper.partition.description import ServerPartition
 
-NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
-
-def homes_by_relation(
+def servers_by_relation(
     model: HGNN, partitions: Sequence[ServerPartition], roots: Sequence[str]
 ) -> dict[str, int]:
-    """Return the server of each parameter that only one server computes with, by name.
-
-    Parameters
-    ----------
-    model, partitions, roots: as in :func:`servers_of_parameters`.
-    """
+    """Return the server of each parameter that only one server computes with, by name; arguments
+    as of :func:`servers_of_parameters`."""
     by_name = servers_of_parameters(model, partitions, roots)
     return {name: next(iter(servers)) for name, servers in by_name.items() if len(servers) == 1}
 
@@ -77,29 +69,27 @@ def servers_of_parameters(
     return {name: servers_by_id.get(id(p), everyone) for name, p in model.named_parameters()}
 
 
-class ParameterHomes:
-    """The parameters of a flat model that only one server computes with.
+class ShardedParameters:
+    """The parameters of a flat model, of which some are computed with on one server only.
 
     Only the ranks of that server sum the gradients of these parameters.
 
     Parameters
     ----------
-    homes: by name of a parameter, the only server that computes with it, or an array of the
-        parameter's shape with the server of each number. All servers compute with all other
-        parameters.
+    servers: as :attr:`hopper.engines.engine.Engine.parameter_servers`.
     """
 
     def __init__(
         self,
         packed: FlatModel,
         cluster: Cluster,
-        homes: Mapping[str, int | NDArray[np.int64]] = NONE,
+        servers: Mapping[str, int | NDArray[np.int64]],
     ) -> None:
         self._packed = packed
         self._cluster = cluster
         self.numbers_apart = 0
         """how many numbers of the model only one server computes with"""
-        if not homes or cluster.servers == 1:
+        if not servers or cluster.servers == 1:
             return
         apart, owned, together = [], [], []
         offset = 0
@@ -111,10 +101,10 @@ class ParameterHomes:
             indices = np.arange(offset, offset + parameter.numel())
             self._names.append((offset, name))
             offset += parameter.numel()
-            if name in homes:
+            if name in servers:
                 apart.append(indices)
-                home = np.broadcast_to(homes[name], tuple(parameter.shape))
-                owned.append(home.ravel() == cluster.server)
+                server = np.broadcast_to(servers[name], tuple(parameter.shape))
+                owned.append(server.ravel() == cluster.server)
             else:
                 together.append(indices)
         # The loss follows the gradients in the flat buffer.
@@ -175,12 +165,8 @@ class ParameterHomes:
         return float(total)
 
     def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Give every rank the numbers that only one server has. Every rank must call it.
-
-        Parameters
-        ----------
-        tensors: flat tensors with a number for each parameter, such as gradients or moments.
-        """
+        """Give every rank the numbers that only one server has, in flat tensors with a number for
+        each parameter, such as gradients or moments. Every rank must call it."""
         if not self.numbers_apart:
             return
         for tensor in tensors:

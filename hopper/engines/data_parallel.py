@@ -1,4 +1,4 @@
-"""The part that engines share whose ranks sample and train groups of roots alone."""
+"""Engines whose ranks train a part of the roots each, with replicas of one model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.engines.accumulate import Pass
 from hopper.engines.engine import Engine, Plan
+from hopper.engines.micro_batch import MicroBatch
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
@@ -22,7 +22,7 @@ class GroupPlan(Plan):
 
     Attributes
     ----------
-    subgraphs: one for each pass; none for an empty group.
+    subgraphs: one for each micro-batch; none for an empty group.
     """
 
     subgraphs: Sequence[Subgraph]
@@ -34,10 +34,7 @@ class GroupPlan(Plan):
 
 
 def list_reads(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
-    """Return the nodes of every subgraph, by name of a type, for :attr:`Plan.reads`.
-
-    Edges whose features a subgraph reads are added by relation, as ``src/rel/dst``.
-    """
+    """Return the nodes, and the edges whose features are read, as :attr:`Plan.reads` has them."""
     reads: dict[str, list[NDArray[np.int64]]] = {}
     for subgraph in subgraphs:
         for name, ids in subgraph.nodes.items():
@@ -47,26 +44,33 @@ def list_reads(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64
     return reads
 
 
-class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
-    """An engine whose ranks train one group each, with their own replica."""
+class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
+    """An engine that only chooses which roots a rank trains.
 
-    predicts_links = True
+    Any division of a global batch has the same gradient. The remote input rows of the rank's
+    roots, each once, and gradients cross the network.
+    """
 
     @abstractmethod
     def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
-        """Return the global ids [n], int64, of the roots that this rank trains. It may be empty."""
+        """Return the global ids [n], int64, of the roots that this rank trains. It may be empty.
+
+        Where edges are predicted, roots are edges.
+        """
 
     def plan(self, batch: GlobalBatch) -> GroupPlan:
         """Sample this rank's group."""
-        trainer = self.state.trainer
-        subgraphs = trainer.sample(self.choose_roots(batch), batch.epoch, batch.iteration)
-        return GroupPlan(batch, list_reads(subgraphs), subgraphs)
+        trainer, roots = self.state.trainer, self.choose_roots(batch)
+        subgraphs = trainer.sample(roots, batch.epoch, batch.iteration)
+        is_one = len(subgraphs) == 1
+        reads = list_reads(subgraphs)
+        return GroupPlan(batch, reads, subgraphs, reads_ahead=True, one_backward=is_one)
 
-    def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[Pass]:
+    def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[MicroBatch]:
         """Read the rows of the group.
 
-        If there are several passes, remote rows are fetched now, each once. Local rows are read
-        when their pass begins, so that memory holds those of one pass.
+        If there are several micro-batches, remote rows are fetched now, each once. Local rows are
+        read when their micro-batch begins, so that memory holds those of one.
         """
         trainer = self.state.trainer
         if len(plan.subgraphs) == 1:
@@ -74,12 +78,8 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
         source = trainer.pregather(rows, plan.subgraphs)
         return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
-    def has_one_backward(self, plan: GroupPlan) -> bool:
-        """Return whether the group is one pass."""
-        return len(plan.subgraphs) == 1
-
-    def compute(self, plan: GroupPlan, inputs: Iterable[Pass]) -> None:
-        """Train the passes of the group in turn."""
+    def compute(self, plan: GroupPlan, inputs: Iterable[MicroBatch]) -> None:
+        """Train the micro-batches of the group in turn."""
         state = self.state
-        for work in inputs:
-            state.trainer.train(state.packed, work, plan.batch.size)
+        for micro_batch in inputs:
+            state.trainer.train(state.packed, micro_batch, plan.batch.size)
