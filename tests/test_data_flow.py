@@ -17,7 +17,7 @@ PAGE = "\n".join(
     (DOCUMENTS / f"{name}.md").read_text(encoding="utf-8")
     for name in ("data-flow", "engines", "merging", "counting")
 )
-NAMES = sorted(set(re.findall(r"`(hopper(?:\.\w+)+)`", PAGE)))
+NAMES = sorted(set(re.findall(r"`((?:hopper|benchmarks)(?:\.\w+)+)`", PAGE)))
 
 
 def first_cells(header: str) -> list[str]:

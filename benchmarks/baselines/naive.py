@@ -271,12 +271,7 @@ class CarriedActivations:
 
 
 class _Trip:
-    """One rank's work for a model that travels through all ranks in an iteration.
-
-    Attributes
-    ----------
-    carried: the rows that the model brings to this rank and takes from it.
-    """
+    """One rank's work for a model that travels through all ranks in an iteration."""
 
     def __init__(
         self,

@@ -170,12 +170,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
     def _part(
         self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs, own_block: Block | None
     ) -> Parts:
-        """Compute what this server's columns contribute to a rank's mini-batch.
-
-        Parameters
-        ----------
-        own_block: the block of the first layer, if the mini-batch is this rank's; otherwise None.
-        """
+        """Compute what this server's columns contribute to a rank's mini-batch."""
         edge_dim, device = self._split.layer.edge_dim, self.state.cluster.device
         block = first_block(plan.first_hops[rank], own_block, edge_dim, device)
         return self._split.part(block, inputs.columns[rank], is_own=own_block is not None)

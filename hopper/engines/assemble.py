@@ -70,12 +70,8 @@ def make_full_sampler(
 ) -> NeighborSampler:
     """Make the sampler of evaluation, which takes all neighbours that the model reads.
 
-    If training draws only the latest neighbours of a time, evaluation draws these.
-
-    Parameters
-    ----------
-    server, model: as in :func:`make_sampler`.
-    at: a time that roots may have besides their own.
+    If training draws only the latest neighbours of a time, evaluation draws these. ``at`` is a time
+    that roots may have besides their own.
     """
     hops, config = _root_hops(request, model), request.config.sampler
     sizes = [-1] * request.config.model.layers
@@ -159,13 +155,7 @@ def make_runner(
     server: int | None = None,
     model: torch.nn.Module | None = None,
 ) -> MicroBatchRunner:
-    """Make what samples, reads and trains the groups of a request.
-
-    Parameters
-    ----------
-    most_roots: the most roots of a micro-batch.
-    server, model: as in :func:`make_sampler`.
-    """
+    """Make what samples, reads and trains micro-batches of at most ``most_roots`` roots."""
     config, sampler = request.config, make_sampler(request, server, model)
     links = make_link_batches(request, sampler, server)
     if links is not None:
@@ -186,40 +176,22 @@ def make_runner(
 def make_link_batches(
     request: Request, sampler: NeighborSampler, server: int | None = None
 ) -> LinkBatches | None:
-    """Make what turns edges of batches into roots for a sampler; None where nodes are predicted.
-
-    Parameters
-    ----------
-    server: the server whose neighbour lists are read, where relations or topology are divided.
-        None = the lists of all servers.
-    """
-    config, graph = request.config, request.graph
+    """Make what turns edges of batches into roots for a sampler, by the neighbour lists of a server
+    (None = of all servers). None where nodes are predicted."""
     if not request.schema.target_relations:
         return None
-    schedule = make_schedule(request)
-    parts = (graph, config.task, request.links, schedule, config.train.seed)
+    task, seed = request.config.task, request.config.train.seed
+    parts = (request.graph, task, request.links, make_schedule(request), seed)
     return LinkBatches(*parts, sampler.versions_at, server)
 
 
 def make_model(request: Request) -> torch.nn.Module:
-    """Make the model of a request, initialised from its seed alone.
-
-    Raises
-    ------
-    ConfigError: the model cannot be built.
-    ExactnessError: the model's gradient would depend on how roots are grouped.
-    """
+    """Make the model of a request, initialised from its seed alone."""
     return _make_model(request.config, request.schema, request.reads)
 
 
 def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module:
-    """Make a model from a graph's schema, without the graph.
-
-    Raises
-    ------
-    RequestError: the schema lacks what the model reads.
-    ConfigError, ExactnessError: as in :func:`make_model`.
-    """
+    """Make a model from a graph's schema, without the graph."""
     return _make_model(config, schema, find_reads(config, schema, schema.ordered_relations()))
 
 
@@ -270,16 +242,7 @@ def _add_decoder(
 
 
 def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
-    """Make the schedule of global batches of a request.
-
-    Parameters
-    ----------
-    world: number of ranks; None = as many as the request asks for.
-
-    Raises
-    ------
-    RequestError: an epoch has no iteration.
-    """
+    """Make the schedule of global batches of a request, for a number of ranks."""
     config, world = request.config, world or request.ranks
     roots = _training_roots(request)
     spec, batch_size = engines_of(request)[0].spec, config.train.batch_size

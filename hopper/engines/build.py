@@ -37,12 +37,7 @@ def make_engine(
     log: RunLog,
     learnable: LearnableRows,
 ) -> TrainStep:
-    """Make the engine of a request and its models, ready to train iterations.
-
-    Raises
-    ------
-    RequestError, ConfigError, ExactnessError: the engine cannot train the request.
-    """
+    """Make the engine of a request and its models, ready to train iterations."""
     if is_trials(request.config):
         return _make_trials(request, cluster, rows, log, learnable)
     iterations = make_schedule(request, cluster.world).iterations
@@ -124,12 +119,7 @@ def _make_runner(
 def make_elsewhere(
     graph: PartitionedGraph, rows: PartitionedRows, traffic: Traffic
 ) -> DrawsElsewhere | None:
-    """Make what draws among the in-edges of other servers; None if a rank has all in-edges.
-
-    Parameters
-    ----------
-    traffic: the counter of the bytes that are sent.
-    """
+    """Make what draws among the in-edges of other servers; None if a rank has all in-edges."""
     if graph.layout.draws_alone or not isinstance(rows.remote, RemoteRows):
         return None
     return DrawsElsewhere(rows.remote, graph.book, traffic)

@@ -27,12 +27,7 @@ from hopper.tasks import check_fixed, find_target
 
 
 def check_request(request: Request) -> None:
-    """Refuse a request that cannot be trained, before any work starts.
-
-    Raises
-    ------
-    RequestError: the message names the key, or what the graph has, and what is needed.
-    """
+    """Refuse a request that cannot be trained, before any work starts."""
     _check_graph(request)
     check_model(request)
     _check_edges(request)
@@ -141,12 +136,7 @@ def _check_replicas(request: Request) -> None:
 
 
 def check_model(request: Request) -> None:
-    """Refuse a model that does not read graphs of this kind.
-
-    Raises
-    ------
-    RequestError: as in :func:`check_request`.
-    """
+    """Refuse a model that does not read graphs of this kind."""
     config, schema = request.config, request.schema
     if request.graph.partitions and not config.model.typed:
         raise RequestError(
@@ -277,12 +267,7 @@ def _check_layout(request: Request) -> None:
 
 
 def check_threads() -> None:
-    """Refuse a machine that cannot run parallel kernels.
-
-    Raises
-    ------
-    RequestError: the message names the libraries to install.
-    """
+    """Refuse a machine that cannot run parallel kernels."""
     if not has_thread_pool():
         raise RequestError(
             "numba: kernels with several threads need a library; expected OpenMP's libgomp.so.1 "

@@ -32,7 +32,6 @@ from hopper.partials import (
     make_stack,
 )
 from hopper.run_log import RunLog
-from hopper.tasks import pair_scores
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -80,12 +79,7 @@ class CooperativeInputs:
 
 
 class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
-    """Each rank computes the rows of the nodes that it owns, for all ranks.
-
-    Raises
-    ------
-    RequestError: the model is not a stack of layers.
-    """
+    """Each rank computes the rows of the nodes that it owns, for all ranks."""
 
     spec = Spec(
         "cooperative",
@@ -153,10 +147,6 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         """Exchange the input rows that travel: no parameter changes them, so they may go ahead.
 
         Every rank must call it, in the order of the plans.
-
-        Returns
-        -------
-        By type whose input rows travel, [n, dim]: those of other ranks, on the device.
         """
         trainer, state, first = self.state.trainer, self.state, layers.layers[0]
         if self.state.channel.world == 1 or not first.raw:
@@ -209,13 +199,11 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
         Every rank must call it.
         """
-        state, where = self.state, plan.batch.where
+        where = plan.batch.where
         rows = self._forward.rows(plan.layers, inputs, plan.others, where)
         if plan.shared is None:
             return self.stack.logits(rows[self._target])
-        roots = torch.cat([self.stack.logits(rows[name]) for name in plan.shared.versions])
-        ends = plan.shared.exchange(state.cluster, state.log, roots, where)
-        return pair_scores(state.packed.module, ends, plan.shared.pairs)
+        return plan.shared.score(self.state, self.stack.logits, rows, where)
 
     def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
         """Return the nodes whose input rows the model reads, by type."""

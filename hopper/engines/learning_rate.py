@@ -141,12 +141,7 @@ class LRScheduler:
     iterations: int
 
     def factor_at(self, epoch: int, iteration: int) -> float:
-        """Return the factor of learning rates at the update of an iteration.
-
-        Raises
-        ------
-        ConfigError: the schedule did not return a finite number, 0 or more.
-        """
+        """Return the factor of learning rates at the update of an iteration."""
         step, steps = epoch * self.iterations + iteration, self.epochs * self.iterations
         factor = self.schedule.factor(step, steps)
         if not isinstance(factor, (int, float)) or not 0.0 <= factor < math.inf:

@@ -135,10 +135,6 @@ def find_reads(
     ----------
     relations: the relations that any server stores.
     partitions: what each server stores, where whole relations were divided.
-
-    Raises
-    ------
-    RequestError: a metapath does not follow the graph.
     """
     if not config.model.typed:
         return _find_one_relation(config, schema)
@@ -152,29 +148,24 @@ def find_reads(
     reached = tree.reached_types
     hops = list(reversed(range(model.layers)))
     unrolling = _name_places(config, schema, tree)
+    types: Mapping[str, str]
+    stored_as: Mapping[Relation, Relation]
     if unrolling is None:
+        types, stored_as = _same_names(schema.node_types), _same_names(relations)
         inputs = _find_inputs(config, schema, _same_names(reached), None)
-        return ModelReads(
-            target=target,
-            types=_same_names(schema.node_types),
-            relations=_same_names(relations),
-            layers=tuple(tree.read_at(hop) for hop in hops),
-            inputs=inputs,
-            frozen=_frozen_tables(config, inputs),
-            edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
-            partitions=tuple(partitions),
-            tree=tree,
-        )
-    inputs = _find_inputs(config, schema, unrolling.types, unrolling.tables)
+    else:
+        types, stored_as = unrolling.types, unrolling.relations
+        inputs = _find_inputs(config, schema, types, unrolling.tables)
+        partitions = rename_partitions(partitions, unrolling)
     return ModelReads(
         target=target,
-        types=unrolling.types,
-        relations=unrolling.relations,
-        layers=tuple(unrolling.read_at(hop) for hop in hops),
+        types=types,
+        relations=stored_as,
+        layers=tuple((unrolling or tree).read_at(hop) for hop in hops),
         inputs=inputs,
         frozen=_frozen_tables(config, inputs),
         edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
-        partitions=tuple(rename_partitions(partitions, unrolling)),
+        partitions=tuple(partitions),
         unrolling=unrolling,
         tree=tree,
     )
@@ -223,13 +214,7 @@ def _find_inputs(
     types: Mapping[str, str],
     tables: Mapping[str, str] | None,
 ) -> dict[str, InputSpec]:
-    """Return the input rows of each type, by name.
-
-    Parameters
-    ----------
-    types: the stored type, by name.
-    tables: the name of the table of learnable rows, by name of a type; None = the stored type.
-    """
+    """Return the input rows of each type, by name, given its stored type and its table."""
     inputs = {}
     for name, stored in types.items():
         features = schema.node_types[stored].feature_dim or 0

@@ -146,12 +146,8 @@ class OneModel(Models):
         self._parameters.complete(tensors, f"completing the model, {where}")
 
     def _synchronise(self, where: str) -> tuple[float, Tensor]:
-        """Sum gradients and loss over ranks.
-
-        Returns
-        -------
-        The loss, and the total of this rank's own part of the sums, which is finite if all are.
-        """
+        """Sum gradients and loss over ranks; return the loss, and the total of this rank's own part
+        of the sums, which is finite if all of it is."""
         state, packed, sparse = self._state, self._state.packed, self._sparse
         if state.cluster.device.type == "cuda":
             # Kernels that still run count as computing, not as waiting for other ranks.

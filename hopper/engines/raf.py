@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -29,7 +28,6 @@ from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
 from hopper.partition.by_relation import ByRelation
-from hopper.tasks import pair_scores
 
 
 @dataclass(frozen=True)
@@ -151,12 +149,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     def _finishers(
         self, roots: Mapping[str, NDArray[np.int64]]
     ) -> Callable[[str, NDArray[np.int64]], NDArray[np.int64]]:
-        """Return a function of a type and some of its roots, which returns the finishing ranks.
-
-        Parameters
-        ----------
-        roots: by type, the versions of the roots of all ranks, ascending.
-        """
+        """Return a function of a type and some of its roots, which returns the finishing ranks."""
         ranks = {name: self.forward.finishers(name, ids.size) for name, ids in roots.items()}
         return lambda name, ids: ranks[name][np.searchsorted(roots[name], ids)]
 
@@ -188,27 +181,13 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                 finished, tie = self.forward.rows(
                     roots, plan.subgraph, inputs.edges, x, batch.where
                 )
-                logits = self._logits(plan, finished)
+                if plan.shared is None:
+                    logits: Tensor = self._head(finished[self._target])
+                else:
+                    logits = plan.shared.score(state, self._head, finished, batch.where)
                 loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 trainer.backward(state.packed, loss, tie)
-
-    def _logits(self, plan: RafPlan, finished: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits [n, ...] of the roots that this rank finishes, or its edges' scores.
-
-        Every rank must call it.
-
-        Parameters
-        ----------
-        finished: the finished rows of roots, by type.
-        """
-        state = self.state
-        if plan.shared is None:
-            logits: Tensor = self._head(finished[self._target])
-            return logits
-        roots = torch.cat([self._head(finished[name]) for name in plan.shared.versions])
-        ends = plan.shared.exchange(state.cluster, state.log, roots, plan.batch.where)
-        return pair_scores(state.packed.module, ends, plan.shared.pairs)
 
 
 def _drop_empty(nodes: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:

@@ -25,12 +25,7 @@ AUTO: Final = "auto"
 
 
 def find_engine(config: Config) -> PlugIn[Engine]:
-    """Find the engine that a configuration names, and its options. The name is not "auto".
-
-    Raises
-    ------
-    ConfigError: there is no such engine, or its options do not fit; the message names the key.
-    """
+    """Find the engine that a configuration names, and its options. The name is not "auto"."""
     name, options = config.train.engine, config.train.engine_options
     return find_plug_in(
         "train.engine", name, Engine, ENGINE_CLASSES, options, ["state"], derives=True

@@ -123,12 +123,7 @@ class ShardedParameters:
         self.numbers_apart = self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
-        """Sum gradients and loss over the ranks that compute with each number.
-
-        Raises
-        ------
-        ExactnessError: this server computed with a parameter that belongs to another server.
-        """
+        """Sum gradients and loss over the ranks that compute with each number."""
         accumulated = self._packed.accumulated
         if not self.numbers_apart:
             self._cluster.all_reduce(accumulated, "gradient", operation)
