@@ -84,7 +84,7 @@ class NeutronStar(Cooperative):
                 f"train.engine: neutronstar knows no node types; expected a model that reads one "
                 f"relation, given {config.model.name!r}"
             )
-        if not request.trains_full_batches:
+        if not _trains_full_batches(request):
             raise RequestError(
                 "sampler.kind: neutronstar trains full batches, whose dependencies are the same in "
                 'every epoch; expected "full", or "temporal" with fanouts of -1 and a '
@@ -173,6 +173,16 @@ class NeutronStar(Cooperative):
         measured = torch.tensor(seconds, dtype=torch.float64)
         by_rank = cluster.all_gather(measured, "control", "agreeing on what dependencies cost")
         return _costs_from(by_rank.amax(0).tolist())
+
+
+def _trains_full_batches(request: Request) -> bool:
+    """Return whether every iteration trains all roots and reads all of their neighbours."""
+    config = request.config.sampler
+    if config.kind == "full":
+        return True
+    roots = request.config.train.batch_size * request.ranks
+    takes_all = request.reads_times and all(size == -1 for size in config.sizes)
+    return takes_all and roots >= request.graph.split("train").size
 
 
 def _costs_from(seconds: list[float]) -> Costs:
