@@ -109,9 +109,8 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             hop.nodes[self._target][owners[model] == cluster.rank]
             for model, hop in first_hops.items()
         ]
-        sent = self.state.channel.traffic.take()
         reads = {self._target: owned} | subgraph.edge_tables()
-        return NaivePlan(batch, reads, subgraph, first_hops, owners, sent=sent)
+        return NaivePlan(batch, reads, subgraph, first_hops, owners)
 
     def read(self, plan: NaivePlan, rows: PartitionedRows) -> NaiveInputs:
         """Read this rank's rows for every model, and the labels of its own mini-batch."""

@@ -95,8 +95,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         subgraph, first_hops = draw_first_hops(self.state, batch, self._partners)
         reads = {self._target: [hop.nodes[self._target] for hop in first_hops.values()]}
         reads |= subgraph.edge_tables()
-        sent = self.state.channel.traffic.take()
-        return FirstHopsPlan(batch, reads, subgraph, first_hops, sent=sent, one_backward=True)
+        return FirstHopsPlan(batch, reads, subgraph, first_hops, one_backward=True)
 
     def read(self, plan: FirstHopsPlan, rows: PartitionedRows) -> P3Inputs:
         """Read this server's columns for all partners, and the labels of this mini-batch."""

@@ -133,11 +133,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             ]
         others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in (*layers.nodes.items(), *layers.edges.items())}
-        sent = self.state.channel.traffic.take()
         on_device = layers.to(state.cluster.device)
-        return CooperativePlan(
-            batch, reads, on_device, others, shared, sent=sent, one_backward=True
-        )
+        return CooperativePlan(batch, reads, on_device, others, shared, one_backward=True)
 
     def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
         """Return the rank [n], int64, that computes the row of each root of a type."""

@@ -136,8 +136,8 @@ class Plan:
     batch: the global batch that is planned.
     reads: by name of a type, the nodes whose input rows this rank reads, in groups. A relation as
         ``src/rel/dst`` names the edges whose features it reads.
-    sent: the bytes, by cause, that planning sent.
-    asked: which rank reads which learnable rows of which other rank. Hopper fills it in.
+    sent: the bytes, by cause, that planning sent; Hopper fills it in.
+    asked: which rank reads which learnable rows of which other rank; Hopper fills it in.
     reads_ahead: whether :meth:`Engine.read` reads all rows of other servers, so that it may know
         which rows the next plans read too.
     one_backward: whether all gradients of learnable rows come of one backward pass, during which

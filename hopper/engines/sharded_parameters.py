@@ -91,35 +91,28 @@ class ShardedParameters:
         """how many numbers of the model only one server computes with"""
         if not servers or cluster.servers == 1:
             return
-        apart, owned, together = [], [], []
-        offset = 0
-        self._names: list[tuple[int, str]] = []
-        """the offset and the name of each parameter"""
-        for name, parameter in packed.module.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            indices = np.arange(offset, offset + parameter.numel())
-            self._names.append((offset, name))
-            offset += parameter.numel()
-            if name in servers:
-                apart.append(indices)
-                server = np.broadcast_to(servers[name], tuple(parameter.shape))
-                owned.append(server.ravel() == cluster.server)
-            else:
-                together.append(indices)
-        # The loss follows the gradients in the flat buffer.
-        together.append(np.array([offset]))
-        device = cluster.device
-        self._together = torch.from_numpy(np.concatenate(together)).to(device)
-        none = np.empty(0, np.int64)
-        self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
-        self._mine = torch.from_numpy(np.concatenate([none, *owned]).astype(np.bool_)).to(device)
-        self._others = self._apart[~self._mine]
-        self._summed = torch.cat((self._together, self._apart[self._mine]))
+        self._trainable = [p for p in packed.module.named_parameters() if p[1].requires_grad]
+        server_of = np.concatenate(
+            [
+                np.broadcast_to(servers.get(name, -1), tuple(parameter.shape)).ravel()
+                for name, parameter in self._trainable
+            ]
+            # The loss follows the gradients in the flat buffer.
+            + [np.array([-1])]
+        )
+        is_apart, is_own = server_of >= 0, server_of == cluster.server
+
+        def find(mask: NDArray[np.bool_]) -> Tensor:
+            return torch.from_numpy(np.flatnonzero(mask)).to(cluster.device)
+
+        self._together, self._apart, self._others = map(
+            find, (~is_apart, is_apart, is_apart & ~is_own)
+        )
+        self._summed = torch.cat((self._together, find(is_own)))
         """the indices that this server's ranks sum; those that all servers sum come first"""
         sends = cluster.rank == cluster.server * cluster.ranks_per_server
-        self._told = self._mine if sends else torch.zeros_like(self._mine)
-        """which of this server's numbers this rank sends to all others"""
+        self._told = torch.from_numpy(is_own[is_apart] & sends).to(cluster.device)
+        """which of the numbers apart this rank sends to all others"""
         self.numbers_apart = self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
@@ -130,8 +123,8 @@ class ShardedParameters:
             return
         wrong = self._others[accumulated.index_select(0, self._others) != 0]
         if wrong.numel():
-            index = int(wrong[0])
-            name = [parameter for first, parameter in self._names if first <= index][-1]
+            stops = np.cumsum([parameter.numel() for _, parameter in self._trainable])
+            name, _ = self._trainable[int(np.searchsorted(stops, int(wrong[0]), "right"))]
             raise ExactnessError(
                 f"model: parameter {name} belongs to relations or columns of other servers alone, "
                 f"and server {self._cluster.server} computed with it; what several aggregations "

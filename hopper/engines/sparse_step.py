@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -33,8 +32,7 @@ class SparseStep:
             return plan
         with self.stage("sample"):
             asked = state.learnable.ask(plan.reads, plan.batch.where, state.channel)
-        sent = Counter(plan.sent) + Counter(state.channel.traffic.take())
-        return replace(plan, asked=asked, sent=sent)
+        return replace(plan, asked=asked)
 
     def fetch(self, plan: PlanT) -> None:
         """Begin to read the rows of a plan. Every rank must call it."""

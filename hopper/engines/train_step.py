@@ -11,6 +11,7 @@ from hopper.engines.models import Models, StepReport
 from hopper.engines.sparse_step import SparseStep
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
+from hopper.traffic import Cause
 
 
 class TrainStep(Generic[PlanT, InputsT]):
@@ -46,17 +47,22 @@ class TrainStep(Generic[PlanT, InputsT]):
         return self.train(plan, inputs)
 
     def plan_and_ask(self, batch: GlobalBatch) -> PlanT:
-        """Make a plan, and ask other servers for its draws and for its learnable rows."""
-        elsewhere = [model.trainer.sampler.elsewhere for model in self.models]
+        """Make a plan, and tell the owners of learnable rows who reads them."""
+        # Bytes of earlier plans that were never trained do not belong to this plan.
+        self._take_sent()
+        plan = self.sparse.ask(self.engine.plan(batch))
+        return replace(plan, sent=self._take_sent())
+
+    def _take_sent(self) -> Counter[Cause]:
+        """Return the bytes that planning has sent since the last call, by cause."""
+        sent = Counter[Cause]()
         # Several models may share a sampler, whose bytes count once.
-        distinct = list(dict.fromkeys(draws for draws in elsewhere if draws is not None))
-        for draws in distinct:
-            # Bytes of earlier plans that were never trained do not belong to this plan.
-            draws.take_sent()
-        plan = self.engine.plan(batch)
-        for draws in distinct:
-            plan = replace(plan, sent=Counter(plan.sent) + Counter(draws.take_sent()))
-        return self.sparse.ask(plan)
+        for draws in {model.trainer.sampler.elsewhere for model in self.models}:
+            if draws is not None:
+                sent.update(draws.take_sent())
+        if self.talks_to_plan:
+            sent.update(self.state.channel.traffic.take())
+        return sent
 
     def read(self, plan: PlanT, rows: PartitionedRows) -> InputsT:
         """Read the input rows of a plan, except learnable ones."""
