@@ -44,12 +44,6 @@ class FirstHopsPlan(Plan):
     subgraph: Subgraph
     first_hops: Mapping[int, Subgraph]
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the mini-batch and all first layers hold."""
-        first_layers = sum(hop.num_edges for hop in self.first_hops.values())
-        return self.subgraph.num_edges + first_layers
-
 
 def check_first_layer(request: Request, engine: str) -> None:
     """Refuse a request whose first layer cannot be divided.

@@ -110,7 +110,8 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             for model, hop in first_hops.items()
         ]
         reads = {self._target: owned} | subgraph.edge_tables()
-        return NaivePlan(batch, reads, subgraph, first_hops, owners)
+        edges = sum(each.num_edges for each in (subgraph, *first_hops.values()))
+        return NaivePlan(batch, reads, subgraph, first_hops, owners, num_edges=edges)
 
     def read(self, plan: NaivePlan, rows: PartitionedRows) -> NaiveInputs:
         """Read this rank's rows for every model, and the labels of its own mini-batch."""

@@ -95,7 +95,8 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         subgraph, first_hops = draw_first_hops(self.state, batch, self._partners)
         reads = {self._target: [hop.nodes[self._target] for hop in first_hops.values()]}
         reads |= subgraph.edge_tables()
-        return FirstHopsPlan(batch, reads, subgraph, first_hops, one_backward=True)
+        edges = sum(each.num_edges for each in (subgraph, *first_hops.values()))
+        return FirstHopsPlan(batch, reads, subgraph, first_hops, one_backward=True, num_edges=edges)
 
     def read(self, plan: FirstHopsPlan, rows: PartitionedRows) -> P3Inputs:
         """Read this server's columns for all partners, and the labels of this mini-batch."""

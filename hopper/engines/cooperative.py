@@ -52,11 +52,6 @@ class CooperativePlan(Plan):
     shared: SharedRoots | None
 
     @property
-    def num_edges(self) -> int:
-        """The number of edges that this rank computes with, in all layers together."""
-        return sum(layer.num_edges for layer in self.layers.layers)
-
-    @property
     def nbytes(self) -> int:
         """The plan's approximate size, with the rows of other ranks."""
         return super().nbytes + sum(rows.nbytes for rows in self.others.values())
@@ -134,7 +129,10 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in (*layers.nodes.items(), *layers.edges.items())}
         on_device = layers.to(state.cluster.device)
-        return CooperativePlan(batch, reads, on_device, others, shared, one_backward=True)
+        edges = sum(layer.num_edges for layer in on_device.layers)
+        return CooperativePlan(
+            batch, reads, on_device, others, shared, one_backward=True, num_edges=edges
+        )
 
     def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
         """Return the rank [n], int64, that computes the row of each root of a type."""

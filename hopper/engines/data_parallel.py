@@ -27,11 +27,6 @@ class GroupPlan(Plan):
 
     subgraphs: Sequence[Subgraph]
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the subgraphs hold together."""
-        return sum(subgraph.num_edges for subgraph in self.subgraphs)
-
 
 def list_reads(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
     """Return the nodes, and the edges whose features are read, as :attr:`Plan.reads` has them."""
@@ -42,6 +37,11 @@ def list_reads(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64
         for table, groups in subgraph.edge_tables().items():
             reads.setdefault(table, []).extend(groups)
     return reads
+
+
+def count_edges(subgraphs: Iterable[Subgraph]) -> int:
+    """Return the number of edges that subgraphs hold together, as :attr:`Plan.num_edges` has it."""
+    return sum(subgraph.num_edges for subgraph in subgraphs)
 
 
 class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
@@ -62,9 +62,12 @@ class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
         """Sample this rank's group."""
         trainer, roots = self.state.trainer, self.choose_roots(batch)
         subgraphs = trainer.sample(roots, batch.epoch, batch.iteration)
-        is_one = len(subgraphs) == 1
-        reads = list_reads(subgraphs)
-        return GroupPlan(batch, reads, subgraphs, reads_ahead=True, one_backward=is_one)
+        return GroupPlan(
+            *(batch, list_reads(subgraphs), subgraphs),
+            reads_ahead=True,
+            one_backward=len(subgraphs) == 1,
+            num_edges=count_edges(subgraphs),
+        )
 
     def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[MicroBatch]:
         """Read the rows of the group.

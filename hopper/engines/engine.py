@@ -142,6 +142,7 @@ class Plan:
         which rows the next plans read too.
     one_backward: whether all gradients of learnable rows come of one backward pass, during which
         they can then be sent.
+    num_edges: the number of edges that the plan holds, in all hops and layers together.
     """
 
     batch: GlobalBatch
@@ -150,11 +151,7 @@ class Plan:
     asked: Sequence[Routes] = field(default=(), kw_only=True)
     reads_ahead: bool = field(default=False, kw_only=True)
     one_backward: bool = field(default=False, kw_only=True)
-
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the plan holds, in all hops and layers together."""
-        return 0
+    num_edges: int = field(default=0, kw_only=True)
 
     @property
     def nbytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from hopper.engines.data_parallel import list_reads
+from hopper.engines.data_parallel import count_edges, list_reads
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import HOMED
@@ -34,11 +34,6 @@ class HopPlan(Plan):
 
     schedule: list[Visit]
     groups: Groups
-
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the groups hold together."""
-        return sum(subgraph.num_edges for subgraph in chain(*self.groups.values()))
 
 
 class Hop(Engine[HopPlan, InputRows]):
@@ -84,8 +79,12 @@ class Hop(Engine[HopPlan, InputRows]):
                     groups[visit.step, model] = state.trainer.sample(
                         roots, batch.epoch, batch.iteration
                     )
-        reads = list_reads([*chain(*groups.values())])
-        return HopPlan(batch, reads, schedule, groups, reads_ahead=config.hop.pregather)
+        subgraphs = [*chain(*groups.values())]
+        return HopPlan(
+            *(batch, list_reads(subgraphs), schedule, groups),
+            reads_ahead=config.hop.pregather,
+            num_edges=count_edges(subgraphs),
+        )
 
     def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:
         """Fetch remote rows once for all groups, if pre-gathering is on.

@@ -58,11 +58,6 @@ class RafPlan(Plan):
         """The number of roots that this rank finishes."""
         return sum(int(share.finishing.size) for share in self.shares.values())
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the subgraph holds."""
-        return self.subgraph.num_edges
-
 
 @dataclass(frozen=True)
 class RafInputs:
@@ -144,7 +139,8 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             subgraph = subgraph.with_edges(trainer.reads.edges)
         nodes = {name: sampler.nodes_of(root_name(name), ids) for name, ids in roots.items()}
         plan = RafPlan(batch, {}, nodes, shares, subgraph, shared, one_backward=True)
-        return replace(plan, reads=find_read_nodes(subgraph, plan.roots_read))
+        reads = find_read_nodes(subgraph, plan.roots_read)
+        return replace(plan, reads=reads, num_edges=subgraph.num_edges)
 
     def _finishers(
         self, roots: Mapping[str, NDArray[np.int64]]

@@ -15,7 +15,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from hopper.engines.data_parallel import list_reads
+from hopper.engines.data_parallel import count_edges, list_reads
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.hop import Hop
 from hopper.engines.micro_batch import MicroBatch
@@ -137,12 +137,6 @@ class TrialsPlan(Plan):
 
     groups: dict[int, list[Subgraph]]
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the groups hold, each shared group counted once."""
-        distinct = {id(group): group for group in self.groups.values()}
-        return sum(subgraph.num_edges for subgraph in chain(*distinct.values()))
-
 
 class IndependentHop(Engine[TrialsPlan, MicroBatches]):
     """The ``hop`` engine with independent replicas.
@@ -180,7 +174,8 @@ class IndependentHop(Engine[TrialsPlan, MicroBatches]):
                 with self.state.log.note_fields(model=trial):
                     groups[trial] = self._sample(trial, trial_batch)
             subgraphs = [*chain(*groups.values())]
-        return TrialsPlan(batch, list_reads(subgraphs), groups, reads_ahead=True)
+        edges, reads = count_edges(subgraphs), list_reads(subgraphs)
+        return TrialsPlan(batch, reads, groups, reads_ahead=True, num_edges=edges)
 
     def read(self, plan: TrialsPlan, rows: PartitionedRows) -> MicroBatches:
         """Read the rows of all trials.
