@@ -231,11 +231,8 @@ def test_whole_rows_and_columns_do_not_mix(
     divided: Callable[[int, str], Path], tmp_path: Path
 ) -> None:
     for engine, features, message in (
-        (
-            "zero_hop",
-            "by-dimension",
-            r"^train.engine: the features of .* an engine of your own",
-        ),
+        ("zero_hop", "by-dimension", r"^train.engine: the features of .* engine of your own"),
+        ("auto", "by-dimension", r"^train.engine: the features of .* given auto$"),
         ("p3", "by-node", r"^train.engine: .* was divided by node .* expected cooperative, "),
     ):
         path = divided(2, features)
