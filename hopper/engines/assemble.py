@@ -48,7 +48,8 @@ def make_sampler(
     """
     config = request.config
     plug_in = find_sampler(config.sampler.kind, config.sampler.kind_options)
-    make_sampler: Callable[..., NeighborSampler] = partial(plug_in.kind, **plug_in.options)
+    sampler_class: Callable[..., NeighborSampler] = plug_in.kind
+    make_sampler: Callable[..., NeighborSampler] = partial(sampler_class, **plug_in.options)
     if config.sampler.device == "cuda":
         make_sampler = partial(ArraySampler, module=array_module("cuda"))
     make_sampler = partial(
@@ -77,7 +78,8 @@ def make_full_sampler(
     make_sampler: Callable[..., NeighborSampler] = NeighborSampler
     if request.reads_times:
         plug_in = find_sampler(config.kind, config.kind_options)
-        make_sampler = partial(plug_in.kind, **plug_in.options)
+        sampler_class: Callable[..., NeighborSampler] = plug_in.kind
+        make_sampler = partial(sampler_class, **plug_in.options)
         if plug_in.options.get("pick") == "recent":
             sizes = list(config.sizes)
     return _make_sampler(request, server, make_sampler, sizes, 0, 0, hops, at)
