@@ -37,8 +37,7 @@ from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.signal_handlers import end_on_signals
 from hopper.train.checkpoint import BEST_MODEL_FILE
-from hopper.train.recorded_gradients import GRADIENTS_FOLDER
-from hopper.train.results import EPOCHS_FILE, main_score
+from hopper.train.results import EPOCHS_FILE, GRADIENTS_FOLDER, main_score
 from hopper.whole_files import write_text
 
 SECONDS_A_RUN: Final = 600.0

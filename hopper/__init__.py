@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from hopper.partition.partitioner import Partitioner
     from hopper.predict.parts import Predictions
     from hopper.train.callbacks import Callback, Running
-    from hopper.train.loggers import Logger
     from hopper.train.results import EpochRecord, TrialRecord
     from hopper.train.run_result import RunResult, TrialResult
 
@@ -89,7 +88,6 @@ __all__ = [
     "Layer",
     "LearningRateSchedule",
     "LocalRows",
-    "Logger",
     "Loss",
     "Metric",
     "Micrograph",
@@ -141,7 +139,6 @@ _HOMES = {
     "Layer": "hopper.models",
     "LearningRateSchedule": "hopper.engines.learning_rate",
     "LocalRows": "hopper.features",
-    "Logger": "hopper.train.loggers",
     "Loss": "hopper.models.losses",
     "Metric": "hopper.models.metrics",
     "Micrograph": "hopper.micrograph.micrograph",

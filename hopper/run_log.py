@@ -14,6 +14,7 @@ their spans fit on one axis exactly. Others are aligned by waits that end iterat
 from __future__ import annotations
 
 import json
+import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,19 +27,11 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 OPENED: Final = "opened"
 """The event that says when a log was opened."""
-_TAIL_BYTES: Final = 1 << 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _OfThread(threading.local):
-    """The state of one thread.
-
-    Attributes
-    ----------
-    seconds: seconds by stage.
-    within: seconds of the stages inside the present one.
-    context: the fields of every line.
-    """
+    """One thread's seconds by stage, those of stages in the present one, and all lines' fields."""
 
     def __init__(self) -> None:
         self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
@@ -47,7 +40,14 @@ class _OfThread(threading.local):
 
 
 class RunLog:
-    """Writes the spans of one rank, and sums the seconds of stages for each of its threads."""
+    """Writes the spans of one rank, and sums the seconds of stages for each of its threads.
+
+    Parameters
+    ----------
+    path: the file to write to; None = keep only the sums.
+    append: whether to keep the content of the file.
+    clock: returns seconds.
+    """
 
     def __init__(
         self,
@@ -55,14 +55,6 @@ class RunLog:
         append: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Make a log.
-
-        Parameters
-        ----------
-        path: the file to write to; None = keep only the sums.
-        append: whether to keep the content of the file.
-        clock: returns seconds.
-        """
         self._clock = clock
         self._opened = clock()
         self._own = _OfThread()
@@ -73,12 +65,8 @@ class RunLog:
             self.open(path, append=append)
 
     def open(self, path: Path, *, append: bool) -> None:
-        """Write to a file from now on, and reset this thread's sums.
-
-        Parameters
-        ----------
-        append: whether to keep the content of the file.
-        """
+        """Write to a file from now on, after its content or in its place; reset this thread's
+        sums."""
         self.take_stage_seconds()
         self._opened = self._clock()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +83,7 @@ class RunLog:
             }
         )
 
-    def within(self, **context: Any) -> None:
+    def set_context(self, **context: Any) -> None:
         """Set the fields of all following lines of this thread, such as epoch and iteration."""
         self._own.context = context
 
@@ -178,27 +166,17 @@ class RunLog:
 
 def _drop_torn_line(path: Path) -> None:
     """Remove an incomplete last line that a killed process has left."""
-    if not path.is_file():
-        return
-    with path.open("r+b") as file:
-        end = file.seek(0, 2)
-        while end:
-            start = max(0, end - _TAIL_BYTES)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                file.truncate(start + newline + 1)
-                return
-            end = start
-        file.truncate(0)
+    if path.is_file() and path.stat().st_size:
+        with path.open("r+b") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                end = content.rfind(b"\n") + 1
+            file.truncate(end)
 
 
 def _clock() -> str:
-    """Return an identifier of this machine's monotonic clock: that of the boot which it counts
-    from.
+    """Return an identifier of this machine's monotonic clock, that of the boot; "" if unknown.
 
-    Containers and network namespaces of one machine share the clock and the identifier. "" if
-    unknown.
+    Containers and network namespaces of one machine share the clock and the identifier.
     """
     try:
         return _BOOT_ID.read_text().strip()

@@ -219,13 +219,13 @@ class FeatureClient:
     def _open(self) -> _Links:
         """Return the connections of this process, and make them if it has none yet."""
         links = self._links.get(os.getpid())
-        if links is None:
+        if links is None and not self._is_closed:
             made = _Links([self._connect(server) for server in range(len(self.addresses))])
             # Of several threads that come here at once, the first one's connections are kept.
             links = self._links.setdefault(os.getpid(), made)
             if links is not made:
                 made.close()
-        if self._is_closed:
+        if links is None or self._is_closed:
             self.close()
             raise BadRequest("the client is closed")
         return links

@@ -34,7 +34,7 @@ from hopper.device_choice import choose_device
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
 from hopper.features import open_graph
-from hopper.train.recorded_gradients import GRADIENTS_FOLDER
+from hopper.train.results import GRADIENTS_FOLDER
 
 Say = Callable[[str], None]
 

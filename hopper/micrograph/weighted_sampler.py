@@ -175,13 +175,22 @@ def weigh_drawn(
     rows, offsets, positions = drawn
     skipped_rows, bounds, places, _, _ = excluded
     counts = np.ones(positions.size, np.float64)
+    if not positions.size:
+        return counts
+    firsts, degrees = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
+    totals = np.empty(rows.size, np.int64)
+    # These loads wait for nothing, so that many run at once; branches on them would wait.
     for i in numba.prange(rows.size):
-        first, last = indptr[rows[i]], indptr[rows[i] + 1]
+        firsts[i] = indptr[rows[i]]
+        degrees[i] = indptr[rows[i] + 1] - firsts[i]
+    for i in numba.prange(rows.size):
+        totals[i] = sums[max(firsts[i] + degrees[i] - 1, 0)]
+    for i in numba.prange(rows.size):
+        first, start, stop = firsts[i], offsets[i], offsets[i + 1]
         begin, end = find_range(rows[i], skipped_rows, bounds)
-        start, stop = offsets[i], offsets[i + 1]
-        if start == stop or (last - first - (end - begin) <= fanout and not replace):
+        if start == stop or (degrees[i] - (end - begin) <= fanout and not replace):
             continue
-        left = np.int64(sums[last - 1])
+        left = totals[i]
         for k in range(begin, end):
             left -= units_at(sums, first, places[k])
         for j in range(start, stop):

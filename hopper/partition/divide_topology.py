@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from cache_server.store.sharded_array import shard_file
 from hopper.errors import RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import create_array, open_array, release_pages, save_array
+from hopper.graph.array_file import (
+    create_array,
+    iter_pieces,
+    open_array,
+    release_pages,
+    save_array,
+)
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.publish import require_space
 from hopper.graph.schema import Relation
@@ -138,8 +144,9 @@ def divide_topology(
     entries = []
     for server, part in enumerate(stored):
         folder, whole = server_folder(context.work, server), context.work / "topology"
-        for node_type, bits in part.bits.items() if choice.halo else ():
-            save_array(listed_file(folder, node_type), np.flatnonzero(np.unpackbits(bits)))
+        for node_type, count in part.nodes.items() if choice.halo else ():
+            ids = create_array(listed_file(folder, node_type), np.int64, (count,))
+            _write_ids(part.bits[node_type], ids)
         halo_bytes = _sum_bytes((folder / "topology").glob("*.npy"))
         halo_bytes += sum(
             8 * part.halo_nodes[relation.dst] + nbytes * part.halo_edges[relation]
@@ -157,6 +164,15 @@ def divide_topology(
             }
         )
     return fields, entries
+
+
+def _write_ids(bits: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
+    """Write the ids that have a bit, ascending."""
+    row = 0
+    for first, piece in iter_pieces(bits, 1 << 16):
+        ids = np.flatnonzero(np.unpackbits(piece))
+        out[row : row + ids.size] = ids + 8 * first
+        row += ids.size
 
 
 def _sum_bytes(files: Iterator[Path]) -> int:

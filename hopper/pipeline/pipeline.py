@@ -187,7 +187,7 @@ class Pipeline:
         for epoch, iteration in self._moments:
             if not self._may_plan(epoch):
                 return
-            log.within(epoch=epoch, iteration=iteration, thread="plan")
+            log.set_context(epoch=epoch, iteration=iteration, thread="plan")
             plan = self._engine.plan_and_ask(self._schedule.batch(epoch, iteration))
             self._planned.put((plan, log.take_stage_seconds()), plan.nbytes)
         self._planned.pause()
@@ -224,7 +224,7 @@ class Pipeline:
             plan, seconds = window.take()
             nbytes = plan.nbytes + self._row_bytes(plan)
             self._read.await_room(nbytes)
-            log.within(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
+            log.set_context(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
             prepared = self._read_rows(plan, window.turn())
             for stage, stage_seconds in log.take_stage_seconds().items():
                 seconds[stage] += stage_seconds

@@ -24,7 +24,7 @@ from hopper.predict.trained import TrainedRun
 from hopper.train.console import RunConsole
 from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.verify import finish_row_checks, start_row_check
+from hopper.train.verify import RowCheck
 
 
 @torch.no_grad()
@@ -48,14 +48,13 @@ def predict_rank(config: Config) -> None:
         _check_same(order, request, cluster)
         if cluster.rank == 0:
             cleanup.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        console = RunConsole(cluster.rank == 0, "")
+        console = RunConsole(cluster.rank == 0)
         wire = config.cluster.feature_wire
         of_wire = tell_wire_error(measure_wire_error(rows, cluster, wire), wire)
         for line in [*describe_rounded_tables(request.schema), *of_wire]:
             console.say(line)
-        check = start_row_check(config, request.graph, cluster)
-        if check is not None:
-            cleanup.callback(check.stop)
+        check = RowCheck(config.data.verify, request.graph.path, cluster)
+        cleanup.enter_context(check)
         learnable = make_learnable(request, cluster)
         run.restore_rows(learnable)
         model = run.load_model().to(cluster.device)
@@ -65,7 +64,7 @@ def predict_rank(config: Config) -> None:
         task_class = EdgeTask if order.of_edges else NodeTask
         task = task_class(order, out, run, make_inference(scene, model), model)
         count = task.run()
-        finish_row_checks(check, cluster, console.say)
+        check.finish(console.say)
         task.conclude(count)
         learnable.close()
         cluster.leave()

@@ -111,7 +111,7 @@ class PredictionTask(ABC):
 
     @cached_property
     def _console(self) -> RunConsole:
-        return RunConsole(self._cluster.rank == 0, "")
+        return RunConsole(self._cluster.rank == 0)
 
     def _file(self, number: int) -> Path:
         return part_file(self.out, self._cluster.rank, number, self.order.format)

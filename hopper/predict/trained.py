@@ -18,8 +18,12 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.partition import PartitionedGraph
 from hopper.tasks import Target, find_target
 from hopper.train.begin import restore_rows
-from hopper.train.run_description import check_encodings, read_label_names, read_run_schema
-from hopper.train.run_result import RunResult
+from hopper.train.run_result import (
+    RunResult,
+    check_encodings,
+    read_label_names,
+    read_run_schema,
+)
 
 _FREE_SECTIONS: Final = {"data", "cluster"}
 _FREE_KEYS: Final = {"device", "threads", "run_dir"}

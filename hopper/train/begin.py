@@ -13,8 +13,12 @@ from hopper.graph.layout import SCHEMA_FILE
 from hopper.hetero.learnable import IDS, TableShare
 from hopper.train.checkpoint import load_model
 from hopper.train.results import learned_rows_file
-from hopper.train.run_description import check_encodings, read_label_names, read_run_schema
-from hopper.train.run_result import RunResult
+from hopper.train.run_result import (
+    RunResult,
+    check_encodings,
+    read_label_names,
+    read_run_schema,
+)
 from hopper.train.tensor_file import read_pieces
 
 

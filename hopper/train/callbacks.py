@@ -1,61 +1,96 @@
-"""Callbacks: user code that every rank calls during a run, for what no option covers."""
+"""The protocol of all that follows a run: consoles, trackers of experiments, classes of users.
+
+``train.callbacks`` names classes that every rank calls, for what no option covers. Those of
+``train.loggers`` are called on rank 0 alone, and a run goes on without one that fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from hopper.config import Config
-from hopper.engines import TrainStep
-from hopper.micrograph.route import GlobalBatch
-from hopper.migrate.flat_model import FlatModel
-from hopper.plug_ins import PlugIn, find_plug_ins
-from hopper.train.results import EpochRecord
+from hopper.features.cached import Lookups
 
 
 @dataclass
 class Running:
-    """A run as a callback sees it.
+    """A run as its callbacks see it.
+
+    One thread trains and others may read, so values are replaced and never changed in place.
 
     Attributes
     ----------
     model: the model with this rank's parameters. All ranks have the same, except that ``raf`` and
-        ``p3`` train some parameters on one rank only; after an epoch every rank has all of them.
+        ``p3`` train some parameters on one rank only; after an epoch every rank has all of them. Of
+        several trials, it is the first one's.
+    config: the configuration. Choices such as "auto" engines are settled.
     rank: this rank.
     ranks: the number of ranks.
+    iterations: the number of iterations of an epoch.
+    batch: the number of roots of a whole global batch.
     epoch, iteration: the present ones; between iterations, the next ones.
+    step: iterations of the whole run before that one.
+    resumed_step: the step of the checkpoint that training continued from; 0 = none.
+    roots: number of roots of all global batches that this process trained.
+    losses: by number of the model, its loss in the last iteration.
+    iteration_seconds: seconds of the last iteration on this rank.
+    sent_bytes: bytes that this rank has sent since it started.
+    lookups: by node type or table of learnable rows, (hits, misses) in caches of this rank.
+    summary: at the end, on rank 0, the content of summary.json.
     """
 
     model: torch.nn.Module
+    config: Config
     rank: int
     ranks: int
+    iterations: int
+    batch: int
     epoch: int = 0
     iteration: int = 0
+    step: int = 0
+    resumed_step: int = 0
+    roots: int = 0
+    losses: Mapping[int, float] = field(default_factory=dict)
+    iteration_seconds: float = 0.0
+    sent_bytes: int = 0
+    lookups: Mapping[str, Lookups] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Callback:
-    """Base class of callbacks. Derive from it and define the methods that you need.
+    """Base class of callbacks and loggers. Derive from it and define the methods that you need.
 
     The class is called with the keyword ``run_dir``, the run's folder as a :class:`pathlib.Path`,
-    and the options of the configuration. A callback must make the same changes on every rank. Its
-    state is not part of checkpoints. An error that it raises ends the run.
+    and the options of the configuration. Its state is not part of checkpoints.
+
+    A class in ``train.callbacks`` is called on every rank, and must make the same changes on all of
+    them. An error that it raises ends the run. A class in ``train.loggers`` is called on rank 0. If
+    it raises an error, the run says so once and goes on without it.
     """
 
     def start(self, run: Running) -> None:
-        """Called when training begins, or goes on after a resumption."""
+        """Called when training begins, or goes on (``run.config.train.resume`` is then true)."""
+
+    def begin_epoch(self, run: Running) -> None:
+        """Called before the first iteration of an epoch, or of what is left of it."""
 
     def gradient(self, run: Running) -> None:
-        """Called in every iteration before the update.
+        """Called in every iteration before the update, unless several trials are trained.
 
         ``parameter.grad`` is the sum over all ranks, before clipping.
         """
 
+    def iteration(self, run: Running) -> None:
+        """Called after every iteration, when parameters are updated."""
+
     def epoch(self, run: Running, record: Mapping[str, Any]) -> bool | None:
         """Called after every epoch, and after its evaluation if there is one.
+
+        A resumed run trains the epochs since its checkpoint again, and calls this again.
 
         Parameters
         ----------
@@ -69,82 +104,11 @@ class Callback:
         return None
 
     def finish(self, run: Running) -> None:
-        """Called after training. The model is the best one."""
+        """Called at the end of a run that succeeded. The model is the best one."""
 
+    def close(self) -> None:
+        """Release all resources. This is the last call.
 
-class RunCallbacks:
-    """A run's callbacks on one rank."""
-
-    def __init__(self, callbacks: Sequence[Callback], engine: TrainStep) -> None:
-        self._callbacks, self._engine = list(callbacks), engine
-        state = engine.state
-        cluster = state.cluster
-        self._run = Running(state.packed.module, cluster.rank, cluster.world)
-        if self._callbacks:
-            engine.models.on_gradient.append(self._gradient)
-
-    def start(self, epoch: int, iteration: int) -> None:
-        """Call all callbacks' ``start``.
-
-        Parameters
-        ----------
-        epoch, iteration: the first ones that will be trained.
+        It comes at a run's end, after an error, and when a signal ends the process. It may come
+        before :meth:`start`. Errors are said, and change nothing.
         """
-        self._run.epoch, self._run.iteration = epoch, iteration
-        for callback in self._callbacks:
-            callback.start(self._run)
-
-    def epoch(self, record: EpochRecord) -> bool:
-        """Call all callbacks' ``epoch``; with callbacks, every rank must call it.
-
-        Returns
-        -------
-        Whether a callback on any rank ends the training.
-        """
-        if not self._callbacks:
-            return False
-        where = f"callbacks after epoch {record.epoch}"
-        self._engine.models.complete(where)
-        self._run.epoch, self._run.iteration = record.epoch, record.iterations
-        line = asdict(record)
-        answers = [callback.epoch(self._run, line) for callback in self._callbacks]
-        stops = torch.tensor([int(any(answer is True for answer in answers))])
-        self._engine.state.cluster.all_reduce(stops, "control", where)
-        return bool(stops)
-
-    def finish(self) -> None:
-        """Call all callbacks' ``finish``."""
-        for callback in self._callbacks:
-            callback.finish(self._run)
-
-    def _gradient(self, batch: GlobalBatch, _packed: FlatModel) -> None:
-        self._run.epoch, self._run.iteration = batch.epoch, batch.iteration
-        for callback in self._callbacks:
-            callback.gradient(self._run)
-
-
-def check_callbacks(config: Config) -> None:
-    """Check that a configuration's callbacks exist and take the options that it gives them.
-
-    Raises
-    ------
-    ConfigError: one line that names the key, what was expected and what came.
-    """
-    _find_callbacks(config)
-
-
-def make_callbacks(config: Config, engine: TrainStep) -> RunCallbacks:
-    """Make the callbacks of a run on this rank.
-
-    Raises
-    ------
-    ConfigError: as :func:`check_callbacks` does, or a constructor raised an error.
-    """
-    run_dir = Path(config.train.run_dir)
-    callbacks = [plug_in.make(run_dir=run_dir) for plug_in in _find_callbacks(config)]
-    return RunCallbacks(callbacks, engine)
-
-
-def _find_callbacks(config: Config) -> list[PlugIn[Callback]]:
-    names, options = config.train.callbacks, config.train.callbacks_options
-    return find_plug_ins("train.callbacks", names, Callback, {}, options, ["run_dir"], derives=True)

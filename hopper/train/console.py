@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
-from types import TracebackType
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -19,8 +19,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from hopper.train.callbacks import Callback, Running
 from hopper.train.rank_output import output
-from hopper.train.results import EpochRecord, finite_mean
+from hopper.train.results import finite_mean
 
 
 class _EpochBar(Progress):
@@ -49,24 +50,29 @@ def _rate(task: Task) -> str:
     return f"{task.speed * task.fields['batch']:,.0f} roots/s  {megabytes:.3g} MB/s sent here"
 
 
-class RunConsole:
+class RunConsole(Callback):
     """Prints the progress of a run.
 
     Parameters
     ----------
     shown: whether to print anything; only rank 0 does.
-    metric: name of the metric that selects the best model.
     """
 
-    def __init__(self, shown: bool, metric: str) -> None:
+    def __init__(self, shown: bool) -> None:
         self._console = Console() if shown else None
-        self._metric = metric
         self._bar: Progress | None = None
         self._sent_before: int | None = None
-        self._loss = math.nan
         self._score = ""
 
-    def __enter__(self) -> RunConsole:
+    def say(self, text: str) -> None:
+        """Print a line that begins with the time of day."""
+        if self._console is not None:
+            line = f"{time.strftime('%H:%M:%S')}  {text}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+            output.write(f"{line}\n")
+
+    def start(self, run: Running) -> None:
+        """Begin to draw a bar, on a terminal."""
         if self._console is not None and self._console.is_terminal:
             self._bar = _EpochBar(
                 TextColumn("epoch {task.fields[epoch]}"),
@@ -79,75 +85,53 @@ class RunConsole:
                 transient=True,
             )
             self._bar.start()
-        return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def say(self, text: str) -> None:
-        """Print a line that begins with the time of day."""
-        if self._console is not None:
-            line = f"{time.strftime('%H:%M:%S')}  {text}"
-            self._console.print(line, highlight=False, soft_wrap=True)
-            output.write(f"{line}\n")
-
-    def start_epoch(self, epoch: int, done: int, total: int, batch: int) -> None:
-        """Show the beginning of an epoch.
-
-        Parameters
-        ----------
-        done: iterations of the epoch that are trained already.
-        total: iterations of the epoch.
-        batch: roots of an iteration, over all ranks.
-        """
+    def begin_epoch(self, run: Running) -> None:
+        """Show the beginning of an epoch."""
         if self._bar is not None:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
-            self._sent_before, self._loss = None, math.nan
+            self._sent_before = None
             self._bar.add_task(
                 "",
-                total=total,
-                completed=done,
-                epoch=epoch,
-                loss=self._loss,
+                total=run.iterations,
+                completed=run.iteration,
+                epoch=run.epoch,
+                loss=math.nan,
                 score=self._score,
-                batch=batch,
+                batch=run.batch,
                 sent=0,
             )
 
-    def step(self, loss: float, sent: int) -> None:
-        """Show the end of an iteration.
+    def iteration(self, run: Running) -> None:
+        """Show the end of an iteration."""
+        if self._bar is None:
+            return
+        if self._sent_before is None:
+            self._sent_before = run.sent_bytes
+        fields: dict[str, Any] = {"sent": run.sent_bytes - self._sent_before}
+        loss = next(iter(run.losses.values()))
+        if not math.isnan(loss):
+            fields["loss"] = loss
+        self._bar.update(self._bar.task_ids[0], advance=1, **fields)
 
-        Parameters
-        ----------
-        loss: the iteration's loss.
-        sent: bytes that this rank has sent since it started.
-        """
-        if self._bar is not None:
-            if self._sent_before is None:
-                self._sent_before = sent
-            since = sent - self._sent_before
-            if not math.isnan(loss):
-                self._loss = loss
-            self._bar.update(self._bar.task_ids[0], advance=1, loss=self._loss, sent=since)
-
-    def end_epoch(self, record: EpochRecord) -> None:
+    def epoch(self, run: Running, record: Mapping[str, Any]) -> None:
         """Print an epoch's line."""
-        nbytes = sum(record.bytes.values())
-        score = "" if record.val is None else f"  val {self._metric} {record.val:.4f}"
-        self._score = score
-        norms = record.gradient_norms
+        sent, norms = record["bytes"], record["gradient_norms"]
+        # The metric that selects the best model comes first.
+        metric = next(iter(record["scores"]), "")
+        self._score = "" if record["val"] is None else f"  val {metric} {record['val']:.4f}"
         norm = f"  gradient {finite_mean(norms):.3g}" if norms else ""
-        left_out = f"  {record.left_out} updates left out" if record.left_out else ""
-        rate = record.roots / record.seconds if record.seconds else 0.0
+        left_out = f"  {record['left_out']} updates left out" if record["left_out"] else ""
+        rate = record["roots"] / record["seconds"] if record["seconds"] else 0.0
         self.say(
-            f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}{norm}  "
-            f"{record.seconds:.2f} s  {rate:,.0f} roots/s  "
-            f"sent {nbytes / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f}){left_out}"
+            f"epoch {record['epoch']:3d}  loss {record['loss']:.4f}{self._score}{norm}  "
+            f"{record['seconds']:.2f} s  {rate:,.0f} roots/s  "
+            f"sent {sum(sent.values()) / 1e6:.1f} MB "
+            f"(features {sent['feature'] / 1e6:.1f}){left_out}"
         )
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()

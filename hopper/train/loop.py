@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hopper.engines import TrainStep
 from hopper.engines.unused import describe_unused
@@ -14,18 +17,15 @@ from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.pipeline import Pipeline, moments_left
-from hopper.train.callbacks import make_callbacks
-from hopper.train.checkpoint import Progress
-from hopper.train.console import RunConsole
+from hopper.train.callbacks import Running
 from hopper.train.evaluate import Evaluator
 from hopper.train.learnable_checkpoints import save_learned_rows
-from hopper.train.meter import EpochMeter
-from hopper.train.recorded_gradients import GradientRecorder
-from hopper.train.results import EpochRecord, finite_mean, peak_rss_mib
+from hopper.train.meter import EpochMeter, peak_rss_mib
+from hopper.train.observers import Event, GradientRecorder, Observers
+from hopper.train.results import EpochRecord, finite_mean, read_summary
 from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_lock import identify
-from hopper.train.run_progress import RunProgress
 from hopper.train.trained_model import TrainedModel
 from hopper.whole_files import remove_unfinished
 
@@ -36,9 +36,9 @@ Models = dict[int, TrainedModel]
 class Trainer:
     """Runs a configuration's epochs on one rank.
 
-    A model that runs out of patience stops, and the others go on. Rank 0 writes these files into
-    ``run_dir``: a line per epoch, the best models, checkpoints, recorded gradients and summaries.
-    Every rank writes its own spans.
+    A model that runs out of patience stops, and the others go on. Rank 0 writes the epochs' lines,
+    the best models, checkpoints and summaries into ``run_dir``. All else that follows the run is an
+    observer.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Trainer:
     Attributes
     ----------
     models: the engine's models, by number. All unfinished ones are at the same iteration.
-    progress: how far this process has trained.
+    running: how far this process has trained.
     """
 
     def __init__(
@@ -58,157 +58,144 @@ class Trainer:
         evaluator: Evaluator,
         run_dir: Path,
         identity: dict[str, Any],
+        observers: Observers,
     ) -> None:
-        self.engine = engine
-        self.schedule = schedule
+        self.engine, self.schedule = engine, schedule
         self.models = [
             TrainedModel(evaluator, state, run_dir / state.name, engine.models.complete)
             for state in engine.models
         ]
-        self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
-        """Called on every rank after training, before the summary is written."""
-        self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
-        """Called with the record of every finished epoch."""
+        self._state = state = engine.state
+        self._config, self._cluster = state.config.train, state.cluster
+        self.running = Running(
+            model=state.packed.module,
+            config=state.config,
+            rank=state.cluster.rank,
+            ranks=state.cluster.world,
+            iterations=schedule.iterations,
+            batch=schedule.count(0, 1),
+        )
         self._run_dir = run_dir
         self._folder: tuple[int, int] | None = None
-        self._objective = evaluator.objective
-        self._baseline_text = evaluator.baseline_text
+        self._objective, self._baseline_text = evaluator.objective, evaluator.baseline_text
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
         self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
-        self._recorder = GradientRecorder(engine, run_dir)
-        self._callbacks = make_callbacks(engine.state.config, engine)
-        state = engine.state
-        self._config = state.config.train
-        self.progress = RunProgress()
-        self._meter = EpochMeter(
-            state.cluster,
-            state.rows,
-            state.log,
-            state.config.cluster.interface,
-            state.learnable,
-            self.progress,
-        )
+        self._meter = EpochMeter(state, self.running)
+        self._observers, self._say = observers, observers.say
+        # Gradients are recorded before any callback changes them.
+        observers.add(GradientRecorder(engine, run_dir), first=True)
+        engine.models.on_gradient.append(lambda *_: self._tell("gradient"))
         self._gradient_norms: dict[int, list[float]] = {}
 
-    def run(self) -> None:
+    def run(self, before_summary: Callable[[], None] = lambda: None) -> None:
         """Train to the end.
 
         It raises the same errors as :func:`hopper.train.rank.run_rank`.
+
+        Parameters
+        ----------
+        before_summary: called on every rank after training, before the summary is written.
         """
+        self._resume_or_start()
+        self._introduce()
+        self._tell("start")
+        if not self._unfinished_models():
+            # A resumed run may have nothing left to train: say why.
+            self._say_ended(dict(enumerate(self.models)))
+        with self._make_pipeline() as pipeline:
+            while training := self._unfinished_models():
+                record = self._train_epoch(training, pipeline)
+                with pipeline.resting():
+                    scores = self._validate(training, record)
+                self._finish_epoch(training, record, scores)
+        self._checkpoints.finish()
+        self._conclude(before_summary)
+
+    def _resume_or_start(self) -> None:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         self._folder = identify(self._run_dir)
-        self._resume_or_start()
-        is_shown = self.engine.state.cluster.rank == 0
-        with RunConsole(is_shown, self._objective.metric) as console:
-            self._introduce(console)
-            progress = _progress_of(dict(enumerate(self.models)))
-            if self.progress.resumed_step:
-                console.say(
-                    f"resumed after {self.progress.resumed_step} iterations: goes on at epoch "
-                    f"{progress.epoch}, iteration {progress.iteration}"
-                )
-            self._callbacks.start(progress.epoch, progress.iteration)
-            if not self._unfinished_models():
-                # A resumed run may have nothing left to train: say why.
-                self._say_ended(dict(enumerate(self.models)), console)
-            with self._make_pipeline() as pipeline:
-                while training := self._unfinished_models():
-                    self.engine.models.training = list(training)
-                    record = self._train_epoch(training, pipeline, console)
-                    with pipeline.resting():
-                        scores = self._validate(training, record)
-                    self._finish_epoch(training, record, scores, console)
-            self._checkpoints.finish()
-            self._conclude(console)
+        if self._cluster.rank == 0:
+            remove_unfinished(self._run_dir)
+        if self._config.resume:
+            self._checkpoints.load()
+            self.running.resumed_step = self.models[0].progress.step
+        else:
+            self._files.start()
+            # This run will also replace the checkpoints of an unfinished run.
+            self._checkpoints.forget()
+        self._files.go_on()
+        self._go_to(self._unfinished_models() or dict(enumerate(self.models)))
 
-    def _unfinished_models(self) -> Models:
-        return {number: model for number, model in enumerate(self.models) if not model.is_finished}
+    def _introduce(self) -> None:
+        """Print what is trained, how and where."""
+        run, state, cluster = self.running, self._state, self._cluster
+        engine = f"engine {self.engine.name}:"
+        model = f" model {run.config.model.name} with {state.packed.parameters.numel()} parameters,"
+        if state.name:
+            engine = f"engine {self.engine.name}, independent replicas: {len(self.models)} trials,"
+            model = ""
+        self._say(
+            f"{engine} {run.ranks} ranks on {cluster.servers} servers, {run.iterations} iterations "
+            f"an epoch,{model} {self._config.dtype} on {cluster.device}"
+        )
+        wire = run.config.cluster.feature_wire
+        errors = self._files.wire_error = measure_wire_error(state.rows, cluster, wire)
+        lines = [*describe_rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
+        for line in [*lines, *describe_unused(state.request)]:
+            self._say(line)
+        if wide := tell_wide_columns(state.request.columns):
+            self._say(wide)
+        if run.resumed_step:
+            self._say(
+                f"resumed after {run.resumed_step} iterations: goes on at epoch {run.epoch}, "
+                f"iteration {run.iteration}"
+            )
 
-    def _make_pipeline(self) -> Pipeline:
-        """Return a pipeline of all iterations that are left to train."""
-        unfinished = self._unfinished_models()
-        progress = _progress_of(unfinished or dict(enumerate(self.models)))
-        epochs = self._config.epochs if unfinished else 0
-        moments = moments_left(progress.epoch, progress.iteration, self.schedule.iterations, epochs)
-        return Pipeline(self.engine, self.schedule, moments)
-
-    def _train_epoch(
-        self, training: Models, pipeline: Pipeline, console: RunConsole
-    ) -> EpochRecord:
-        engine, state, progress = self.engine, self.engine.state, _progress_of(training)
-        schedule, self._gradient_norms = self.schedule, {}
-        batch = schedule.count(0, 1)
-        console.start_epoch(progress.epoch, progress.iteration, schedule.iterations, batch)
-        state.cluster.arrive(f"starting epoch {progress.epoch}")
+    def _train_epoch(self, training: Models, pipeline: Pipeline) -> EpochRecord:
+        run, engine = self.running, self.engine
+        self._go_to(training)
+        first, self._gradient_norms = run.iteration, {}
+        engine.models.training = list(training)
         for model in self.models:
             model.state.packed.module.train()
-        self.progress.epoch, self.progress.iteration = progress.epoch, progress.iteration
-        self._meter.start(progress.epoch)
-        pipeline.start_epoch(progress.epoch)
-        while progress.iteration < self.schedule.iterations:
-            self._train_iteration(training, pipeline, progress)
-            console.step(progress.losses[-1], state.cluster.traffic.total)
-            self._checkpoint_if_due(progress)
+        self._tell("begin_epoch")
+        self._cluster.arrive(f"starting epoch {run.epoch}")
+        self._meter.start(run.epoch)
+        pipeline.start_epoch(run.epoch)
+        while run.iteration < run.iterations:
+            self._train_iteration(training, pipeline)
+            self._checkpoint_if_due()
         self._require_folder()
         # The loss of an iteration is the mean over models.
         losses = _mean_of_models([model.progress.losses for model in training.values()])
         record = self._meter.finish(losses)
-        record.engine, record.ranks = engine.name, state.cluster.world
-        first = record.iterations - record.measured_iterations
-        record.roots = schedule.count(first, record.iterations)
+        record.engine, record.ranks = engine.name, run.ranks
+        record.roots = self.schedule.count(first, run.iterations)
         record.gradient_norms = _mean_of_models(list(self._gradient_norms.values()))
         record.left_out = sum(model.progress.left_out for model in training.values())
-        state.log.flush()
+        self._state.log.flush()
         return record
 
-    def _train_iteration(self, training: Models, pipeline: Pipeline, place: Progress) -> None:
-        self.engine.state.log.within(epoch=place.epoch, iteration=place.iteration)
-        self._recorder.start(place.step)
+    def _train_iteration(self, training: Models, pipeline: Pipeline) -> None:
+        run = self.running
+        self._state.log.set_context(epoch=run.epoch, iteration=run.iteration)
         with self._meter.iteration():
             report = pipeline.train_next()
         for number, reason in report.left_out.items():
             training[number].leave_out(reason)
         self._end_if_diverged()
-        progress = self.progress
-        progress.iteration = place.iteration + 1
-        progress.roots += self.schedule.count(place.iteration, place.iteration + 1)
-        progress.losses = report.losses
         for number, norm in report.gradient_norms.items():
             self._gradient_norms.setdefault(number, []).append(norm)
         for number, model in training.items():
             model.end_iteration(report.losses[number])
-
-    def _end_if_diverged(self) -> None:
-        """End the run if no model of it can be trained further.
-
-        Raises
-        ------
-        NonFiniteError: says what was not finite, names the last checkpoint, and says what to do.
-        """
-        if not all(model.progress.diverged for model in self.models):
-            return
-        self._checkpoints.finish()
-        reasons = [
-            f"{model.state.name}: {model.progress.diverged}".removeprefix(": ")
-            for model in self.models
-        ]
-        good = self._checkpoints.good
-        saved = "there is no checkpoint from before"
-        if good is not None:
-            saved = f"the last checkpoint from before is {good}"
-        raise NonFiniteError(
-            f"train.on_nonfinite: {'; '.join(reasons)}: the run ends, and {saved}; try a lower "
-            "train.learning_rate or train.clip_norm, or leave such updates out "
-            '(train.on_nonfinite = "skip"); see docs/howto/divergence.md'
-        )
+        run.losses, run.sent_bytes = report.losses, self._cluster.traffic.total
+        run.roots += self.schedule.count(run.iteration, run.iteration + 1)
+        run.iteration += 1
+        run.step += 1
+        self._tell("iteration")
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
-        """Score the trained models if it is time, and put the best scores into the record.
-
-        Returns
-        -------
-        By model, its score; empty if it is not time.
-        """
+        """Score the models if it is time; return their scores, and put the best into the record."""
         scores: dict[int, float] = {}
         training = {n: model for n, model in training.items() if not model.progress.diverged}
         if not training or not next(iter(training.values())).is_due(record.epoch):
@@ -227,73 +214,36 @@ class Trainer:
         return scores
 
     def _finish_epoch(
-        self,
-        training: Models,
-        record: EpochRecord,
-        scores: dict[int, float],
-        console: RunConsole,
+        self, training: Models, record: EpochRecord, scores: dict[int, float]
     ) -> None:
-        console.end_epoch(record)
         records = {
             number: model.end_epoch(scores.get(number), self._gradient_norms.get(number, []))
             for number, model in training.items()
         }
         self._files.add_epoch(record, records)
-        self.on_epoch(record)
+        is_stopped = self._tell_epoch(record)
         self._end_if_diverged()
-        if self._callbacks.epoch(record):
-            console.say(f"a callback ended the training after epoch {record.epoch}")
+        if is_stopped:
+            self._say(f"a callback ended the training after epoch {record.epoch}")
             for model in training.values():
                 model.is_stopped = True
-        self._say_ended(training, console)
+        self._say_ended(training)
         if self._config.checkpoint_every:
             self._checkpoints.save()
 
-    def _say_ended(self, models: Models, console: RunConsole) -> None:
-        """Say which models ended early, and why."""
-        for number, model in models.items():
-            prefix = f"trial {number}: " if model.state.name else ""
-            if model.progress.diverged:
-                console.say(f"{prefix}{model.progress.diverged}: stopped; it ranks last")
-            elif model.out_of_patience:
-                patience = self._config.patience
-                console.say(f"{prefix}no better score in {patience} epochs: stopped")
+    def _tell_epoch(self, record: EpochRecord) -> bool:
+        """Tell the observers of an epoch; return whether one on any rank ends the training."""
+        where = f"callbacks after epoch {record.epoch}"
+        has_callbacks = bool(self._config.callbacks or self._config.loggers)
+        if has_callbacks:
+            self.engine.models.complete(where)
+        answers = self._observers.tell("epoch", self.running, asdict(record))
+        stops = torch.tensor([int(any(answer is True for answer in answers))])
+        if has_callbacks:
+            self._cluster.all_reduce(stops, "control", where)
+        return bool(stops)
 
-    def _checkpoint_if_due(self, progress: Progress) -> None:
-        every = self._config.checkpoint_every
-        has_more = progress.iteration < self.schedule.iterations
-        is_due = every > 0 and has_more and progress.step % every == 0
-        if is_due:
-            self._require_folder()
-            self._checkpoints.save()
-
-    def _require_folder(self) -> None:
-        """Refuse to go on without the run's folder: files would be made anew in its place.
-
-        Raises
-        ------
-        RequestError: names the folder.
-        """
-        if self.engine.state.cluster.rank == 0 and identify(self._run_dir) != self._folder:
-            raise RequestError(
-                f"train.run_dir: {self._run_dir}: was moved or removed during the run; to go on "
-                "from its newest checkpoint, put it back and set train.resume"
-            )
-
-    def _resume_or_start(self) -> None:
-        if self.engine.state.cluster.rank == 0:
-            remove_unfinished(self._run_dir)
-        if self._config.resume:
-            self._checkpoints.load()
-            self.progress.resumed_step = self.models[0].progress.step
-        else:
-            self._files.start()
-            self._recorder.forget()
-            # This run will also replace the checkpoints of an unfinished run.
-            self._checkpoints.forget()
-        self._files.go_on()
-
-    def _conclude(self, console: RunConsole) -> None:
+    def _conclude(self, before_summary: Callable[[], None]) -> None:
         """Score the best models on the test split, and write the summaries."""
         tests, baselines = [], self.models[0].baselines()
         for number, model in enumerate(self.models):
@@ -305,49 +255,82 @@ class Trainer:
                     f"{name} {score:.4f} ({baselines['test'][name]:.4f})"
                     for name, score in test.by_metric.items()
                 )
-                console.say(
+                self._say(
                     f"test {scores}, best epoch {model.progress.best_epoch}; in brackets "
                     f"{self._baseline_text}"
                 )
         self._end_if_diverged()
-        self._callbacks.finish()
-        self.on_trained(console.say)
-        state = self.engine.state
-        memory = peak_rss_mib(state.cluster)
-        save_learned_rows(self._run_dir, state.cluster, state.learnable)
+        before_summary()
+        memory = peak_rss_mib(self._cluster)
+        save_learned_rows(self._run_dir, self._cluster, self._state.learnable)
         self._files.conclude(tests, baselines, memory)
         if self._files.left_out:
-            console.say(
+            self._say(
                 f"{self._files.left_out} updates were left out, since a loss or a gradient was not "
                 "finite (docs/howto/divergence.md)"
             )
-        console.say(f"results in {self._run_dir}")
+        self._say(f"results in {self._run_dir}")
+        if self._cluster.rank == 0:
+            self.running.summary = read_summary(self._run_dir)
+        self._tell("finish")
 
-    def _introduce(self, console: RunConsole) -> None:
-        """Print what is trained, how and where."""
-        state, count = self.engine.state, len(self.models)
-        engine = f"engine {self.engine.name}:"
-        model = f"model {state.config.model.name} with {state.packed.parameters.numel()} parameters"
-        what = [f"{self.schedule.iterations} iterations an epoch", model]
-        if state.name:
-            engine = f"engine {self.engine.name}, independent replicas: {count} trials,"
-            what.pop()
-        where = f"{state.cluster.world} ranks on {state.cluster.servers} servers"
-        how = f"{self._config.dtype} on {state.cluster.device}"
-        console.say(", ".join([f"{engine} {where}", *what, how]))
-        wire = state.config.cluster.feature_wire
-        errors = self._files.wire_error = measure_wire_error(state.rows, state.cluster, wire)
-        rounded = [*describe_rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
-        wide = tell_wide_columns(state.request.columns)
-        for line in [*rounded, *describe_unused(state.request), *([wide] if wide else [])]:
-            console.say(line)
+    def _unfinished_models(self) -> Models:
+        return {number: model for number, model in enumerate(self.models) if not model.is_finished}
+
+    def _go_to(self, training: Models) -> None:
+        """Take the place of models, which are all at the same iteration."""
+        run, progress = self.running, next(iter(training.values())).progress
+        run.epoch, run.iteration, run.step = progress.epoch, progress.iteration, progress.step
+
+    def _make_pipeline(self) -> Pipeline:
+        """Return a pipeline of all iterations that are left to train."""
+        run, epochs = self.running, self._config.epochs if self._unfinished_models() else 0
+        moments = moments_left(run.epoch, run.iteration, run.iterations, epochs)
+        return Pipeline(self.engine, self.schedule, moments)
+
+    def _checkpoint_if_due(self) -> None:
+        run, every = self.running, self._config.checkpoint_every
+        if every and run.iteration < run.iterations and run.step % every == 0:
+            self._require_folder()
+            self._checkpoints.save()
+
+    def _tell(self, event: Event) -> None:
+        self._observers.tell(event, self.running)
+
+    def _end_if_diverged(self) -> None:
+        """End the run if no model of it can be trained further."""
+        if not all(model.progress.diverged for model in self.models):
+            return
+        self._checkpoints.finish()
+        reasons = [f"{m.state.name}: {m.progress.diverged}".removeprefix(": ") for m in self.models]
+        good = self._checkpoints.good
+        before = f"the last checkpoint from before is {good}"
+        saved = before if good else "there is no checkpoint from before"
+        raise NonFiniteError(
+            f"train.on_nonfinite: {'; '.join(reasons)}: the run ends, and {saved}; try a lower "
+            "train.learning_rate or train.clip_norm, or leave such updates out "
+            '(train.on_nonfinite = "skip"); see docs/howto/divergence.md'
+        )
+
+    def _require_folder(self) -> None:
+        """Refuse to go on without the run's folder: files would be made anew in its place."""
+        if self._cluster.rank == 0 and identify(self._run_dir) != self._folder:
+            raise RequestError(
+                f"train.run_dir: {self._run_dir}: was moved or removed during the run; to go on "
+                "from its newest checkpoint, put it back and set train.resume"
+            )
+
+    def _say_ended(self, models: Models) -> None:
+        """Say which models ended early, and why."""
+        for number, model in models.items():
+            prefix = f"trial {number}: " if model.state.name else ""
+            if model.progress.diverged:
+                self._say(f"{prefix}{model.progress.diverged}: stopped; it ranks last")
+            elif model.out_of_patience:
+                patience = self._config.patience
+                self._say(f"{prefix}no better score in {patience} epochs: stopped")
 
 
 def _mean_of_models(values: Sequence[Sequence[float]]) -> list[float]:
     """Return the mean over models of each iteration's value, of those that are finite."""
     return [finite_mean(of_models) for of_models in zip(*values, strict=True)]
-
-
-def _progress_of(training: Models) -> Progress:
-    """Return the progress of models that are all at the same iteration."""
-    return next(iter(training.values())).progress

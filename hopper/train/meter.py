@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
+import psutil
 import torch
 
 from hopper.cluster import Cluster
-from hopper.features import PartitionedRows, RowCounts
+from hopper.engines import TrainState
+from hopper.errors import ConfigError
+from hopper.features import RowCounts
 from hopper.features.cached import Lookups
-from hopper.hetero.learnable import LearnableRows
-from hopper.run_log import RunLog
-from hopper.train.network_counter import NetworkCounter
-from hopper.train.results import EpochRecord, agree_on_epoch
-from hopper.train.run_progress import RunProgress, add_lookups
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+from hopper.train.callbacks import Running
+from hopper.train.results import ROW_KINDS, EpochRecord, finite_mean
 
 
 class EpochMeter:
@@ -23,37 +26,29 @@ class EpochMeter:
 
     Parameters
     ----------
-    interface: the network interface whose counters are read around every epoch; "" = none.
-    learnable: learnable rows, some of which may be cached.
-    progress: gets the seconds and lookups of every iteration.
+    state: its cluster, rows, learnable rows and log count.
+    run: gets the seconds and lookups of every iteration.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        log: RunLog,
-        interface: str,
-        learnable: LearnableRows,
-        progress: RunProgress,
-    ) -> None:
-        self._cluster = cluster
-        self._rows = rows
-        self._learnable = learnable
-        self._log = log
-        self._progress = progress
-        self._counted, self._lookups = RowCounts(), dict[str, Lookups]()
-        self._network = NetworkCounter(interface, cluster)
+    def __init__(self, state: TrainState, run: Running) -> None:
+        self._state, self._cluster, self._run = state, state.cluster, run
+        self._rows, self._lookups = RowCounts(), dict[str, Lookups]()
         self._epoch = self._sent_before = 0
         self._start = self._cpu_start = 0.0
         self._iteration_seconds: list[float] = []
+        self._interface = state.config.cluster.interface
+        """the network interface whose counter is read around every epoch; "" = none"""
+        self._interface_before = self._read_interface()
 
     def start(self, epoch: int) -> None:
         """Begin an epoch, after all ranks have arrived."""
         self._epoch = epoch
         self._reset()
         self._sent_before = self._cluster.traffic.total
-        self._network.start(f"epoch {epoch}")
+        self._interface_before = self._read_interface()
+        if self._interface:
+            # A rank that went on earlier could make a server send rows before it reads its counter.
+            self._cluster.arrive(f"counting from the start of epoch {epoch}")
         self._iteration_seconds = []
         self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
@@ -62,12 +57,12 @@ class EpochMeter:
         """Time an iteration and count the rows that it reads."""
         began = time.perf_counter()
         yield
-        seconds = self._progress.iteration_seconds = time.perf_counter() - began
+        seconds = self._run.iteration_seconds = time.perf_counter() - began
         self._iteration_seconds.append(seconds)
         self._take_counts()
 
     def finish(self, losses: list[float]) -> EpochRecord:
-        """End an epoch and return its record; every rank must call it.
+        """End an epoch, and combine all ranks' measurements; every rank must call it.
 
         Parameters
         ----------
@@ -75,22 +70,49 @@ class EpochMeter:
         """
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
         self._take_counts()
-        rows, lookups = self._counted, self._lookups
-        if lookups:
-            self._log.event("lookups", hits_and_misses=lookups)
-        nic_bytes = self._network.stop(f"epoch {self._epoch}")
-        return agree_on_epoch(
-            self._cluster,
-            self._epoch,
-            seconds,
-            cpu,
-            losses,
-            self._iteration_seconds,
-            rows,
-            lookups,
-            self._log.take_stage_seconds(),
-            self._cluster.traffic.total - self._sent_before,
-            nic_bytes,
+        cluster, log = self._cluster, self._state.log
+        if self._lookups:
+            log.event("lookups", hits_and_misses=self._lookups)
+        if self._interface:
+            # Until then this machine may still send rows to other ranks, or have bytes in a queue.
+            cluster.arrive(f"ending epoch {self._epoch}")
+        through_interface = self._read_interface() - self._interface_before
+        stage_seconds = log.take_stage_seconds()
+        sent_bytes = cluster.traffic.total - self._sent_before
+        sent = cluster.traffic.take()
+        parts: dict[str, list[float]] = {
+            "iterations": self._iteration_seconds,
+            "seconds": [seconds],
+            "bytes": [sent[cause] for cause in CAUSES],
+            "rows": [getattr(self._rows, kind) for kind in ROW_KINDS],
+            "stages": [stage_seconds[stage] for stage in STAGES],
+            "lookups": [count for counts in self._lookups.values() for count in counts],
+            "sent": [sent_bytes],
+            "cpu": [cpu],
+            "interface": [through_interface],
+        }
+        mine = torch.tensor([x for part in parts.values() for x in part], dtype=torch.float64)
+        everyone = cluster.all_gather(mine, "control", f"adding up epoch {self._epoch}")
+        sizes = [len(part) for part in parts.values()]
+        by_rank = dict(zip(parts, everyone.split(sizes, dim=1), strict=True))
+        sums = {name: [int(x) for x in part.sum(0).tolist()] for name, part in by_rank.items()}
+        by_server = by_rank["interface"][:: cluster.ranks_per_server, 0].long().tolist()
+        pairs = zip(sums["lookups"][::2], sums["lookups"][1::2], strict=True)
+        return EpochRecord(
+            epoch=self._epoch,
+            seconds=float(by_rank["seconds"].max()),
+            loss=finite_mean(losses),
+            iterations=len(losses),
+            measured_iterations=len(self._iteration_seconds),
+            iteration_losses=losses,
+            bytes=dict(zip(CAUSES, sums["bytes"], strict=True)),
+            rows=dict(zip(ROW_KINDS, sums["rows"], strict=True)),
+            lookups=dict(zip(self._lookups, map(list, pairs), strict=True)),
+            stage_seconds=dict(zip(STAGES, by_rank["stages"].mean(0).tolist(), strict=True)),
+            cpu_seconds=by_rank["cpu"][:, 0].tolist(),
+            nic_bytes=by_server if self._interface else None,
+            sent_bytes=sums["sent"][0],
+            iteration_seconds=by_rank["iterations"].amax(0).tolist(),
         )
 
     @contextmanager
@@ -104,16 +126,59 @@ class EpochMeter:
         self._cluster.all_reduce(sent, "control", "adding up evaluation traffic")
         record.evaluation_bytes = int(sent)
 
+    def _read_interface(self) -> int:
+        """Return the bytes that the interface has sent; 0 without one."""
+        return interface_bytes(self._interface) if self._interface else 0
+
     def _take_counts(self) -> None:
-        rows = self._rows.take_rows()
-        lookups = rows.lookups | self._learnable.take_lookups()
-        self._counted.add(rows)
-        self._lookups = add_lookups(self._lookups, lookups)
-        self._progress.add_lookups(lookups)
+        rows = self._state.rows.take_rows()
+        lookups = rows.lookups | self._state.learnable.take_lookups()
+        self._rows.add(rows)
+        self._lookups = _add(self._lookups, lookups)
+        self._run.lookups = _add(self._run.lookups, lookups)
 
     def _reset(self) -> None:
-        self._counted, self._lookups = RowCounts(), {}
+        self._rows, self._lookups = RowCounts(), {}
         self._cluster.traffic.take()
-        self._rows.take_rows()
-        self._learnable.take_lookups()
-        self._log.take_stage_seconds()
+        self._state.rows.take_rows()
+        self._state.learnable.take_lookups()
+        self._state.log.take_stage_seconds()
+
+
+def interface_bytes(interface: str) -> int:
+    """Return the bytes that a network interface has sent since it exists.
+
+    They include headers, acknowledgements and the traffic of all other processes.
+
+    Raises
+    ------
+    ConfigError: there is no such interface (lists the existing ones), or no counter of it.
+    """
+    try:
+        counters = psutil.net_io_counters(pernic=True, nowrap=False)
+    except OSError as error:
+        raise ConfigError(
+            f"cluster.interface: cannot read the counters of {interface!r} ({error}); leave the "
+            "key empty"
+        ) from error
+    if interface not in counters:
+        raise ConfigError(
+            f"cluster.interface: this machine has no interface {interface!r}, only "
+            f"{', '.join(sorted(counters)) or 'none'}"
+        )
+    return int(counters[interface].bytes_sent)
+
+
+def peak_rss_mib(cluster: Cluster) -> list[float]:
+    """Return the peak resident memory in MiB by rank; every rank must call it."""
+    # getrusage would include the process that this one was forked from.
+    status = Path("/proc/self/status").read_text().splitlines()
+    kib = next((int(line.split()[1]) for line in status if line.startswith("VmHWM:")), 0)
+    mine = torch.tensor([kib / 1024], dtype=torch.float64)
+    by_rank = cluster.all_gather(mine, "control", "adding up memory")
+    return [round(value, 1) for value in by_rank[:, 0].tolist()]
+
+
+def _add(before: Mapping[str, Lookups], more: Mapping[str, Lookups]) -> dict[str, Lookups]:
+    """Add lookups by name. New names come last."""
+    return dict(before) | {name: before.get(name, Lookups()).plus(n) for name, n in more.items()}

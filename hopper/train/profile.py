@@ -23,7 +23,7 @@ def profile_rank(config: Config) -> None:
     with join_cluster(config) as (request, cluster, rows):
         learnable = make_learnable(request, cluster)
         engine = make_engine(request, cluster, rows, RunLog(), learnable)
-        CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).profile()
+        CacheMaker(engine, RunConsole(cluster.rank == 0).say).profile()
         engine.close()
         cluster.leave()
 

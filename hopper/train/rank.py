@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import numba
@@ -27,7 +26,6 @@ from hopper.inference import Scene, make_inference
 from hopper.run_log import RunLog
 from hopper.tasks import find_target
 from hopper.train.begin import begin_with
-from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint import run_identity
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.console import RunConsole
@@ -35,22 +33,17 @@ from hopper.train.evaluate import Evaluator
 from hopper.train.evaluate_edges import EdgeEvaluator
 from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
-from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
+from hopper.train.observers import Observers, find_observers, make_observers
 from hopper.train.rank_processes import threads_of_a_rank
-from hopper.train.results import read_summary, refuse_finished, spans_file
+from hopper.train.results import spans_file
 from hopper.train.resume import settle_resume
-from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.run_metrics import RankRegistry, RunMetrics
+from hopper.train.run_metrics import RunMetrics, serve_metrics
+from hopper.train.run_result import describe_run
 from hopper.train.security import check_security, security_of
 from hopper.train.tuning import PipelinedTrial, is_tuned, settle
-from hopper.train.verify import (
-    agree_on_division,
-    finish_row_checks,
-    start_row_check,
-    verify_as_rank,
-)
+from hopper.train.verify import RowCheck, agree_on_division, verify_as_rank
 from hopper.train.warm_cache import CacheMaker
 
 
@@ -68,39 +61,29 @@ def run_rank(config: Config) -> None:
     # The registry binds its port first, so that a port in use ends the run before ranks meet.
     with (
         ExitStack() as exits,
-        RankRegistry(config) as registry,
+        serve_metrics(config) as metrics,
         join_cluster(config) as (request, cluster, rows),
     ):
         if cluster.rank == 0:
             exits.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        check = start_row_check(config, request.graph, cluster)
-        if check is not None:
-            exits.callback(check.stop)
-        say = RunConsole(cluster.rank == 0, "").say
-        loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
-        exits.enter_context(closing(loggers))
-        trainer = make_trainer(request, cluster, rows)
-        registry.register(RunMetrics(trainer.engine.name, trainer.engine.state, trainer.progress))
+        check = RowCheck(config.data.verify, request.graph.path, cluster)
+        exits.enter_context(check)
+        console = RunConsole(cluster.rank == 0)
+        observers = make_observers(config, console, is_first=cluster.rank == 0)
+        exits.enter_context(observers.closing())
+        trainer = make_trainer(request, cluster, rows, observers)
+        state = trainer.engine.state
+        exits.callback(state.log.close)
+        metrics.register(RunMetrics(trainer.engine.name, state, trainer.running))
 
-        def conclude(say: Callable[[str], None]) -> None:
-            finish_row_checks(check, cluster, say)
+        def finish() -> None:
+            check.finish(console.say)
             if cluster.rank == 0:
                 # Written last, so that the folder of a finished run, which is refused, keeps its
                 # own description.
                 describe_run(config, request.graph)
 
-        trainer.on_trained = conclude
-        trainer.on_epoch = loggers.epoch
-        run_dir = Path(config.train.run_dir)
-        if loggers and not trainer.engine.state.config.train.resume:
-            # Check the folder before a logger writes into it.
-            refuse_finished(run_dir)
-        loggers.start(trainer.engine.state.config)
-        try:
-            trainer.run()
-        finally:
-            trainer.engine.state.log.close()
-        loggers.finish(partial(read_summary, run_dir))
+        trainer.run(finish)
         cluster.leave()
 
 
@@ -113,8 +96,8 @@ def check_training(request: Request) -> None:
     """
     check_request(request)
     check_training_parts(request.config, request.schema)
-    check_loggers(request.config)
-    check_callbacks(request.config)
+    find_observers(request.config, "loggers")
+    find_observers(request.config, "callbacks")
     CheckpointCopy(request.config.train.checkpoint_copy)
 
 
@@ -202,19 +185,30 @@ def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.devi
     return device
 
 
-def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> Trainer:
-    """Assemble the engine, the evaluator and the loop of one rank."""
+def make_trainer(
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    observers: Observers | None = None,
+) -> Trainer:
+    """Assemble the engine, the evaluator and the loop of one rank.
+
+    Parameters
+    ----------
+    observers: what follows the run; None = only a console.
+    """
+    observers = observers or Observers(RunConsole(cluster.rank == 0))
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
     check_labels(graph, [rows])
     if is_tuned(request.config):
-        request = _settle(request, cluster, rows)
+        request = _settle(request, cluster, rows, observers.say)
     config, log = request.config, RunLog()
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
         begin_with(request, (model.packed.module for model in engine.models), learnable)
-    CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
+    CacheMaker(engine, observers.say).warm()
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
@@ -227,10 +221,12 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
         evaluator = EdgeEvaluator(inference, objective)
     elif target.predicted == "link":
         evaluator = LinkEvaluator(inference, objective, config.task, config.train.seed)
-    return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
+    return Trainer(engine, make_schedule(request), evaluator, run_dir, identity, observers)
 
 
-def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
+def _settle(
+    request: Request, cluster: Cluster, rows: PartitionedRows, say: Callable[[str], None]
+) -> Request:
     """Choose what the configuration leaves open."""
 
     def make_trial(tried: Request) -> PipelinedTrial:
@@ -241,7 +237,7 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
         CacheMaker(engine, lambda _line: None).warm()
         return PipelinedTrial(engine, make_schedule(tried), tried.config.train.epochs)
 
-    settled = settle(request, cluster, make_trial, RunConsole(cluster.rank == 0, "").say)
+    settled = settle(request, cluster, make_trial, say)
     check_request(settled)
     return settled
 

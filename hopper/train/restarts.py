@@ -12,7 +12,7 @@ from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.rank_output import FOLDER
 from hopper.train.rank_processes import set_environment
 from hopper.train.resume import will_resume
-from hopper.train.run_progress import RESTARTS
+from hopper.train.run_metrics import RESTARTS
 
 
 def run_again_where_lost(

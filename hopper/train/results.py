@@ -1,4 +1,4 @@
-"""The records of a run's epochs, combined from all ranks, and the files that hold them."""
+"""The records of a run's epochs and its scores, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
-from hopper.cluster import Cluster
 from hopper.errors import RequestError
-from hopper.features import RowCounts
-from hopper.features.cached import Lookups
-from hopper.run_log import STAGES, Stage
-from hopper.traffic import CAUSES, Cause
+from hopper.run_log import Stage
+from hopper.traffic import Cause
 from hopper.whole_files import read_non_finite, to_json, write_text
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
 SPANS_FOLDER = "spans"
+GRADIENTS_FOLDER = "gradients"
 ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 
 
@@ -83,72 +79,6 @@ class EpochRecord:
     roots: int = 0
     gradient_norms: list[float] = field(default_factory=list)
     left_out: int = 0
-
-
-def agree_on_epoch(
-    cluster: Cluster,
-    epoch: int,
-    seconds: float,
-    cpu_seconds: float,
-    losses: list[float],
-    iteration_seconds: list[float],
-    rows: RowCounts,
-    lookups: Mapping[str, Lookups],
-    stage_seconds: dict[Stage, float],
-    sent_bytes: int,
-    nic_bytes: int | None = None,
-) -> EpochRecord:
-    """Combine all ranks' measurements into one record, and reset the traffic counters.
-
-    Every rank must call it with its own measurements.
-    """
-    sent = cluster.traffic.take()
-    lookup_counts = [count for hits_and_misses in lookups.values() for count in hits_and_misses]
-    mine = torch.tensor(
-        [
-            *iteration_seconds,
-            seconds,
-            *(float(sent[cause]) for cause in CAUSES),
-            *(float(getattr(rows, kind)) for kind in ROW_KINDS),
-            *(stage_seconds[stage] for stage in STAGES),
-            *map(float, lookup_counts),
-            float(sent_bytes),
-            cpu_seconds,
-            -1.0 if nic_bytes is None else float(nic_bytes),
-        ],
-        dtype=torch.float64,
-    )
-    everyone = cluster.all_gather(mine, "control", f"adding up epoch {epoch}")
-    measured = len(iteration_seconds)
-    by_iteration, everyone = everyone[:, :measured], everyone[:, measured:]
-    sums, means = everyone.sum(0), everyone.mean(0)
-    first_ranks = everyone[:: cluster.ranks_per_server]
-    sent_by_server = [int(value) for value in first_ranks[:, -1]]
-    first_row, first_stage = 1 + len(CAUSES), 1 + len(CAUSES) + len(ROW_KINDS)
-    counts = [int(value) for value in sums[first_stage + len(STAGES) : -3]]
-    return EpochRecord(
-        epoch=epoch,
-        seconds=float(everyone[:, 0].max()),
-        loss=finite_mean(losses),
-        iterations=len(losses),
-        measured_iterations=measured,
-        iteration_losses=losses,
-        bytes={cause: int(sums[1 + i]) for i, cause in enumerate(CAUSES)},
-        rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
-        lookups={name: counts[2 * i : 2 * i + 2] for i, name in enumerate(lookups)},
-        stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
-        cpu_seconds=everyone[:, -2].tolist(),
-        nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,
-        sent_bytes=int(sums[-3]),
-        iteration_seconds=by_iteration.amax(0).tolist(),
-    )
-
-
-def peak_rss_mib(cluster: Cluster) -> list[float]:
-    """Return the peak resident memory in MiB by rank; every rank must call it."""
-    mine = torch.tensor([_peak_rss_kib() / 1024], dtype=torch.float64)
-    by_rank = cluster.all_gather(mine, "control", "adding up memory")
-    return [round(value, 1) for value in by_rank[:, 0].tolist()]
 
 
 @dataclass
@@ -255,14 +185,3 @@ def refuse_finished(run_dir: Path) -> None:
         raise RequestError(
             f"train.run_dir: {run_dir} holds a finished run; name another, or resume it"
         )
-
-
-def _peak_rss_kib() -> int:
-    """Return the peak resident memory of this process, from /proc.
-
-    getrusage would include the process that this one was forked from.
-    """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1])
-    return 0

@@ -13,11 +13,10 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.features import PartitionedRows
 from hopper.train.begin import begin_with
-from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.labels import check_labels
-from hopper.train.loggers import check_loggers
-from hopper.train.network_counter import sent_bytes
+from hopper.train.meter import interface_bytes
+from hopper.train.observers import find_observers
 from hopper.train.run_metrics import check_metrics
 from hopper.train.security import check_security
 from hopper.train.tuning import check_replay
@@ -45,8 +44,8 @@ def checks_without_graph(config: Config) -> list[RunCheck]:
     return [
         RunCheck("cluster.interface", lambda: _check_interface(config)),
         RunCheck("certificates and token", lambda: check_security(config)),
-        RunCheck("train.loggers", lambda: check_loggers(config)),
-        RunCheck("train.callbacks", lambda: check_callbacks(config)),
+        RunCheck("train.loggers", lambda: find_observers(config, "loggers")),
+        RunCheck("train.callbacks", lambda: find_observers(config, "callbacks")),
         RunCheck("train.checkpoint_copy", lambda: CheckpointCopy(config.train.checkpoint_copy)),
     ]
 
@@ -70,7 +69,7 @@ def checks_of_graph(request: Request, servers: Sequence[int]) -> Iterator[RunChe
 
 def _check_interface(config: Config) -> None:
     if config.cluster.interface:
-        sent_bytes(config.cluster.interface)
+        interface_bytes(config.cluster.interface)
 
 
 def _check_models(request: Request) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -23,8 +24,12 @@ from cache_server.service.metrics_port import MetricsPort
 from hopper.config import Config
 from hopper.engines.engine import TrainState
 from hopper.errors import ConfigError
-from hopper.train.run_progress import RunProgress
+from hopper.train.callbacks import Running
 from hopper.train.security import security_of
+
+RESTARTS: Final = "HOPPER_RESTARTS"
+"""Environment variable: how many times the launcher has restarted the run."""
+_OF_TORCHRUN: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
 class RunMetrics(Collector):
@@ -34,101 +39,66 @@ class RunMetrics(Collector):
     ----------
     engine: the engine's name.
     state: the state whose traffic and log are read.
-    progress: how far the rank has trained.
+    run: how far the rank has trained.
     """
 
-    def __init__(self, engine: str, state: TrainState, progress: RunProgress) -> None:
-        self._traffic, self._log = state.cluster.traffic, state.log
-        self._progress = progress
-        cluster = state.cluster
+    def __init__(self, engine: str, state: TrainState, run: Running) -> None:
+        self._traffic, self._log, self._run = state.cluster.traffic, state.log, run
         self._labels = {
             "engine": engine,
-            "rank": str(cluster.rank),
-            "ranks": str(cluster.world),
-            "server": str(cluster.server),
+            "rank": str(run.rank),
+            "ranks": str(run.ranks),
+            "server": str(state.cluster.server),
         }
 
     def collect(self) -> Iterator[Metric]:
         """Read all metrics."""
-        yield InfoMetricFamily("hopper_rank", "which rank this is", self._labels)
-        yield from self._collect_progress()
-        yield _counter(
-            "bytes_sent",
-            "bytes sent to other servers, replies of feature servers to this rank among them",
-            ["cause"],
-            (([cause], sent) for cause, sent in self._traffic.totals().items()),
+        run, gauge, counter = self._run, GaugeMetricFamily, CounterMetricFamily
+        restarts = sum(int(os.environ.get(name, 0)) for name in (RESTARTS, _OF_TORCHRUN))
+        resumed = "iterations of the run before the checkpoint that it went on from; 0 = none"
+        by_server = (
+            "bytes sent to other servers, replies of feature servers to this rank among them"
         )
-        yield _counter(
-            "stage_seconds",
-            "seconds by stage, of all threads",
-            ["stage"],
-            (([stage], seconds) for stage, seconds in self._log.total_seconds().items()),
-        )
-
-    def _collect_progress(self) -> Iterator[Metric]:
-        progress = self._progress
-        gauges = {
-            "epoch": ("the epoch under way, from 0", progress.epoch),
-            "iteration": ("iterations of the epoch that are over", progress.iteration),
-            "iteration_seconds": ("of the last iteration", progress.iteration_seconds),
-            "resumed_step": (
-                "iterations of the run before the checkpoint that it went on from; 0 = none",
-                progress.resumed_step,
-            ),
-            "restarts": ("how many times the run was started again", progress.restarts),
+        lookups = {
+            (table, result): count
+            for table, counts in run.lookups.items()
+            for result, count in counts._asdict().items()
         }
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"hopper_rank_{name}", text, value)
-        loss = GaugeMetricFamily(
-            "hopper_rank_loss", "of the last iteration's global batch", labels=["model"]
-        )
-        for model, model_loss in progress.losses.items():
-            loss.add_metric([str(model)], model_loss)
-        yield loss
-        yield _counter(
-            "roots_trained", "roots of global batches, of all ranks", [], [([], progress.roots)]
-        )
-        yield _counter(
-            "cache_lookups",
-            "rows that were looked for in a cache",
-            ["table", "result"],
-            (
-                ([table, result], count)
-                for table, lookups in progress.lookups.items()
-                for result, count in lookups._asdict().items()
-            ),
-        )
+        yield InfoMetricFamily("hopper_rank", "which rank this is", self._labels)
+        yield _metric(gauge, "epoch", "the epoch under way, from 0", run.epoch)
+        yield _metric(gauge, "iteration", "iterations of the epoch that are over", run.iteration)
+        yield _metric(gauge, "iteration_seconds", "of the last iteration", run.iteration_seconds)
+        yield _metric(gauge, "resumed_step", resumed, run.resumed_step)
+        yield _metric(gauge, "restarts", "how many times the run was started again", restarts)
+        yield _metric(gauge, "loss", "of the last iteration's global batch", run.losses, "model")
+        yield _metric(counter, "roots_trained", "roots of global batches, of all ranks", run.roots)
+        text = "rows that were looked for in a cache"
+        yield _metric(counter, "cache_lookups", text, lookups, "table", "result")
+        yield _metric(counter, "bytes_sent", by_server, self._traffic.totals(), "cause")
+        text, seconds = "seconds by stage, of all threads", self._log.total_seconds()
+        yield _metric(counter, "stage_seconds", text, seconds, "stage")
 
 
-class RankRegistry:
-    """Serves a rank's metrics over HTTP if ``cluster.metrics`` is set.
+@contextmanager
+def serve_metrics(config: Config) -> Iterator[CollectorRegistry]:
+    """Yield a registry whose metrics are served over HTTP if ``cluster.metrics`` is set.
 
     Raises
     ------
     ConfigError: the port cannot be bound, or the connection would be unprotected.
     """
-
-    def __init__(self, config: Config) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        self._port: MetricsPort | None = None
-        if not config.cluster.metrics:
-            return
-        address = _shift(config.cluster.metrics, local_rank)
-        with _config_errors():
-            self._port = MetricsPort(self._registry, address, _security_of(config), "metrics")
-
-    def __enter__(self) -> RankRegistry:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._port is not None:
-            self._port.stop()
-
-    def register(self, metrics: RunMetrics) -> None:
-        """Serve a run's metrics from now on."""
-        self._registry.register(metrics)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    if not config.cluster.metrics:
+        yield registry
+        return
+    address = _shift(config.cluster.metrics, int(os.environ.get("LOCAL_RANK", 0)))
+    with _config_errors():
+        port = MetricsPort(registry, address, _security_of(config), "metrics")
+    try:
+        yield registry
+    finally:
+        port.stop()
 
 
 def check_metrics(config: Config, servers: int) -> None:
@@ -161,8 +131,7 @@ def check_metrics(config: Config, servers: int) -> None:
 
 
 def server_metrics(config: Config, server: int) -> Iterator[str]:
-    """Yield the arguments that tell a feature server the address of its metrics, if there is
-    one."""
+    """Yield the argument that tells a feature server the address of its metrics, if any."""
     if config.cluster.server_metrics:
         yield f"--metrics={_shift(config.cluster.server_metrics, server)}"
 
@@ -189,10 +158,15 @@ def _config_errors() -> Iterator[None]:
         raise ConfigError(f"cluster.{error}") from error
 
 
-def _counter(
-    name: str, text: str, labels: list[str], values: Iterable[tuple[list[str], float]]
+def _metric(
+    family_class: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    value: float | Mapping[Any, float],
+    *labels: str,
 ) -> Metric:
-    family = CounterMetricFamily(f"hopper_rank_{name}", text, labels=labels)
-    for label_values, value in values:
-        family.add_metric(label_values, value)
+    """Make a metric of one value, or of values by label, or by tuple of several labels."""
+    family = family_class(f"hopper_rank_{name}", text, labels=labels)
+    for key, number in value.items() if isinstance(value, Mapping) else [((), value)]:
+        family.add_metric([str(key)] if len(labels) == 1 else key, number)
     return family

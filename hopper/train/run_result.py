@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hopper.config import Config, load_config
+from hopper.engines import Request
 from hopper.engines.assemble import make_model_of_schema
 from hopper.engines.trial_configs import trial_name
 from hopper.errors import RequestError
+from hopper.graph.columns import find_class_difference, find_column_difference
 from hopper.graph.json_file import read_json
+from hopper.graph.layout import SCHEMA_FILE
 from hopper.graph.schema import GraphSchema
+from hopper.graph.schema_json import read_schema, schema_to_json
 from hopper.hetero.learnable import IDS
+from hopper.partition import PartitionedGraph
 from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import (
@@ -29,23 +35,17 @@ from hopper.train.results import (
     spans_file,
     split_scores,
 )
-from hopper.train.run_description import read_run_schema
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.tensor_file import read_tensors
-from hopper.whole_files import read_non_finite
+from hopper.whole_files import read_non_finite, write_text
 
+_LABEL_NAMES: Final = "label_names.json"
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """Base of runs and trials: a folder with one summary.
-
-    Attributes
-    ----------
-    run_dir: the folder.
-    summary: the content of the folder's ``summary.json``.
-    """
+    """Base of runs and trials: a folder, and the content of its ``summary.json``."""
 
     run_dir: Path
     summary: dict[str, Any]
@@ -316,3 +316,57 @@ class RunResult(_Trained):
                 ids = torch.cat([shard[f"{name}{IDS}"] for shard in shards])
                 tables[name] = torch.cat([shard[name] for shard in shards])[ids.argsort()]
         return tables
+
+
+def describe_run(config: Config, graph: PartitionedGraph) -> None:
+    """Write the configuration, the schema and the names of classes into ``train.run_dir``."""
+    run_dir, schema = Path(config.train.run_dir), graph.schema
+    partitioned = str(Path(config.data.partitioned).absolute())
+    data = config.data.model_copy(update={"partitioned": partitioned})
+    described = config.model_copy(update={"data": data})
+    write_text(run_dir / CONFIG_FILE, described.model_dump_json(indent=1))
+    write_text(run_dir / SCHEMA_FILE, json.dumps(schema_to_json(schema), indent=1))
+    write_text(run_dir / _LABEL_NAMES, json.dumps(graph.class_names(), indent=1))
+
+
+def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
+    """Read the names of classes in the graph that a run was trained on, by task.
+
+    The task is "" if there is only one. None if the run's version of Hopper did not write them.
+    """
+    if not (run_dir / _LABEL_NAMES).is_file():
+        return None
+    names: dict[str, list[str]] = read_json(run_dir / _LABEL_NAMES, "no such file")
+    return names
+
+
+def check_encodings(
+    trained: GraphSchema,
+    classes: Mapping[str, Sequence[str]] | None,
+    request: Request,
+    like: str,
+) -> None:
+    """Refuse a graph whose features that the model reads, or classes, were encoded otherwise.
+
+    Parameters
+    ----------
+    trained, classes: the run's schema and names of classes; None = not known.
+    like: the graph of the run, for the error.
+    """
+    graph = request.graph
+    difference = find_column_difference(trained.columns, request.columns)
+    if not difference and classes is not None:
+        difference = find_class_difference(classes, graph.class_names())
+    if difference:
+        raise RequestError(
+            f"{graph.path}: {difference}; import the new data with --encode-like {like}"
+        )
+
+
+def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:
+    """Read the schema that a run's models are made from.
+
+    A run of an earlier version has no schema in its folder. Its partitioned graph has one.
+    """
+    described = (run_dir / SCHEMA_FILE).is_file()
+    return read_schema(run_dir if described else Path(config.data.partitioned))

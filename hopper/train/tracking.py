@@ -1,17 +1,18 @@
 """Loggers for experiment trackers: TensorBoard, MLflow and Weights & Biases.
 
-All of them log the same numbers. Their libraries are imported only if a run names them.
+All of them log the same numbers. Their libraries are imported only once a run that names them has
+begun.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from hopper.errors import ConfigError
+from hopper.train.callbacks import Callback, Running
 from hopper.train.results import finite_mean
 
 _NUMBERS: Final = ("loss", "train", "seconds", "evaluation_seconds", "sent_bytes")
@@ -22,10 +23,6 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
 
     They are loss, seconds, bytes, the rates of iterations, roots and bytes, the mean norm of
     gradients if it is known, and the validation scores as ``val/<metric>``.
-
-    Parameters
-    ----------
-    record: the epoch's line in epochs.jsonl.
     """
     numbers = {name: float(record[name]) for name in _NUMBERS if record[name] is not None}
     numbers |= {f"val/{name}": float(score) for name, score in record["scores"].items()}
@@ -39,54 +36,21 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class Tracker(ABC):
-    """Base class of loggers that send numbers to a tracker.
-
-    Parameters
-    ----------
-    run_dir: the run's folder.
-    """
-
-    package: ClassVar[str]
-    """Name of the package that the tracker needs."""
-    library: ClassVar[str]
-    """Name of the module that it uses."""
+class Tracker(Callback, ABC):
+    """Base class of loggers that send numbers to a tracker, in a run of its own."""
 
     def __init__(self, *, run_dir: Path) -> None:
-        self.check()
         self._run_dir = run_dir
-        self._library: Any = importlib.import_module(self.library)
+        self._run: Any = None
 
-    @classmethod
-    def check(cls) -> None:
-        """Check that the package is installed.
-
-        Raises
-        ------
-        ConfigError: it is not; says what to install.
-        """
-        if importlib.util.find_spec(cls.package) is None:
-            raise ConfigError(
-                f"train.loggers: {cls.package} is not installed: pip install {cls.package}"
-            )
-
-    @abstractmethod
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Begin a run in the tracker and log the configuration."""
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
+    def epoch(self, run: Running, record: Mapping[str, Any]) -> None:
         """Log an epoch's numbers."""
-        self._log(numbers_of(record), int(record["epoch"]))
+        self._log(numbers_of(record), record["epoch"])
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, run: Running) -> None:
         """Log the test scores of the best model."""
-        epoch = summary["best_epoch"] or 0
-        scores = {f"test/{name}": score for name, score in summary["scores"]["test"].items()}
-        self._log(scores, epoch)
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the tracker's run, if it has begun."""
+        scores = {f"test/{name}": s for name, s in run.summary["scores"]["test"].items()}
+        self._log(scores, run.summary["best_epoch"] or 0)
 
     @abstractmethod
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
@@ -96,24 +60,23 @@ class Tracker(ABC):
 class TensorBoard(Tracker):
     """Writes event files into the run's folder ``tensorboard``, for ``tensorboard --logdir``."""
 
-    package: ClassVar[str] = "tensorboard"
-    library: ClassVar[str] = "torch.utils.tensorboard"
-
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Open the event file and log the configuration as a text."""
-        self._writer = self._library.SummaryWriter(str(self._run_dir / "tensorboard"))
-        lines = [f"    {name} = {value}" for name, value in _flatten(config).items()]
-        self._writer.add_text("configuration", "\n".join(lines))
+    def start(self, run: Running) -> None:
+        """Open the event file, and log the configuration as a text."""
+        writer = import_module("torch.utils.tensorboard").SummaryWriter
+        self._run = writer(str(self._run_dir / "tensorboard"))
+        values = _flatten(run.config.model_dump(mode="json"))
+        lines = [f"    {name} = {value}" for name, value in values.items()]
+        self._run.add_text("configuration", "\n".join(lines))
 
     def close(self) -> None:
-        """Close the event file."""
-        if hasattr(self, "_writer"):
-            self._writer.close()
+        """Close the event file, if it is open."""
+        if self._run is not None:
+            self._run.close()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         for name, number in numbers.items():
-            self._writer.add_scalar(name, number, epoch)
-        self._writer.flush()
+            self._run.add_scalar(name, number, epoch)
+        self._run.flush()
 
 
 class MLflow(Tracker):
@@ -124,22 +87,21 @@ class MLflow(Tracker):
     experiment: name of the experiment that the run belongs to.
     """
 
-    package: ClassVar[str] = "mlflow"
-    library: ClassVar[str] = "mlflow"
-
     def __init__(self, *, run_dir: Path, experiment: str = "hopper") -> None:
         super().__init__(run_dir=run_dir)
         self._experiment = experiment
 
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Start a run and log the configuration keys as parameters."""
+    def start(self, run: Running) -> None:
+        """Start a run, and log the configuration keys as parameters."""
+        self._library = import_module("mlflow")
         self._library.set_experiment(self._experiment)
         self._run = self._library.start_run(run_name=self._run_dir.name)
-        self._library.log_params({name: str(value) for name, value in _flatten(config).items()})
+        values = _flatten(run.config.model_dump(mode="json"))
+        self._library.log_params({name: str(value) for name, value in values.items()})
 
     def close(self) -> None:
-        """End the run."""
-        if hasattr(self, "_run"):
+        """End the run, if it has begun."""
+        if self._run is not None:
             self._library.end_run()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
@@ -155,45 +117,37 @@ class WeightsAndBiases(Tracker):
     mode: "offline", or "online", which needs an account and the network.
     """
 
-    package: ClassVar[str] = "wandb"
-    library: ClassVar[str] = "wandb"
-
     def __init__(self, *, run_dir: Path, project: str = "hopper", mode: str = "offline") -> None:
         super().__init__(run_dir=run_dir)
-        self._project, self._mode = project, mode
+        self._where = {"project": project, "mode": mode}
 
-    def start(self, config: Mapping[str, Any]) -> None:
+    def start(self, run: Running) -> None:
         """Start a run with the configuration."""
-        self._run = self._library.init(
-            project=self._project,
-            name=self._run_dir.name,
-            dir=str(self._run_dir),
-            mode=self._mode,
-            config=dict(config),
-        )
+        config, folder = run.config.model_dump(mode="json"), self._run_dir
+        init = import_module("wandb").init
+        self._run = init(**self._where, name=folder.name, dir=str(folder), config=config)
 
     def close(self) -> None:
-        """Finish the run."""
-        if hasattr(self, "_run"):
+        """Finish the run, if it has begun."""
+        if self._run is not None:
             self._run.finish()
 
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._run.log({**numbers, "epoch": epoch})
 
 
-TRACKERS: Final[Mapping[str, Callable[..., Tracker]]] = {
+TRACKERS: Final[Mapping[str, type[Tracker]]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
+"""Trackers by the name of the package that they need."""
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of a nested mapping by "section.key"."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            values |= _flatten(value, f"{prefix}{name}.")
-        else:
-            values[f"{prefix}{name}"] = value
-    return values
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        is_section = isinstance(value, Mapping)
+        flat |= _flatten(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
+    return flat

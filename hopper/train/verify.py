@@ -87,37 +87,56 @@ def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
 
 
 class RowCheck:
-    """Checks a server's features in a thread during training, and ends the process on an error."""
+    """Checks features during training if ``data.verify`` is "quick", and ends the process on an
+    error.
 
-    def __init__(self, path: Path, server: int) -> None:
-        self._path, self._server = path, server
-        self._is_complete = False
+    A thread of each server's first rank reads the server's files. Every rank makes this object. As
+    a context manager it ends the check, at the latest.
+    """
+
+    def __init__(self, verify: str, path: Path, cluster: Cluster) -> None:
+        self._path, self._cluster = path, cluster
+        self._is_complete = verify != "quick" or cluster.rank % cluster.ranks_per_server > 0
         self._begun = time.monotonic()
         self._in_haste, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="row-check", daemon=True)
-        self._thread.start()
+        if not self._is_complete:
+            self._thread.start()
 
-    def finish(self, seconds: float) -> bool:
-        """Read as fast as the disk is for at most some seconds, and end the check.
+    def __enter__(self) -> RowCheck:
+        return self
 
-        Returns
-        -------
-        Whether everything has been checked.
-        """
-        self._in_haste.set()
-        self._thread.join(seconds)
-        self.stop()
-        return self._is_complete
-
-    def stop(self) -> None:
-        """End the check early."""
+    def __exit__(self, *error: object) -> None:
         self._stopped.set()
         self._in_haste.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def finish(self, say: Callable[[str], None]) -> None:
+        """End the checks of all servers' features, and tell which did not finish; collective.
+
+        Training has ended, and nobody should wait for hours for the rest.
+        """
+        self._in_haste.set()
+        if self._thread.ident is not None:
+            self._thread.join(min(_LAST_SECONDS, self._cluster.timeout / 2))
+        self.__exit__()
+        done = self._cluster.all_gather(
+            torch.tensor([int(self._is_complete)]),
+            *("control", "comparing features with their checksums"),
+        )
+        late_ranks = np.flatnonzero(~done[:, 0].bool().numpy())
+        late = sorted({rank // self._cluster.ranks_per_server for rank in late_ranks})
+        if late:
+            say(
+                f"not all features of server{'s' if len(late) > 1 else ''} "
+                f"{', '.join(map(str, late))} were compared with their checksums, since the run "
+                'ended first; data.verify = "full" compares them before a run'
+            )
 
     def _run(self) -> None:
         try:
-            self._is_complete = check_rows(self._path, [self._server], self._go_on)
+            self._is_complete = check_rows(self._path, [self._cluster.server], self._go_on)
         except GraphError as error:
             tell_failure(error)
             # The main thread may be waiting for other ranks, which end on missing this one.
@@ -128,28 +147,3 @@ class RowCheck:
         ahead = nbytes / _BYTES_A_SECOND - (time.monotonic() - self._begun)
         self._in_haste.wait(max(0.0, ahead))
         return not self._stopped.is_set()
-
-
-def start_row_check(config: Config, graph: PartitionedGraph, cluster: Cluster) -> RowCheck | None:
-    """Begin to check a server's features, in its first rank; None on its other ranks."""
-    if config.data.verify != "quick" or cluster.rank % cluster.ranks_per_server:
-        return None
-    return RowCheck(graph.path, cluster.server)
-
-
-def finish_row_checks(check: RowCheck | None, cluster: Cluster, say: Callable[[str], None]) -> None:
-    """End the checks of all servers' features, and tell which did not finish; every rank calls it.
-
-    Training has ended, and nobody should wait for hours for the rest.
-    """
-    is_done = check is None or check.finish(min(_LAST_SECONDS, cluster.timeout / 2))
-    done = cluster.all_gather(
-        torch.tensor([int(is_done)]), "control", "comparing features with their checksums"
-    )
-    late = {rank // cluster.ranks_per_server for rank in np.flatnonzero(~done[:, 0].bool().numpy())}
-    if late:
-        say(
-            f"not all features of server{'s' if len(late) > 1 else ''} "
-            f"{', '.join(map(str, sorted(late)))} were compared with their checksums, since the "
-            'run ended first; data.verify = "full" compares them before a run'
-        )

@@ -147,7 +147,7 @@ def test_what_a_run_log_writes_can_be_read(tmp_path: Path) -> None:
     for rank in range(2):
         log = RunLog(tmp_path / f"rank-{rank}.jsonl")
         log.event("started")
-        log.within(epoch=0, iteration=0)
+        log.set_context(epoch=0, iteration=0)
         with log.note_fields(model=rank, step=0), log.stage("compute", roots=5):
             pass
         log.close()

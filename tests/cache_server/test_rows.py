@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from cache_server.client import FeatureClient
+from cache_server.client import FeatureClient, feature_client
 from cache_server.errors import BadReply, BadRequest, InvalidRequest
 from cache_server.generated import features_pb2, features_pb2_grpc
 from cache_server.store.manifest import write_manifest
@@ -246,7 +246,7 @@ def test_arguments_that_do_not_fit_are_refused_before_sending(
     assert counted == []
 
 
-def test_what_could_never_be_asked_is_refused() -> None:
+def test_what_could_never_be_asked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({"deadline": 0.0}, {"ids_per_request": 0}):
         with pytest.raises(BadRequest, match="expected deadline > 0 and ids_per_request >= 1"):
             FeatureClient(["127.0.0.1:1"], **options)
@@ -257,6 +257,8 @@ def test_what_could_never_be_asked_is_refused() -> None:
                 client.fetch_rows(*table, {0: np.array([1])}, np.zeros((1, 1), "f4"), {0: ALL})
     client.close()
     client.close()
+    # As in a process that was forked before, it has no connections, and must not make any.
+    monkeypatch.setattr(feature_client, "Connection", None)
     with pytest.raises(BadRequest, match="the client is closed"):
         client.describe(0)
 

@@ -398,7 +398,7 @@ def test_the_edges_of_a_table_are_those_of_an_array(named: str, tmp_path: Path) 
 
 
 def test_edges_that_do_not_fit_memory_are_sorted_on_disk(tmp_path: Path) -> None:
-    draw, edges = np.random.default_rng(2), 3_000_000
+    draw, edges = np.random.default_rng(2), 3_500_000
     src, dst = draw.integers(0, 1000, (2, edges)).astype(np.int32)
     database, spilled_bytes, blocks = Database(tmp_path, 0, 50 << 20), 0, []
     for block in database.sort_edges(src, dst, "edges"):

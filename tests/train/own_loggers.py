@@ -1,4 +1,4 @@
-"""Loggers for tests: one records its calls and may wait, another fails. This file has no tests."""
+"""A logger for tests, which records its calls and may wait. This file has no tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopper import Callback, Running
 
-class Witness:
+
+class Witness(Callback):
     """Writes every call to a file. After an epoch of a run that was not resumed it can wait until a
     file ``go-on`` is in the run's folder."""
 
@@ -22,36 +24,17 @@ class Witness:
         with self._file.open("a") as file:
             file.write(json.dumps([os.environ["RANK"], *values]) + "\n")
 
-    def start(self, config: Mapping[str, Any]) -> None:
-        self._is_resumed = config["train"]["resume"]
-        self._say("start", config["train"]["engine"], self._is_resumed)
+    def start(self, run: Running) -> None:
+        self._say("start", run.config.train.engine, run.config.train.resume)
 
-    def epoch(self, record: Mapping[str, Any]) -> None:
+    def epoch(self, run: Running, record: Mapping[str, Any]) -> None:
         self._say("epoch", record["epoch"], record["val"])
-        if record["epoch"] == self._wait_after and not self._is_resumed:
+        if record["epoch"] == self._wait_after and not run.config.train.resume:
             while not self._go_on.exists():
                 time.sleep(0.02)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        self._say("finish", summary["scores"]["test"][summary["metric"]])
+    def finish(self, run: Running) -> None:
+        self._say("finish", run.summary["scores"]["test"][run.summary["metric"]])
 
     def close(self) -> None:
         self._say("close")
-
-
-class Failing:
-    """Raises an error at every epoch, at the end and when it is closed."""
-
-    def __init__(self, *, run_dir: Path) -> None:
-        pass
-
-    def start(self, config: Mapping[str, Any]) -> None:
-        pass
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        raise ConnectionError("nobody listens")
-
-    finish = epoch
-
-    def close(self) -> None:
-        raise ConnectionError("still nobody")

@@ -31,7 +31,7 @@ from hopper.partition.checksums import (
 from hopper.train import verify as verification
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
-from hopper.train.verify import RowCheck, finish_row_checks
+from hopper.train.verify import RowCheck
 from tests.cache_server.test_mapped_tables import in_memory
 
 SERVERS = [0, 1]
@@ -209,7 +209,7 @@ def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
 class _Alone:
     """The part of a cluster of one rank that the end of a check uses."""
 
-    timeout, ranks_per_server = 0.2, 1
+    rank, server, timeout, ranks_per_server = 0, 0, 60.0, 1
 
     def all_gather(self, tensor: torch.Tensor, *_: str) -> torch.Tensor:
         return tensor[None]
@@ -220,7 +220,10 @@ def test_a_run_that_has_ended_waits_for_no_slow_check(
 ) -> None:
     """At a byte a second the check would take hours."""
     monkeypatch.setattr(verification, "_BYTES_A_SECOND", 1.0)
-    assert RowCheck(partitioned, 0).finish(60.0)
+    said: list[str] = []
+    cluster: Any = _Alone()
+    RowCheck("quick", partitioned, cluster).finish(said.append)
+    assert not said
 
     def read_for_ever(_path: Path, _servers: list[int], go_on: Callable[[int], bool]) -> bool:
         while go_on(0):
@@ -228,9 +231,8 @@ def test_a_run_that_has_ended_waits_for_no_slow_check(
         return False
 
     monkeypatch.setattr(verification, "check_rows", read_for_ever)
-    said: list[str] = []
-    cluster: Any = _Alone()
-    finish_row_checks(RowCheck(partitioned, 0), cluster, said.append)
+    cluster.timeout = 0.2
+    RowCheck("quick", partitioned, cluster).finish(said.append)
     assert [line.partition(" were")[0] for line in said] == ["not all features of server 0"]
 
 

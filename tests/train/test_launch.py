@@ -134,7 +134,7 @@ def test_a_finished_run_is_not_overwritten(
         ),
         ("--train.optimizer lion:Tiger", "lion:Tiger: module 'lion' has no 'Tiger'"),
         ("--train.schedule step", "train.schedule_options.step_size: missing; step needs it"),
-        ("--train.loggers='[\"lion:Lion\"]'", "train.loggers[0]: lion:Lion: expected a Logger"),
+        ("--train.loggers='[\"lion:Lion\"]'", "lion:Lion: expected a subclass of hopper.train.cal"),
         ("--data.features='{page=\"a:B\"}'", "data.features.page: expected a node type: item"),
         ("--data.features='{item=\"lion:Lion\"}'", "item: lion:Lion: expected a RowSource"),
         ("--train.batch_size 9999 --train.last_batch drop", "leaves no iteration"),

@@ -49,28 +49,18 @@ def test_training_from_python_is_the_same_run(reference: Any, runs: Any) -> None
 def test_a_result_shows_what_the_run_wrote(
     reference_result: hopper.RunResult, reference: Any
 ) -> None:
-    assert [vars(epoch) for epoch in reference_result.epochs] == reference.epochs()
-    assert reference_result.epochs[0].bytes["feature"] > 0
-    summary = reference.summary()
-    splits = summary["scores"]
-    assert reference_result.metrics == {
-        "accuracy": {split: scores["accuracy"] for split, scores in splits.items()}
-    }
-    assert (reference_result.engine, reference_result.is_exact, reference_result.ranks) == (
-        "hop",
-        True,
-        2,
-    )
-    assert reference_result.best_epoch == summary["best_epoch"]
-    assert reference_result.config.model.hidden == 8
-    assert [file.name for file in reference_result.span_files] == ["rank-0.jsonl", "rank-1.jsonl"]
-    assert reference_result.epochs_file.is_file()
-    assert reference_result.checkpoint_file is None
-    assert (
-        reference_result.trials,
-        reference_result.ranking,
-        reference_result.load_learnable_rows(),
-    ) == ([], [], {})
+    result, summary = reference_result, reference.summary()
+    assert [vars(epoch) for epoch in result.epochs] == reference.epochs()
+    assert result.epochs[0].bytes["feature"] > 0
+    scores = {split: scores["accuracy"] for split, scores in summary["scores"].items()}
+    assert result.metrics == {"accuracy": scores}
+    assert (result.engine, result.is_exact, result.ranks) == ("hop", True, 2)
+    assert result.best_epoch == summary["best_epoch"]
+    assert result.config.model.hidden == 8
+    assert [file.name for file in result.span_files] == ["rank-0.jsonl", "rank-1.jsonl"]
+    assert result.epochs_file.is_file()
+    assert result.checkpoint_file is None
+    assert (result.trials, result.ranking, result.load_learnable_rows()) == ([], [], {})
 
 
 def test_the_loaded_model_is_the_one_that_was_scored(
@@ -105,19 +95,17 @@ def test_a_score_of_an_older_version_has_the_name_of_its_metric(tmp_path: Path) 
         _ = old.baselines
 
 
-def test_an_altered_model_is_not_loaded(reference_result: hopper.RunResult, tmp_path: Path) -> None:
-    folder = tmp_path / "altered"
-    shutil.copytree(reference_result.run_dir, folder)
+def test_a_folder_without_a_finished_run_or_whole_model_is_refused(
+    reference_result: hopper.RunResult, tmp_path: Path
+) -> None:
+    with pytest.raises(hopper.RequestError, match=r"it has no summary\.json"):
+        hopper.RunResult.open(tmp_path)
+    folder = Path(shutil.copytree(reference_result.run_dir, tmp_path / "altered"))
     content = bytearray((folder / "best.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "best.safetensors").write_bytes(content)
     with pytest.raises(hopper.RequestError, match="altered since it was written"):
         hopper.RunResult.open(folder).load_model()
-
-
-def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(hopper.RequestError, match=r"it has no summary\.json"):
-        hopper.RunResult.open(tmp_path)
 
 
 def test_without_evaluation_the_last_model_is_loaded(runs: Any) -> None:

@@ -25,6 +25,7 @@ from hopper.graph.importers.query import (
     Query,
     QueryReader,
     QueryTexts,
+    row_number,
 )
 from hopper.graph.importers.tables import GraphTables, Problems, Table
 from hopper.graph.layout import check_name
@@ -85,7 +86,7 @@ def _read_query(
     owner = query.owner
     needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
     with database.phases.phase(Path(query.where).name), query.explain_errors(database):
-        reader = QueryReader(query, database, tables, like)
+        reader = QueryReader(query, database, tables, like, _find_rows(query, ids))
         attempt = reader.attempt
         labels = _find_labels(query.names, query.header)
         of_labels = {name for _, names in labels.values() for name in names}
@@ -202,15 +203,27 @@ def _read_ends(
 
 def _find_end(reader: QueryReader, end: str, ids: QueryReader) -> str:
     """Return the row of an end in SQL; NULL where its id is unknown."""
+    column = f"{reader.table}.{reader.column(end)}"
+    if end in reader.rows:
+        return column
     kinds = reader.kind(end), ids.kind("id")
     if (kinds[0] == "text") != (kinds[1] == "text") or kinds[0] == "list":
         raise reader.refuse_type(end, f"ids of type {ids.types['id']}, as in the node table")
     if not ids.ids_are_rows:
         return f"{end}.rowid"
-    column = f"{reader.table}.{reader.column(end)}"
-    row = f"TRY_CAST({column} AS BIGINT)"
-    same = f"{row}::VARCHAR = {column}" if kinds[0] == "text" else f"{row} = {column}"
-    return f"CASE WHEN {same} AND {row} >= 0 AND {row} < {ids.count} THEN {row} END"
+    return row_number(column, ids.count, is_text=kinds[0] == "text")
+
+
+def _find_rows(query: Query, ids: Mapping[str, QueryReader]) -> dict[str, int]:
+    """Find the ends of edges in CSV whose ids are rows, and how many rows there are."""
+    if query.typed or isinstance(query.owner, str):
+        return {}
+    ends = {"src": ids.get(query.owner.src), "dst": ids.get(query.owner.dst)}
+    return {
+        end: nodes.count
+        for end, nodes in ends.items()
+        if nodes is not None and nodes.ids_are_rows and not nodes.query.typed and end in query.names
+    }
 
 
 def _keep_ends(reader: QueryReader, end: str, rows: Any, first: int, array: NDArray[Any]) -> None:
