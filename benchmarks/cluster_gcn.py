@@ -17,7 +17,7 @@ from pydantic import Field
 
 from cache_server.draw import permute
 from cache_server.sampling_spec import Drawn
-from hopper.config import Config
+from hopper.engines import Spec
 from hopper.engines.model_centric import ModelCentric
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
@@ -125,12 +125,10 @@ class ClusterBatches(ModelCentric):
     """As ``model_centric``, on batches of clusters; ``sampler.kind`` has to be
     :class:`ClusterSampler`, whose options give the clusters."""
 
-    name = "cluster_gcn"
-    exact = False
-    schedule = ClusterSchedule
-
-    @classmethod
-    def schedule_options(cls, config: Config) -> Mapping[str, Any]:
-        """Return the sampler's options for the schedule of batches, so that batches are its
-        clusters."""
-        return config.sampler.kind_options
+    # The sampler's options are the schedule's too, so that batches are its clusters.
+    spec = Spec(
+        "cluster_gcn",
+        schedule=ClusterSchedule,
+        schedule_options="sampler.kind_options",
+        biased="a batch holds the training nodes of a few clusters",
+    )

@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw_kernels import list_neighbors
-from hopper.engines.sampled_groups import OneGroup
+from hopper.engines import DataParallelEngine, Spec
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition.by_node import Replicated
 
 
-class NearestRows(OneGroup):
+class NearestRows(DataParallelEngine):
     """Trains each root on the rank that owns most of its in-neighbours; on a tie, on the first."""
 
-    name = "nearest_rows"
-    layouts = (Replicated,)
-    """it reads the neighbour lists of all roots"""
+    # It reads the neighbour lists of all roots.
+    spec = Spec("nearest_rows", layouts=(Replicated,))
 
     def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """The roots of a batch that this rank trains. All ranks compute the same assignment."""

@@ -17,7 +17,7 @@ PAGE = "\n".join(
     (DOCUMENTS / f"{name}.md").read_text(encoding="utf-8")
     for name in ("data-flow", "engines", "merging", "counting")
 )
-NAMES = sorted(set(re.findall(r"`(hopper(?:\.\w+)+)`", PAGE)))
+NAMES = sorted(set(re.findall(r"`((?:hopper|benchmarks)(?:\.\w+)+)`", PAGE)))
 
 
 def first_cells(header: str) -> list[str]:
@@ -45,3 +45,12 @@ def test_tables_list_all_causes_stages_and_counts() -> None:
     assert first_cells("cause") == list(CAUSES)
     assert first_cells("stage") == list(STAGES)
     assert first_cells("count") == list(ROW_KINDS)
+
+
+def test_a_batch_is_walked_in_ten_files() -> None:
+    """Each file of a column is named once."""
+    table = PAGE.split("| | `hop` | `cooperative` | `raf` |")[1].split("\n\n")[0]
+    rows = [re.findall(r"`(hopper[\w.]+)`", line) for line in table.splitlines()[2:]]
+    for column in range(3):
+        files = [row[column % len(row)] for row in rows]
+        assert len(set(files)) == len(files) <= 10

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 
+from hopper.config.engines import BASELINES
 from hopper.engines import ENGINE_CLASSES
 from hopper.palette import (
     CAUSES,
@@ -69,7 +70,7 @@ def test_colours_of_one_picture_are_told_apart(vision: str, ground: str) -> None
 
 
 def test_everything_has_a_colour_of_its_own() -> None:
-    assert set(ENGINES) == set(ENGINE_CLASSES)
+    assert set(ENGINES) == {*ENGINE_CLASSES, *BASELINES}
     assert tuple(STAGES) == ALL_STAGES
     assert tuple(CAUSES) == ALL_CAUSES
     assert len(set(ENGINES.values())) == len(ENGINES)

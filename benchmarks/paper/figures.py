@@ -296,7 +296,7 @@ def _merging(side: RunsOf) -> Iterator[tuple[str, Value]]:
         yield "groups one after another", fmean(busiest)
     if dissolve == "adaptive":
         options = read_tuning(side.folder, side.contender.label).options
-        yield "dissolved time steps", options[Hop.raised_option]
+        yield "dissolved time steps", options[Hop.spec.raised_option]
 
 
 def compare_pipelines(values: Values, on: tuple[str, RunsOf], off: tuple[str, RunsOf]) -> None:

@@ -1,24 +1,30 @@
 """The contenders of an A/B: engines with options.
 
 A contender is written ``ENGINE[:KEY=VALUE]...``, as in ``hop:merge=off:pregather=false``. A key
-without a section belongs to the section with the engine's name. ``partitioned=DIR`` names another
+without a section belongs to the section with the engine's name. In a checkout of the repository an
+engine may also be one of its baselines, by its short name. ``partitioned=DIR`` names another
 division of the same graph, for an engine that needs one. Tables and results label a contender with
 the same text, with only the last name of DIR.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hopper.config import Config, make_config
+from hopper.config.engines import BASELINES
 from hopper.engines import ENGINE_CLASSES, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import RequestError
 from hopper.features import open_graph
 from hopper.partition import PartitionedGraph
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Contender:
         if engine not in ENGINE_CLASSES and options and "=" not in options[0]:
             # The engine is a user-defined class: "package.module:Class".
             engine = f"{engine}:{options.pop(0)}"
-        words = [f"--train.engine={engine}"]
+        words = [f"--train.engine={_find_baseline(engine) if engine in BASELINES else engine}"]
         label = [engine]
         for option in options:
             key, equals, value = option.partition("=")
@@ -73,13 +79,14 @@ class Contender:
     def exact(self, config: Config) -> bool:
         """Return whether its gradient equals that of all other exact engines."""
         configured = self.configure(config)
-        return bool(find_engine(configured).kind.is_exact(configured))
+        return not find_engine(configured).kind.spec.approximations(configured)
 
     def rounds(self, config: Config) -> bool:
         """Return whether it rounds on purpose, so that its gradient is only near that of exact
         engines."""
         configured = self.configure(config)
-        return bool(find_engine(configured).kind.rounds(configured))
+        spec = find_engine(configured).kind.spec
+        return any(reason != spec.biased for reason in spec.approximations(configured))
 
     def graph(self, config: Config) -> PartitionedGraph:
         """Open the division of the graph that it uses."""
@@ -89,6 +96,25 @@ class Contender:
         """Return the configuration section with the engine's name; empty if there is none."""
         section = getattr(self.configure(config), self.engine, None)
         return {} if section is None else section.model_dump()
+
+
+def _find_baseline(name: str) -> str:
+    """Return a baseline's class as "package.module:Class", and let ranks import it too.
+
+    Raises
+    ------
+    RequestError: this is not a checkout.
+    """
+    if not (_CHECKOUT / "benchmarks" / "baselines").is_dir():
+        raise RequestError(
+            f"--engines: {name} is a baseline, which only a checkout of Hopper's repository has"
+        )
+    path = os.environ.get("PYTHONPATH", "")
+    if str(_CHECKOUT) not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, str(_CHECKOUT))))
+    if str(_CHECKOUT) not in sys.path:
+        sys.path.append(str(_CHECKOUT))
+    return BASELINES[name]
 
 
 def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:

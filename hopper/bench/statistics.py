@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from hopper.engines import ENGINE_CLASSES
 from hopper.paired_ratio import Ratio, paired_ratio
-
-BASELINES = tuple(name for name, engine in ENGINE_CLASSES.items() if engine.is_baseline)
-"""Engines that speed-ups are relative to, if they ran."""
 
 Run = Mapping[str, Any]
 

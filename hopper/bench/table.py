@@ -11,7 +11,6 @@ from rich.table import Table
 
 from hopper.bench.machine import tell_machine
 from hopper.bench.statistics import (
-    BASELINES,
     Figures,
     engines_of,
     fewer_bytes,
@@ -21,6 +20,7 @@ from hopper.bench.statistics import (
     speed_up,
 )
 from hopper.bench.verdict import tell_bytes, tell_speed
+from hopper.config.engines import COMPARED_WITH
 from hopper.console_tables import print_table
 from hopper.paired_ratio import Ratio
 from hopper.traffic import CAUSES
@@ -170,7 +170,7 @@ def _describe_network(emulation: Mapping[str, Any]) -> str:
 
 
 def _baselines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for name in BASELINES if name in engines_of(runs)]
+    return [name for name in COMPARED_WITH if name in engines_of(runs)]
 
 
 def _name(runs: Sequence[Mapping[str, Any]], label: str) -> str:

@@ -70,7 +70,7 @@ OF_NODES: Final[dict[str, Option]] = {
     ),
     "features": Option(
         "by-node (default), or by-dimension: each server stores some columns of all nodes' "
-        "features, for train.engine = p3",
+        "features, for an engine such as the baseline p3",
         default="by-node",
     ),
     "on": Option(

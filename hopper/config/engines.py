@@ -8,10 +8,16 @@ from pydantic import Field, model_validator
 
 from hopper.config.section import NonNegative, Section
 
-ENGINES: Final = (
-    *("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "naive", "neutronstar"),
-    "locality",
-)
+ENGINES: Final = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
+COMPARED_WITH: Final = ("model_centric", "locality")
+"""The engines that speed-ups are relative to."""
+BASELINES: Final = {
+    "naive": "benchmarks.baselines.naive:Naive",
+    "neutronstar": "benchmarks.baselines.neutronstar:NeutronStar",
+    "p3": "benchmarks.baselines.p3:P3",
+}
+"""The engines of papers that only a checkout of the repository has, by their names in a
+comparison."""
 TRIALS_ENGINE: Final = "hop"
 """The engine that can train several different models at once."""
 

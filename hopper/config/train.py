@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from hopper.config.engines import ENGINES
+from hopper.config.engines import BASELINES, ENGINES
 from hopper.config.section import LocalPath, NonNegative, Options, Positive, Section, Seed
 from hopper.plug_ins import check_form
 
@@ -32,9 +32,8 @@ class Train(Section):
 
     engine: str = "auto"
     """The engine: "model_centric", "hop", "zero_hop", "cooperative", "raf" (graphs divided by
-    relation), "p3" (features divided by dimension), "naive", "neutronstar" (full batches),
-    "locality" (approximate), or your own "package.module:Class". "auto" tries the exact engines
-    that may be the fastest."""
+    relation), "locality" (approximate), or your own "package.module:Class". "auto" tries the exact
+    engines that may be the fastest."""
     engine_options: Options = Field(default={})
     """Keyword arguments of the engine's class."""
     batch_size: Positive = 1024
@@ -178,6 +177,11 @@ class Train(Section):
             raise ValueError("patience: needs scores, so evaluate_every must not be 0")
         if self.score_training and not self.evaluate_every:
             raise ValueError("score_training: needs scores, so evaluate_every must not be 0")
+        if self.engine in BASELINES:
+            raise ValueError(
+                f"engine: {self.engine} is a baseline, which only a checkout of the repository "
+                f"has; there, use {BASELINES[self.engine]}"
+            )
         check_form("engine", self.engine, ("auto", *ENGINES))
         return self
 

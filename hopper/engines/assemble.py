@@ -11,7 +11,8 @@ import torch
 
 from hopper.array_module import array_module
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.engine import value_of
+from hopper.engines.micro_batch import MicroBatchRunner
 from hopper.engines.model_reads import ModelReads, find_reads
 from hopper.engines.registry import engines_of
 from hopper.engines.request import Request
@@ -69,22 +70,18 @@ def make_full_sampler(
 ) -> NeighborSampler:
     """Make the sampler of evaluation, which takes all neighbours that the model reads.
 
-    If training draws only the latest neighbours of a time, evaluation draws these.
-
-    Parameters
-    ----------
-    server, model: as in :func:`make_sampler`.
-    at: a time that roots may have besides their own.
+    If training draws only the latest neighbours of a time, evaluation draws these. ``at`` is a time
+    that roots may have besides their own.
     """
     hops, config = _root_hops(request, model), request.config.sampler
     sizes = [-1] * request.config.model.layers
-    if not request.reads_times:
-        return _make_sampler(request, server, NeighborSampler, sizes, 0, 0, hops)
-    plug_in = find_sampler(config.kind, config.kind_options)
-    if plug_in.options.get("pick") == "recent":
-        sizes = list(config.sizes)
-    sampler_class: Callable[..., NeighborSampler] = plug_in.kind
-    make_sampler = partial(sampler_class, **plug_in.options)
+    make_sampler: Callable[..., NeighborSampler] = NeighborSampler
+    if request.reads_times:
+        plug_in = find_sampler(config.kind, config.kind_options)
+        sampler_class: Callable[..., NeighborSampler] = plug_in.kind
+        make_sampler = partial(sampler_class, **plug_in.options)
+        if plug_in.options.get("pick") == "recent":
+            sizes = list(config.sizes)
     return _make_sampler(request, server, make_sampler, sizes, 0, 0, hops, at)
 
 
@@ -149,32 +146,26 @@ def _set_times(sampler: TemporalSampler, request: Request, at: int | None) -> No
     sampler.set_times({}, times)
 
 
-def make_group_trainer(
+def make_runner(
     request: Request,
     log: RunLog,
-    micro_batch: int,
+    most_roots: int,
     device: torch.device,
     *,
     server: int | None = None,
     model: torch.nn.Module | None = None,
-) -> GroupTrainer:
-    """Make what samples, reads and trains the groups of a request.
-
-    Parameters
-    ----------
-    micro_batch: the most roots of one forward pass.
-    server, model: as in :func:`make_sampler`.
-    """
+) -> MicroBatchRunner:
+    """Make what samples, reads and trains micro-batches of at most ``most_roots`` roots."""
     config, sampler = request.config, make_sampler(request, server, model)
     links = make_link_batches(request, sampler, server)
     if links is not None:
         sampler.exclude = links.excluded
-    return GroupTrainer(
+    return MicroBatchRunner(
         sampler,
         request.reads,
         log,
         make_objective(config, request.schema),
-        micro_batch,
+        most_roots,
         DTYPES[config.train.dtype],
         device,
         products_in=AUTOCAST[config.train.autocast],
@@ -185,40 +176,22 @@ def make_group_trainer(
 def make_link_batches(
     request: Request, sampler: NeighborSampler, server: int | None = None
 ) -> LinkBatches | None:
-    """Make what turns edges of batches into roots for a sampler; None where nodes are predicted.
-
-    Parameters
-    ----------
-    server: the server whose neighbour lists are read, where relations or topology are divided.
-        None = the lists of all servers.
-    """
-    config, graph = request.config, request.graph
+    """Make what turns edges of batches into roots for a sampler, by the neighbour lists of a server
+    (None = of all servers). None where nodes are predicted."""
     if not request.schema.target_relations:
         return None
-    schedule = make_schedule(request)
-    parts = (graph, config.task, request.links, schedule, config.train.seed)
+    task, seed = request.config.task, request.config.train.seed
+    parts = (request.graph, task, request.links, make_schedule(request), seed)
     return LinkBatches(*parts, sampler.versions_at, server)
 
 
 def make_model(request: Request) -> torch.nn.Module:
-    """Make the model of a request, initialised from its seed alone.
-
-    Raises
-    ------
-    ConfigError: the model cannot be built.
-    ExactnessError: the model's gradient would depend on how roots are grouped.
-    """
+    """Make the model of a request, initialised from its seed alone."""
     return _make_model(request.config, request.schema, request.reads)
 
 
 def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module:
-    """Make a model from a graph's schema, without the graph.
-
-    Raises
-    ------
-    RequestError: the schema lacks what the model reads.
-    ConfigError, ExactnessError: as in :func:`make_model`.
-    """
+    """Make a model from a graph's schema, without the graph."""
     return _make_model(config, schema, find_reads(config, schema, schema.ordered_relations()))
 
 
@@ -269,29 +242,21 @@ def _add_decoder(
 
 
 def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
-    """Make the schedule of global batches of a request.
-
-    Parameters
-    ----------
-    world: number of ranks; None = as many as the request asks for.
-
-    Raises
-    ------
-    RequestError: an epoch has no iteration.
-    """
+    """Make the schedule of global batches of a request, for a number of ranks."""
     config, world = request.config, world or request.ranks
     roots = _training_roots(request)
-    engine, batch_size = engines_of(request)[0], config.train.batch_size
+    spec, batch_size = engines_of(request)[0].spec, config.train.batch_size
     if config.sampler.kind == "full":
         batch_size = -(-roots.count // world)
-    schedule = engine.schedule(
+    options = value_of(config, spec.schedule_options) if spec.schedule_options else {}
+    schedule = spec.schedule(
         roots,
         seed=config.train.seed,
         batch_size=batch_size,
         models=world,
         drop_last=config.train.last_batch == "drop" and config.sampler.kind != "full",
         most_iterations=config.train.iterations_per_epoch,
-        **engine.schedule_options(config),
+        **options,
     )
     if schedule.iterations == 0:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Builds the engine of a request, with its models, optimisers and samplers."""
+"""Builds what trains a request: an engine with its models, optimisers and samplers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
-from hopper.engines.assemble import DTYPES, make_group_trainer, make_model, make_schedule
+from hopper.engines.assemble import DTYPES, make_model, make_runner, make_schedule
 from hopper.engines.engine import Engine, TrainState
 from hopper.engines.learnable_tables import make_tables
+from hopper.engines.micro_batch import MicroBatchRunner
+from hopper.engines.models import OneModel
 from hopper.engines.registry import find_engine
 from hopper.engines.request import Request
+from hopper.engines.sparse_step import SparseStep
+from hopper.engines.train_step import TrainStep
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
-from hopper.engines.trials import Trials
+from hopper.engines.trials import IndependentHop, Trials
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
@@ -33,39 +36,41 @@ def make_engine(
     rows: PartitionedRows,
     log: RunLog,
     learnable: LearnableRows,
-) -> Engine:
-    """Make the engine of a request, with its models, optimisers and samplers.
-
-    Raises
-    ------
-    RequestError, ConfigError, ExactnessError: the engine cannot train the request.
-    """
+) -> TrainStep:
+    """Make the engine of a request and its models, ready to train iterations."""
     if is_trials(request.config):
         return _make_trials(request, cluster, rows, log, learnable)
     iterations = make_schedule(request, cluster.world).iterations
     state = _make_state(request, cluster, rows, log, learnable, iterations)
     plug_in = find_engine(request.config)
+    if plug_in.kind.spec.plans_together or learnable:
+        state.channel = cluster.second_channel()
+        state.channel.traffic = cluster.traffic.apart()
     engine: Engine = plug_in.kind(state, **plug_in.options)
-    return engine
+    sparse = SparseStep(state)
+    return TrainStep(engine, OneModel(engine, sparse), sparse)
 
 
 def _make_trials(
     request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
-) -> Engine:
-    trials = trial_configs(request.config, cluster.world)
-    requests = [request.under(trial.config) for trial in trials]
+) -> TrainStep:
+    configs = trial_configs(request.config, cluster.world)
+    requests = [request.under(trial.config) for trial in configs]
     trainer = None
     if request.config.hop.share_sampling:
-        trainer = _make_group_trainer(request, cluster, rows, log)
+        trainer = _make_runner(request, cluster, rows, log)
     schedules = [make_schedule(trial_request) for trial_request in requests]
     iterations = schedules[0].iterations
-    states = [
-        _make_state(trial_request, cluster, rows, log, learnable, iterations, trainer)
-        for trial_request in requests
-    ]
-    for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
+    trials = Trials(
+        [
+            _make_state(trial_request, cluster, rows, log, learnable, iterations, trainer)
+            for trial_request in requests
+        ]
+    )
+    for number, (state, trial) in enumerate(zip(trials, configs, strict=True)):
         state.name, state.overrides = trial_name(number), trial.overrides
-    return Trials(request, states, schedules)
+    engine = IndependentHop(request, trials, schedules)
+    return TrainStep(engine, trials, SparseStep(engine.state))
 
 
 def _make_state(
@@ -75,30 +80,31 @@ def _make_state(
     log: RunLog,
     learnable: LearnableRows,
     iterations: int,
-    trainer: GroupTrainer | None = None,
+    trainer: MicroBatchRunner | None = None,
 ) -> TrainState:
     scale = LossScale(is_on=request.config.train.autocast == "float16")
     packed = FlatModel(make_model(request).to(cluster.device), scale)
     return TrainState(
         request=request,
         cluster=cluster,
+        channel=cluster,
         log=log,
         rows=rows,
         packed=packed,
         optimizer=make_optimizer(request.config, packed, iterations),
-        trainer=trainer or _make_group_trainer(request, cluster, rows, log, packed),
+        trainer=trainer or _make_runner(request, cluster, rows, log, packed),
         learnable=learnable,
     )
 
 
-def _make_group_trainer(
+def _make_runner(
     request: Request,
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
     packed: FlatModel | None = None,
-) -> GroupTrainer:
-    trainer = make_group_trainer(
+) -> MicroBatchRunner:
+    runner = make_runner(
         request,
         log,
         request.config.roots_a_pass,
@@ -106,19 +112,14 @@ def _make_group_trainer(
         server=cluster.server,
         model=None if packed is None else packed.module,
     )
-    trainer.sampler.elsewhere = make_elsewhere(request.graph, rows, cluster.traffic.apart())
-    return trainer
+    runner.sampler.elsewhere = make_elsewhere(request.graph, rows, cluster.traffic.apart())
+    return runner
 
 
 def make_elsewhere(
     graph: PartitionedGraph, rows: PartitionedRows, traffic: Traffic
 ) -> DrawsElsewhere | None:
-    """Make what draws among the in-edges of other servers; None if a rank has all in-edges.
-
-    Parameters
-    ----------
-    traffic: the counter of the bytes that are sent.
-    """
+    """Make what draws among the in-edges of other servers; None if a rank has all in-edges."""
     if graph.layout.draws_alone or not isinstance(rows.remote, RemoteRows):
         return None
     return DrawsElsewhere(rows.remote, graph.book, traffic)

@@ -12,6 +12,7 @@ from hopper.engines.registry import (
     engines_of,
     fetching_engines,
     is_fetching,
+    list_names,
 )
 from hopper.engines.relation_division import check_parts, check_relations
 from hopper.engines.request import Request
@@ -26,12 +27,7 @@ from hopper.tasks import check_fixed, find_target
 
 
 def check_request(request: Request) -> None:
-    """Refuse a request that cannot be trained, before any work starts.
-
-    Raises
-    ------
-    RequestError: the message names the key, or what the graph has, and what is needed.
-    """
+    """Refuse a request that cannot be trained, before any work starts."""
     _check_graph(request)
     check_model(request)
     _check_edges(request)
@@ -58,12 +54,12 @@ def _check_edges(request: Request) -> None:
     if predicted == "node":
         return
     what = "links" if predicted == "link" else "labels of edges"
-    refused = [engine.name for engine in engines_of(request) if not engine.predicts_links]
+    refused = [engine for engine in engines_of(request) if not engine.spec.predicts_links]
     if refused:
-        fitting = [engine.name for engine in engines_for(layout) if engine.predicts_links]
+        fitting = [engine for engine in engines_for(layout) if engine.spec.predicts_links]
         raise RequestError(
-            f"train.engine: {what} are predicted; expected one of {', '.join(fitting)} (or auto), "
-            f"given {refused[0]}, which predicts nodes"
+            f"train.engine: {what} are predicted; expected one of {list_names(fitting)} (or auto), "
+            f"given {refused[0].spec.name}, which predicts nodes"
         )
     if predicted == "link":
         if not config.sampler.leaves_edges_out:
@@ -140,12 +136,7 @@ def _check_replicas(request: Request) -> None:
 
 
 def check_model(request: Request) -> None:
-    """Refuse a model that does not read graphs of this kind.
-
-    Raises
-    ------
-    RequestError: as in :func:`check_request`.
-    """
+    """Refuse a model that does not read graphs of this kind."""
     config, schema = request.config, request.schema
     if request.graph.partitions and not config.model.typed:
         raise RequestError(
@@ -213,10 +204,10 @@ def _check_sampler(request: Request) -> None:
             'sampler.device: "cuda" needs a device; expected train.device = "cuda" or "auto", '
             'given "cpu"'
         )
-    on_host = [engine.name for engine in engines_of(request) if engine.plans_on_host]
+    on_host = [engine for engine in engines_of(request) if engine.spec.plans_on_host]
     if on_host:
         raise RequestError(
-            f"sampler.device: {', '.join(on_host)} plans in host memory; expected "
+            f"sampler.device: {list_names(on_host)} plans in host memory; expected "
             f'"cpu", or another train.engine; given "cuda" with {config.train.engine}'
         )
     array_module("cuda")
@@ -246,12 +237,18 @@ def _check_layout(request: Request) -> None:
     """Refuse an engine or a model that does not fit how the graph was divided."""
     config, layout, where = request.config, request.graph.layout, request.where
     if not engines_of(request) or not all(
-        type(layout) in engine.layouts for engine in engines_of(request)
+        type(layout) in engine.spec.layouts for engine in engines_of(request)
     ):
-        fitting = [engine.name for engine in engines_for(layout) if engine.exact]
+        fitting = [engine for engine in engines_for(layout) if not engine.spec.biased]
+        expected = f"{list_names(fitting)} (or auto)"
+        if not fitting:
+            expected = (
+                "an engine of your own that trains it (docs/howto/plug-ins.md; a checkout of "
+                "Hopper's repository has benchmarks.baselines.p3:P3)"
+            )
         raise RequestError(
-            f"train.engine: {layout.explain(where)}; expected {', '.join(fitting)} (or auto), "
-            f"given {config.train.engine}"
+            f"train.engine: {layout.explain(where)}; expected {expected}, given "
+            f"{config.train.engine}"
         )
     if not all(can_draw(engine, request) for engine in engines_of(request)):
         raise RequestError(
@@ -270,12 +267,7 @@ def _check_layout(request: Request) -> None:
 
 
 def check_threads() -> None:
-    """Refuse a machine that cannot run parallel kernels.
-
-    Raises
-    ------
-    RequestError: the message names the libraries to install.
-    """
+    """Refuse a machine that cannot run parallel kernels."""
     if not has_thread_pool():
         raise RequestError(
             "numba: kernels with several threads need a library; expected OpenMP's libgomp.so.1 "

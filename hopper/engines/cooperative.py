@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.config import Config
 from hopper.device_copies import to_device
-from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
-from hopper.features import InputRows, PartitionedRows
+from hopper.features import InputRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.versions import Versions
 from hopper.ops import to_floats
@@ -33,7 +32,6 @@ from hopper.partials import (
     make_stack,
 )
 from hopper.run_log import RunLog
-from hopper.tasks import pair_scores
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -52,11 +50,6 @@ class CooperativePlan(Plan):
     layers: IterationPlan
     others: Mapping[str, Tensor]
     shared: SharedRoots | None
-
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that this rank computes with, in all layers together."""
-        return sum(layer.num_edges for layer in self.layers.layers)
 
     @property
     def nbytes(self) -> int:
@@ -81,46 +74,38 @@ class CooperativeInputs:
 
 
 class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
-    """Each rank computes the rows of the nodes that it owns, for all ranks.
+    """Each rank computes the rows of the nodes that it owns, for all ranks."""
 
-    Raises
-    ------
-    RequestError: the model is not a stack of layers.
-    """
-
-    name = "cooperative"
-    draws_own_nodes = True
-    reads_remote_rows = False
-    plans_on_host = True
-    plans_together = True
-    predicts_links = True
+    spec = Spec(
+        "cooperative",
+        draws_own_nodes=True,
+        reads_remote_rows=False,
+        plans_on_host=True,
+        plans_together=True,
+        predicts_links=True,
+        exact_options={"cooperative.wire": "exact"},
+    )
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         trainer, graph, reads = state.trainer, state.rows.graph, state.request.reads
         self._target = reads.target
         in_dim = reads.inputs[reads.target].width
-        self._stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.name)
-        self._travels_as = wire_dtype(state.config) or trainer.dtype
-        self._transfers = choose_transfers(self._stack, self._travels_as, learned=reads.tables)
+        self.stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.spec.name)
+        self._travels_as = _ROUNDED.get(state.config.cooperative.wire, trainer.dtype)
+        self.transfers = choose_transfers(self.stack, self._travels_as, learned=reads.tables)
         self._forward = Forward(
-            state.cluster, state.log, self._stack, self._transfers, self._travels_as
+            state.cluster, state.log, self.stack, self.transfers, self._travels_as
         )
         self._placement = graph.placement(state.cluster.ranks_per_server)
-        self._planner = Planner(
+        self.planner = Planner(
             trainer.sampler,
             self._placement,
-            self.channel,
-            self._stack,
-            self._transfers,
+            self.state.channel,
+            self.stack,
+            self.transfers,
             reads.edges,
         )
-
-    @classmethod
-    def rounds(cls, config: Config) -> bool:
-        """Return whether values are rounded on purpose, under autocast or on the way between
-        ranks."""
-        return super().rounds(config) or wire_dtype(config) is not None
 
     def plan(self, batch: GlobalBatch) -> CooperativePlan:
         """Plan all layers together with the other ranks, and exchange input rows that travel."""
@@ -135,17 +120,19 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 pairs = pairs_by_rank(links, batch, state.cluster.world)
                 shared = share_roots(pairs, self._owner_of, rank)
                 roots = shared.versions
-            layers = self._planner.plan(roots, batch.epoch, batch.iteration)
+            layers = self.planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
             fields["layers"] = [
                 layer.describe(transfer)
-                for layer, transfer in zip(layers.layers, self._transfers, strict=True)
+                for layer, transfer in zip(layers.layers, self.transfers, strict=True)
             ]
         others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in (*layers.nodes.items(), *layers.edges.items())}
-        sent = self.channel.traffic.take()
         on_device = layers.to(state.cluster.device)
-        return CooperativePlan(batch, reads, on_device, others, shared, sent=sent)
+        edges = sum(layer.num_edges for layer in on_device.layers)
+        return CooperativePlan(
+            batch, reads, on_device, others, shared, one_backward=True, num_edges=edges
+        )
 
     def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
         """Return the rank [n], int64, that computes the row of each root of a type."""
@@ -155,13 +142,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         """Exchange the input rows that travel: no parameter changes them, so they may go ahead.
 
         Every rank must call it, in the order of the plans.
-
-        Returns
-        -------
-        By type whose input rows travel, [n, dim]: those of other ranks, on the device.
         """
         trainer, state, first = self.state.trainer, self.state, layers.layers[0]
-        if self.channel.world == 1 or not first.raw:
+        if self.state.channel.world == 1 or not first.raw:
             return {}
         # These rows are counted when this rank reads all of its own.
         rows, sent = state.rows.with_own_counts(), {}
@@ -171,7 +154,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 features = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
                 sent[name] = to_floats(torch.from_numpy(features), trainer.dtype)
             received = KindsExchange(
-                *(self.channel, RunLog(None), sent),
+                *(self.state.channel, RunLog(None), sent),
                 [first.outgoing[name].lengths for name in sent],
                 [first.counts[name] for name in sent],
                 self._travels_as,
@@ -180,28 +163,19 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         device = state.cluster.device
         return {name: to_device(torch.cat(parts), device) for name, parts in received.items()}
 
-    def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
+    def read(self, plan: CooperativePlan, rows: InputRows) -> CooperativeInputs:
         """Read the features of this rank's nodes and edges, and the labels of its roots."""
-        return self._inputs(plan, rows)
-
-    def _inputs(self, plan: CooperativePlan, rows: InputRows) -> CooperativeInputs:
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.read_features(rows, nodes)
-            edges = self._edge_features(plan, rows)
+            edges = {
+                table: trainer.read_edge_rows(rows, table, ids)
+                for table, ids in plan.layers.edges.items()
+            }
             roots = plan.layers.nodes[self._target][: plan.layers.roots]
             pairs = None if plan.shared is None else plan.shared.pairs
             labels = trainer.read_labels(rows, roots, pairs)
         return CooperativeInputs(features, edges, labels)
-
-    def _edge_features(self, plan: CooperativePlan, rows: InputRows) -> dict[str, Tensor]:
-        """Return features [n, dim] of the plan's edges, by relation as ``src/rel/dst``."""
-        trainer, edges = self.state.trainer, plan.layers.edges
-        return {table: trainer.read_edge_rows(rows, table, ids) for table, ids in edges.items()}
-
-    def has_one_backward(self, plan: CooperativePlan) -> bool:
-        """Return True: all layers are one computation."""
-        return True
 
     def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:
         """Compute every layer together with the other ranks, forward and backward."""
@@ -220,20 +194,12 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
         Every rank must call it.
         """
-        state, where = self.state, plan.batch.where
+        where = plan.batch.where
         rows = self._forward.rows(plan.layers, inputs, plan.others, where)
         if plan.shared is None:
-            return self._stack.logits(rows[self._target])
-        roots = torch.cat([self._stack.logits(rows[name]) for name in plan.shared.versions])
-        ends = plan.shared.exchange(state.cluster, state.log, roots, where)
-        return pair_scores(state.packed.module, ends, plan.shared.pairs)
+            return self.stack.logits(rows[self._target])
+        return plan.shared.score(self.state, self.stack.logits, rows, where)
 
     def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
         """Return the nodes whose input rows the model reads, by type."""
-        return {name: plan.layers.nodes[name] for name in self._stack.widths}
-
-
-def wire_dtype(config: Config) -> torch.dtype | None:
-    """Return the dtype that rows are rounded to on their way; None if they are not rounded."""
-    name = config.cooperative.wire
-    return None if name == "exact" else _ROUNDED[name]
+        return {name: plan.layers.nodes[name] for name in self.stack.widths}

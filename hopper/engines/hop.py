@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
-from hopper.config import Config
-from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.data_parallel import count_edges, list_reads
+from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import list_reads
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
 from hopper.features import InputRows, PartitionedRows
-from hopper.micrograph.merge import TimeSteps, make_time_steps
+from hopper.micrograph.merge import make_time_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.migration import ReplicaBuffers, Transport
@@ -36,11 +35,6 @@ class HopPlan(Plan):
     schedule: list[Visit]
     groups: Groups
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the groups hold together."""
-        return sum(subgraph.num_edges for group in self.groups.values() for subgraph in group)
-
 
 class Hop(Engine[HopPlan, InputRows]):
     """Models travel around a ring of ranks and train each group on its home rank.
@@ -50,9 +44,8 @@ class Hop(Engine[HopPlan, InputRows]):
     are synchronous.
     """
 
-    name = "hop"
-    raised_option = "hop.merge"
-    predicts_links = True
+    # Roots stay at home, as no time step is dissolved in the plans that are counted for a cache.
+    spec = Spec("hop", raised_option="hop.merge", predicts_links=True, plans_as=HOMED)
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -73,23 +66,25 @@ class Hop(Engine[HopPlan, InputRows]):
         merge = state.config.hop.merge
         self._merged = merge if isinstance(merge, int) else 0
 
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the key of plans in which roots stay at home, as no time step is dissolved."""
-        return [HOMED]
-
     def plan(self, batch: GlobalBatch) -> HopPlan:
         """Sample the groups that this rank trains, time step by time step."""
-        steps = self._time_steps(batch)
-        schedule = visits(steps.ranks, self.state.cluster.rank)
-        groups = self._sample(batch, steps, schedule)
-        subgraphs = [subgraph for group in groups.values() for subgraph in group]
-        return HopPlan(batch, list_reads(subgraphs), schedule, groups)
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Return whether :meth:`read` fetches all remote rows, which pre-gathering does."""
-        return self.state.config.hop.pregather
+        state, config, groups = self.state, self.state.config, Groups()
+        world, selection = state.cluster.world, config.hop.merge_selection
+        steps = make_time_steps(batch, world, self._merged, selection, config.train.seed)
+        schedule = visits(steps.ranks, state.cluster.rank)
+        for visit in schedule:
+            for model in visit.models:
+                with state.log.note_fields(step=visit.step, model=model):
+                    roots = steps.groups[model][visit.step]
+                    groups[visit.step, model] = state.trainer.sample(
+                        roots, batch.epoch, batch.iteration
+                    )
+        subgraphs = [*chain(*groups.values())]
+        return HopPlan(
+            *(batch, list_reads(subgraphs), schedule, groups),
+            reads_ahead=config.hop.pregather,
+            num_edges=count_edges(subgraphs),
+        )
 
     def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:
         """Fetch remote rows once for all groups, if pre-gathering is on.
@@ -97,56 +92,24 @@ class Hop(Engine[HopPlan, InputRows]):
         All other rows are read when their group is trained, so that memory holds those of one
         group.
         """
-        if not self.state.config.hop.pregather:
+        if not plan.reads_ahead:
             return rows
-        subgraphs = [subgraph for group in plan.groups.values() for subgraph in group]
-        return self.state.trainer.pregather(rows, subgraphs)
+        return self.state.trainer.pregather(rows, [*chain(*plan.groups.values())])
 
     def compute(self, plan: HopPlan, inputs: InputRows) -> None:
         """Train the groups of every time step, and move models between time steps."""
-        groups, schedule = plan.groups, plan.schedule
+        state, batch, schedule = self.state, plan.batch, plan.schedule
         self._buffers.start(schedule[0].models)
         for visit in schedule:
             if visit.step > 0:
-                self._move_models(plan.batch, schedule[visit.step - 1], visit)
+                self._move_models(batch, schedule[visit.step - 1], visit)
             for model in visit.models:
                 # Popping the group frees its memory after training.
-                group = groups.pop((visit.step, model))
-                self._train(plan.batch, group, inputs, visit.step, model)
+                group = plan.groups.pop((visit.step, model))
+                fields = state.log.note_fields(step=visit.step, model=model)
+                with fields, self._buffers.load(model) as packed:
+                    state.trainer.accumulate(packed, group, inputs, batch.size)
         self._buffers.reduce()
-
-    def _time_steps(self, batch: GlobalBatch) -> TimeSteps:
-        config = self.state.config
-        return make_time_steps(
-            batch,
-            self.state.cluster.world,
-            self._merged,
-            config.hop.merge_selection,
-            config.train.seed,
-        )
-
-    def _sample(self, batch: GlobalBatch, steps: TimeSteps, schedule: list[Visit]) -> Groups:
-        groups: Groups = {}
-        for visit in schedule:
-            for model in visit.models:
-                with self.state.log.note_fields(step=visit.step, model=model):
-                    roots = steps.groups[model][visit.step]
-                    groups[visit.step, model] = self.state.trainer.sample(
-                        roots, batch.epoch, batch.iteration
-                    )
-        return groups
-
-    def _train(
-        self,
-        batch: GlobalBatch,
-        subgraphs: list[Subgraph],
-        rows: InputRows,
-        step: int,
-        model: int,
-    ) -> None:
-        state = self.state
-        with state.log.note_fields(step=step, model=model), self._buffers.load(model) as packed:
-            state.trainer.accumulate(packed, subgraphs, rows, batch.size)
 
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
         """Send on the models of the previous time step, and receive those of this one."""

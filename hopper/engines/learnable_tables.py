@@ -53,12 +53,7 @@ def _initial_rows(config: Config, node_type: str) -> Path | None:
 
 
 def check_learnable(request: Request) -> None:
-    """Refuse types, initial rows or frozen rows that do not fit the graph and the model.
-
-    Raises
-    ------
-    RequestError: the message names the key, the expected value and the given value.
-    """
+    """Refuse types, initial rows or frozen rows that do not fit the graph and the model."""
     config, reads = request.config, request.reads
     settings, learned = config.learnable, reads.learned
     reached = {inputs.node_type for inputs in reads.inputs.values()}

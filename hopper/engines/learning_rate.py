@@ -128,7 +128,7 @@ SCHEDULES: Final[Mapping[str, Callable[..., LearningRateSchedule]]] = {
 
 
 @dataclass(frozen=True)
-class Pace:
+class LRScheduler:
     """A schedule over a run of known length.
 
     Attributes
@@ -141,12 +141,7 @@ class Pace:
     iterations: int
 
     def factor_at(self, epoch: int, iteration: int) -> float:
-        """Return the factor of learning rates at the update of an iteration.
-
-        Raises
-        ------
-        ConfigError: the schedule did not return a finite number, 0 or more.
-        """
+        """Return the factor of learning rates at the update of an iteration."""
         step, steps = epoch * self.iterations + iteration, self.epochs * self.iterations
         factor = self.schedule.factor(step, steps)
         if not isinstance(factor, (int, float)) or not 0.0 <= factor < math.inf:
@@ -163,5 +158,4 @@ class Pace:
             self.factor_at(epoch, iteration)
 
 
-CONSTANT: Final = Pace(Constant(), 1, 1)
-"""the pace of training without a schedule"""
+CONSTANT: Final = LRScheduler(Constant(), 1, 1)

@@ -27,7 +27,7 @@ _TOLD_APART_BY: Final[dict[str, By | None]] = {
 
 
 @dataclass(frozen=True)
-class InputRows:
+class InputSpec:
     """The input rows of a node type: features, followed by learnable rows.
 
     Attributes
@@ -74,7 +74,7 @@ class ModelReads:
     types: Mapping[str, str]
     relations: Mapping[Relation, Relation]
     layers: tuple[tuple[tuple[Relation, ...], tuple[str, ...]], ...]
-    inputs: Mapping[str, InputRows]
+    inputs: Mapping[str, InputSpec]
     frozen: frozenset[str] = frozenset()
     edges: Mapping[Relation, int] = field(default_factory=dict)
     partitions: tuple[ServerPartition, ...] = ()
@@ -135,10 +135,6 @@ def find_reads(
     ----------
     relations: the relations that any server stores.
     partitions: what each server stores, where whole relations were divided.
-
-    Raises
-    ------
-    RequestError: a metapath does not follow the graph.
     """
     if not config.model.typed:
         return _find_one_relation(config, schema)
@@ -152,29 +148,24 @@ def find_reads(
     reached = tree.reached_types
     hops = list(reversed(range(model.layers)))
     unrolling = _name_places(config, schema, tree)
+    types: Mapping[str, str]
+    stored_as: Mapping[Relation, Relation]
     if unrolling is None:
+        types, stored_as = _same_names(schema.node_types), _same_names(relations)
         inputs = _find_inputs(config, schema, _same_names(reached), None)
-        return ModelReads(
-            target=target,
-            types=_same_names(schema.node_types),
-            relations=_same_names(relations),
-            layers=tuple(tree.read_at(hop) for hop in hops),
-            inputs=inputs,
-            frozen=_frozen_tables(config, inputs),
-            edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
-            partitions=tuple(partitions),
-            tree=tree,
-        )
-    inputs = _find_inputs(config, schema, unrolling.types, unrolling.tables)
+    else:
+        types, stored_as = unrolling.types, unrolling.relations
+        inputs = _find_inputs(config, schema, types, unrolling.tables)
+        partitions = rename_partitions(partitions, unrolling)
     return ModelReads(
         target=target,
-        types=unrolling.types,
-        relations=unrolling.relations,
-        layers=tuple(unrolling.read_at(hop) for hop in hops),
+        types=types,
+        relations=stored_as,
+        layers=tuple((unrolling or tree).read_at(hop) for hop in hops),
         inputs=inputs,
         frozen=_frozen_tables(config, inputs),
         edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
-        partitions=tuple(rename_partitions(partitions, unrolling)),
+        partitions=tuple(partitions),
         unrolling=unrolling,
         tree=tree,
     )
@@ -222,20 +213,14 @@ def _find_inputs(
     schema: GraphSchema,
     types: Mapping[str, str],
     tables: Mapping[str, str] | None,
-) -> dict[str, InputRows]:
-    """Return the input rows of each type, by name.
-
-    Parameters
-    ----------
-    types: the stored type, by name.
-    tables: the name of the table of learnable rows, by name of a type; None = the stored type.
-    """
+) -> dict[str, InputSpec]:
+    """Return the input rows of each type, by name, given its stored type and its table."""
     inputs = {}
     for name, stored in types.items():
         features = schema.node_types[stored].feature_dim or 0
         learned = _learned_width(config, schema, stored)
         table = (stored if tables is None else tables[name]) if learned else ""
-        inputs[name] = InputRows(stored, features, learned, table)
+        inputs[name] = InputSpec(stored, features, learned, table)
     return inputs
 
 
@@ -246,6 +231,6 @@ def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
     return config.learnable.dim or config.model.hidden
 
 
-def _frozen_tables(config: Config, inputs: Mapping[str, InputRows]) -> frozenset[str]:
+def _frozen_tables(config: Config, inputs: Mapping[str, InputSpec]) -> frozenset[str]:
     frozen = config.learnable.frozen
     return frozenset(rows.table for rows in inputs.values() if rows.node_type in frozen) - {""}

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from hopper.engines.learning_rate import CONSTANT, Pace
+from hopper.engines.learning_rate import CONSTANT, LRScheduler
 from hopper.errors import ConfigError
 from hopper.migrate.flat_model import FlatModel
 
@@ -154,14 +154,8 @@ RULES: Final[Mapping[str, type[UpdateRule]]] = {"adam": Adam, "adamw": AdamW, "s
 
 
 class Optimizer:
-    """Updates a flat model's parameters from its gradients.
-
-    Parameters
-    ----------
-    rule: the update rule, constructed with the model's parameters.
-    learning_rate: the step size.
-    pace: the factor of the step size at each moment of the run.
-    """
+    """Updates a flat model's parameters from its gradients, by a rule and a learning rate that
+    follows a schedule."""
 
     def __init__(
         self,
@@ -169,42 +163,34 @@ class Optimizer:
         rule: UpdateRule,
         *,
         learning_rate: float,
-        pace: Pace = CONSTANT,
+        scheduler: LRScheduler = CONSTANT,
     ) -> None:
-        self._packed = packed
-        self._rule = rule
-        self._learning_rate = learning_rate
-        self.pace = pace
+        self._packed, self._rule = packed, rule
+        self._learning_rate, self.scheduler = learning_rate, scheduler
 
     @torch.no_grad()
     def step(
         self, clip_norm: float = 0.0, squares: float | None = None, factor: float = 1.0
     ) -> float:
-        """Update the parameters in place.
+        """Update the parameters in place, and return the factor by which the gradient was scaled.
+
+        The caller applies the factor to gradients that are not in the flat model.
 
         Parameters
         ----------
-        clip_norm: the bound of the gradient's norm over all parameters. A gradient above it is
-            scaled down in place; 0 = no bound.
-        squares: the sum of squares of the whole gradient, if some of it is not in the packed
-            model. None = all of it is.
+        clip_norm: the bound of the gradient's norm over all parameters; 0 = no bound.
+        squares: the sum of squares of the whole gradient; None = all of it is in the flat model.
         factor: the factor of the learning rate at this update.
-
-        Returns
-        -------
-        The factor by which the gradient was scaled. The caller applies it to gradients that are
-        not in the flat model.
         """
         scale = 1.0
         if clip_norm > 0:
             if squares is None:
                 squares = float(self._packed.gradients.square().sum())
-            norm = math.sqrt(squares)
             # torch's clip_grad_norm_ adds the same constant.
-            scale = min(1.0, clip_norm / (norm + 1e-6))
+            scale = min(1.0, clip_norm / (math.sqrt(squares) + 1e-6))
             self._packed.gradients.mul_(scale)
-        rate = self._learning_rate * factor
-        self._rule.update(self._packed.parameters, self._packed.gradients, rate)
+        parameters, gradients = self._packed.parameters, self._packed.gradients
+        self._rule.update(parameters, gradients, self._learning_rate * factor)
         return scale
 
     def state(self) -> dict[str, Tensor]:
@@ -217,18 +203,7 @@ _TRIED: Final = 4
 
 @torch.no_grad()
 def check_rule(name: str, rules: tuple[UpdateRule, UpdateRule], dtype: torch.dtype) -> None:
-    """Try an update rule on a few numbers before a run depends on it.
-
-    Parameters
-    ----------
-    name: the rule's name, for errors.
-    rules: two new instances of the rule, of [4] and of [2] parameters.
-
-    Raises
-    ------
-    ConfigError: the rule raises an error, keeps something other than tensors, makes numbers that
-        are not finite, or updates a number depending on other numbers.
-    """
+    """Try an update rule, as two instances of [4] and of [2] parameters, on a few numbers."""
     parameters = torch.linspace(-1.0, 1.0, _TRIED, dtype=dtype)
     half = parameters[: _TRIED // 2].clone()
     for turn in range(2):

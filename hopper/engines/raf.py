@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.config import Config
 from hopper.config.model import TYPED_MODELS
-from hopper.engines.engine import Engine, Plan, TrainState
-from hopper.engines.parameter_homes import ParameterHomes, homes_by_relation
+from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
+from hopper.engines.sharded_parameters import servers_by_relation
 from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
@@ -31,7 +28,6 @@ from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
 from hopper.partition.by_relation import ByRelation
-from hopper.tasks import pair_scores
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,6 @@ class RafPlan(Plan):
         """The number of roots that this rank finishes."""
         return sum(int(share.finishing.size) for share in self.shares.values())
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the subgraph holds."""
-        return self.subgraph.num_edges
-
 
 @dataclass(frozen=True)
 class RafInputs:
@@ -93,10 +84,17 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     losses.
     """
 
-    name = "raf"
-    layouts = (ByRelation,)
-    reads_remote_rows = False
-    predicts_links = True
+    spec = Spec(
+        "raf",
+        layouts=(ByRelation,),
+        reads_remote_rows=False,
+        predicts_links=True,
+        plan_options=(
+            "raf.reduce",
+            *("model.name", "model.root_weight", "model.aggregate", "model.combine"),
+            "model.input_weights",
+        ),
+    )
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -113,8 +111,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         assert isinstance(model, HGNN)
         partitions = state.request.reads.partitions
         types, designated = graph.schema.root_types, state.config.raf.reduce == "designated"
-        homes = homes_by_relation(model, partitions, types)
-        self.homes = ParameterHomes(state.packed, state.cluster, homes)
+        self.parameter_servers = servers_by_relation(model, partitions, types)
         per_server = state.cluster.ranks_per_server
         shares = {
             name: RootShares(partitions, per_server, name, designated=designated) for name in types
@@ -123,12 +120,6 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         self._head = model.head
         self._target = graph.schema.target_type()
         self._originals = {name: graph.original_ids(name) for name in types}
-
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the name, how roots are reduced, and the keys of the model that change reads."""
-        keys = ("name", "root_weight", "aggregate", "combine", "input_weights")
-        return [cls.name, config.raf.reduce, *(getattr(config.model, key) for key in keys)]
 
     def plan(self, batch: GlobalBatch) -> RafPlan:
         """Divide the roots among ranks, and sample below the roots that this rank aggregates."""
@@ -147,18 +138,14 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             subgraph = sampler.sample_versions(mine, batch.epoch, batch.iteration)
             subgraph = subgraph.with_edges(trainer.reads.edges)
         nodes = {name: sampler.nodes_of(root_name(name), ids) for name, ids in roots.items()}
-        plan = RafPlan(batch, {}, nodes, shares, subgraph, shared)
-        return replace(plan, reads=find_read_nodes(subgraph, plan.roots_read))
+        plan = RafPlan(batch, {}, nodes, shares, subgraph, shared, one_backward=True)
+        reads = find_read_nodes(subgraph, plan.roots_read)
+        return replace(plan, reads=reads, num_edges=subgraph.num_edges)
 
     def _finishers(
         self, roots: Mapping[str, NDArray[np.int64]]
     ) -> Callable[[str, NDArray[np.int64]], NDArray[np.int64]]:
-        """Return a function of a type and some of its roots, which returns the finishing ranks.
-
-        Parameters
-        ----------
-        roots: by type, the versions of the roots of all ranks, ascending.
-        """
+        """Return a function of a type and some of its roots, which returns the finishing ranks."""
         ranks = {name: self.forward.finishers(name, ids.size) for name, ids in roots.items()}
         return lambda name, ids: ranks[name][np.searchsorted(roots[name], ids)]
 
@@ -175,10 +162,6 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             labels = trainer.read_labels(rows, finished, pairs)
         return RafInputs(below, of_roots, edges, labels)
 
-    def has_one_backward(self, plan: RafPlan) -> bool:
-        """Return True: the rank's part is one computation."""
-        return True
-
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
         """Aggregate, exchange partials and finish roots, then run the backward pass."""
         state, trainer, batch = self.state, self.state.trainer, plan.batch
@@ -194,27 +177,13 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                 finished, tie = self.forward.rows(
                     roots, plan.subgraph, inputs.edges, x, batch.where
                 )
-                logits = self._logits(plan, finished)
+                if plan.shared is None:
+                    logits: Tensor = self._head(finished[self._target])
+                else:
+                    logits = plan.shared.score(state, self._head, finished, batch.where)
                 loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 trainer.backward(state.packed, loss, tie)
-
-    def _logits(self, plan: RafPlan, finished: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits [n, ...] of the roots that this rank finishes, or its edges' scores.
-
-        Every rank must call it.
-
-        Parameters
-        ----------
-        finished: the finished rows of roots, by type.
-        """
-        state = self.state
-        if plan.shared is None:
-            logits: Tensor = self._head(finished[self._target])
-            return logits
-        roots = torch.cat([self._head(finished[name]) for name in plan.shared.versions])
-        ends = plan.shared.exchange(state.cluster, state.log, roots, plan.batch.where)
-        return pair_scores(state.packed.module, ends, plan.shared.pairs)
 
 
 def _drop_empty(nodes: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:

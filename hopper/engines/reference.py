@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
+from hopper.engines.assemble import make_model, make_runner, make_schedule
 from hopper.engines.request import Request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
@@ -35,12 +35,7 @@ class EveryServersRows:
         self._servers = [LocalRows(graph, server) for server in range(graph.book.servers)]
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Read rows of nodes of a type from the files of all servers.
-
-        Raises
-        ------
-        GraphError: no server stores one of the nodes.
-        """
+        """Read rows of nodes of a type from the files of all servers."""
         if kind == "features" and not self._graph.layout.has_whole_rows(node_type):
             parts = [server.gather(kind, node_type, ids) for server in self._servers]
             return np.concatenate(parts, 1)
@@ -68,11 +63,8 @@ class EveryServersRows:
 class Reference:
     """Computes the gradient of any iteration of a run, for any values of its parameters.
 
-    Parameters
-    ----------
-    config: the run's configuration.
-    graph: the run's graph; the folders of all servers must be readable.
-    world: the number of ranks of the run, which with the batch size decides the global batches.
+    The folders of all servers must be readable. The number of ranks of the run, ``world``, decides
+    the global batches.
     """
 
     def __init__(
@@ -95,29 +87,19 @@ class Reference:
         self.schedule = make_schedule(request, world)
         # One pass takes the global batch, so the result does not depend on any grouping.
         one_pass = max(1, self.schedule.batch_size)
-        self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
+        self._trainer = make_runner(request, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor], order: int = 0
     ) -> tuple[float, dict[str, Tensor]]:
-        """Compute the loss of a global batch, and the gradient of every trainable parameter.
+        """Compute the loss of a global batch, and copies on the CPU of all gradients, by name.
 
         Parameters
         ----------
-        epoch, iteration: the moment of the run, which keys draws and dropout.
-        parameters: the values of all parameters of the model, by name, and of the learnable rows
-            that the iteration reads, under the names of recorded parameters.
+        parameters: the values of all parameters of the model, and of the learnable rows that the
+            iteration reads, under the names of recorded parameters.
         order: number of the order in which roots, and neighbours of a node, are summed. All orders
             compute the same up to rounding.
-
-        Returns
-        -------
-        The sum of root losses divided by the size of the global batch, and copies of the gradients
-        on the CPU, by name of the parameter.
-
-        Raises
-        ------
-        RequestError: the parameters are not those of the configuration's model.
         """
         learnable = {n: v for n, v in parameters.items() if n.startswith(PREFIX)}
         self._set({n: v for n, v in parameters.items() if n not in learnable})
@@ -141,7 +123,7 @@ class Reference:
             return self._trainer.sample(roots, epoch, iteration)
         generator = np.random.default_rng(order)
         halves = np.array_split(generator.permutation(roots), 2)
-        subgraphs = [self._trainer.sample_pass(half, epoch, iteration) for half in halves]
+        subgraphs = [self._trainer.sample_once(half, epoch, iteration) for half in halves]
         if any(getattr(part, "reads_order", False) for part in self._packed.module.modules()):
             return subgraphs
         return [subgraph.shuffled(generator) for subgraph in subgraphs]
@@ -149,12 +131,7 @@ class Reference:
     def _leaves(
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
     ) -> dict[str, Leaf]:
-        """Return the learnable rows of an iteration, by table.
-
-        Raises
-        ------
-        RequestError: the given rows are not those that the iteration reads.
-        """
+        """Return the learnable rows of an iteration, by table."""
         leaves, tables = {}, self._trainer.reads.tables
         nodes = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
         for table, wanted in distinct_by_table(nodes, tables).items():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hopper.config import Config
 from hopper.engines.cooperative import Cooperative
 from hopper.engines.engine import Engine
 from hopper.engines.hop import Hop
-from hopper.engines.locality import Locality
-from hopper.engines.model_centric import ModelCentric
-from hopper.engines.naive import Naive
-from hopper.engines.neutronstar import NeutronStar
-from hopper.engines.p3 import P3
+from hopper.engines.model_centric import Locality, ModelCentric
 from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
@@ -18,24 +16,16 @@ from hopper.micrograph.samplers import find_sampler
 from hopper.partition.layout import Layout
 from hopper.plug_ins import PlugIn, find_plug_in
 
-ENGINE_CLASSES: dict[str, type[Engine]] = {
-    engine.name: engine
-    for engine in (
-        *(Cooperative, ZeroHop, Hop, ModelCentric),
-        *(RelationAggregationFirst, P3, Naive, NeutronStar, Locality),
-    )
+ENGINE_CLASSES: Final[dict[str, type[Engine]]] = {
+    engine.spec.name: engine
+    for engine in (Cooperative, ZeroHop, Hop, ModelCentric, RelationAggregationFirst, Locality)
 }
 """The built-in engines by name, in the order in which ``train.engine = "auto"`` tries them."""
-AUTO = "auto"
+AUTO: Final = "auto"
 
 
 def find_engine(config: Config) -> PlugIn[Engine]:
-    """Find the engine that a configuration names, and its options. The name is not "auto".
-
-    Raises
-    ------
-    ConfigError: there is no such engine, or its options do not fit; the message names the key.
-    """
+    """Find the engine that a configuration names, and its options. The name is not "auto"."""
     name, options = config.train.engine, config.train.engine_options
     return find_plug_in(
         "train.engine", name, Engine, ENGINE_CLASSES, options, ["state"], derives=True
@@ -47,7 +37,7 @@ def engines_for(layout: Layout | None) -> list[type[Engine]]:
     return [
         engine
         for engine in ENGINE_CLASSES.values()
-        if layout is None or type(layout) in engine.layouts
+        if layout is None or type(layout) in engine.spec.layouts
     ]
 
 
@@ -59,14 +49,14 @@ def engines_of(request: Request) -> list[type[Engine]]:
     return [
         engine
         for engine in engines_for(request.graph.layout)
-        if engine.exact and engine.may_win and (engine.predicts_links or not links)
+        if not engine.spec.biased and (engine.spec.predicts_links or not links)
         if can_draw(engine, request)
     ]
 
 
 def can_draw(engine: type[Engine], request: Request) -> bool:
     """Return whether an engine's ranks, or servers on their behalf, can draw what they read."""
-    if request.graph.layout.draws_alone or engine.draws_own_nodes:
+    if request.graph.layout.draws_alone or engine.spec.draws_own_nodes:
         return True
     config = request.config.sampler
     sampler = find_sampler(config.kind, config.kind_options)
@@ -76,9 +66,14 @@ def can_draw(engine: type[Engine], request: Request) -> bool:
 def is_fetching(request: Request) -> bool:
     """Return whether the engine of a request, or one of those to try, reads rows of other
     servers."""
-    return any(engine.reads_remote_rows for engine in engines_of(request))
+    return any(engine.spec.reads_remote_rows for engine in engines_of(request))
+
+
+def list_names(engines: list[type[Engine]]) -> str:
+    """Return the names of engines for a message."""
+    return ", ".join(engine.spec.name for engine in engines)
 
 
 def fetching_engines() -> str:
-    """Return the names of the built-in engines that read rows of other servers, for messages."""
-    return ", ".join(engine.name for engine in engines_for(None) if engine.reads_remote_rows)
+    """Return the names of the built-in engines that read rows of other servers."""
+    return list_names([each for each in engines_for(None) if each.spec.reads_remote_rows])

@@ -8,12 +8,7 @@ from hopper.models.relational import HGNN
 
 
 def check_relations(request: Request) -> None:
-    """Refuse a model that follows relations which the servers of a divided graph lack.
-
-    Raises
-    ------
-    RequestError: the message names the key, the server and what it lacks.
-    """
+    """Refuse a model that follows relations which the servers of a divided graph lack."""
     graph, where, tree = request.graph, request.where, request.reads.tree
     meta = graph.description["meta"]
     if request.config.model.layers > meta["layers"]:
@@ -58,10 +53,6 @@ def check_parts(request: Request, model: HGNN) -> None:
     Parameters
     ----------
     model: the model of the request.
-
-    Raises
-    ------
-    RequestError: the message names the key, the expected value and the given value.
     """
     config = request.config
     parts = [partition for partition in request.reads.partitions if not partition.is_whole]

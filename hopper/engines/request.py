@@ -49,16 +49,6 @@ class Request:
         return find_sampler(config.kind, config.kind_options).kind.reads_times
 
     @property
-    def trains_full_batches(self) -> bool:
-        """Return whether every iteration trains all roots and reads all of their neighbours."""
-        config = self.config.sampler
-        if config.kind == "full":
-            return True
-        roots = self.config.train.batch_size * self.ranks
-        takes_all = self.reads_times and all(size == -1 for size in config.sizes)
-        return takes_all and roots >= self.graph.split("train").size
-
-    @property
     def schema(self) -> GraphSchema:
         """The schema of the graph."""
         return self.graph.schema

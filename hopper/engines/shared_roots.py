@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
 from hopper.device_copies import to_device
+from hopper.engines.engine import TrainState
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Pairs
 from hopper.partials import RowExchange
-from hopper.run_log import RunLog
-from hopper.tasks import LinkBatches
+from hopper.tasks import LinkBatches, pair_scores
 
 Ids = NDArray[np.int64]
 
@@ -39,19 +39,29 @@ class SharedRoots:
     counts: list[int]
     pairs: Pairs
 
-    def exchange(self, cluster: Cluster, log: RunLog, rows: Tensor, where: str) -> Tensor:
-        """Exchange rows of roots, and return those [k, width] of this rank's pairs.
+    def score(
+        self,
+        state: TrainState,
+        finish: Callable[[Tensor], Tensor],
+        rows: Mapping[str, Tensor],
+        where: str,
+    ) -> Tensor:
+        """Exchange the rows of roots, and return the scores of this rank's edges.
 
         Every rank must call it, and every rank must run its backward pass.
 
         Parameters
         ----------
-        rows: [n, width], the rows of the roots that this rank owns, in the order of ``versions``.
-        where: the moment, for errors.
+        finish: the model's head.
+        rows: by type, [n, width] of the roots that this rank owns, in the order of ``versions``.
         """
-        sent = rows.index_select(0, to_device(self.going, rows.device))
-        operation = f"exchanging rows of links' ends, {where}"
-        return RowExchange(cluster, log, sent, self.lengths, self.counts, operation).finish()
+        owned = torch.cat([finish(rows[name]) for name in self.versions])
+        sent = owned.index_select(0, to_device(self.going, owned.device))
+        ends = RowExchange(
+            *(state.cluster, state.log, sent, self.lengths, self.counts),
+            f"exchanging rows of links' ends, {where}",
+        ).finish()
+        return pair_scores(state.packed.module, ends, self.pairs)
 
 
 def pairs_by_rank(links: LinkBatches, batch: GlobalBatch, world: int) -> list[Pairs]:
@@ -74,12 +84,7 @@ def share_roots(
     """Decide which rows of roots a rank computes, sends and receives.
 
     Draws do not depend on the rank, so every rank knows what all others read, without messages.
-
-    Parameters
-    ----------
-    pairs: the pairs of each rank, as of :func:`pairs_by_rank`.
-    owner_of: a function of a type and some versions, which returns the ranks [n], int64, that
-        compute their rows.
+    ``owner_of`` returns the ranks [n], int64, that compute the rows of some versions of a type.
     """
     owners = [[owner_of(name, ids) for name, ids in reader.versions.items()] for reader in pairs]
     # By reading rank and type, the roots that this rank owns.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hopper.config import Config
-from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
+from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, LRScheduler
 from hopper.engines.optimizer import RULES, Optimizer, UpdateRule, check_rule
 from hopper.errors import ConfigError
 from hopper.graph.schema import GraphSchema, TargetKind
@@ -28,13 +28,7 @@ from hopper.tasks.negatives import find_negatives
 
 
 def make_objective(config: Config, schema: GraphSchema) -> Objective:
-    """Make the loss and the metrics of a configuration, for the graph's labels.
-
-    Raises
-    ------
-    ConfigError: one of them cannot be found or made, or is for other labels. The message names the
-        key.
-    """
+    """Make the loss and the metrics of a configuration, for the graph's labels."""
     target = find_target(config, schema)
     if target.kind == "tasks":
         return _make_tasks_objective(config, schema)
@@ -83,39 +77,20 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
 
 
 def make_optimizer(config: Config, packed: FlatModel, iterations: int) -> Optimizer:
-    """Make the optimiser of a configuration's dense parameters.
-
-    Parameters
-    ----------
-    iterations: the iterations of an epoch; schedules depend on the number of all iterations.
-
-    Raises
-    ------
-    ConfigError: the optimiser, or the schedule, cannot be found or made. The message names the key.
-    """
+    """Make the optimiser of a configuration's dense parameters, for epochs of some iterations."""
     train = config.train
     rule = _find_rule(config).make(parameters=packed.parameters, weight_decay=train.weight_decay)
-    pace = make_pace(config, iterations)
-    return Optimizer(packed, rule, learning_rate=train.learning_rate, pace=pace)
+    scheduler = make_scheduler(config, iterations)
+    return Optimizer(packed, rule, learning_rate=train.learning_rate, scheduler=scheduler)
 
 
-def make_pace(config: Config, iterations: int) -> Pace:
-    """Make the schedule of learning rates of a run; arguments and errors as in
-    :func:`make_optimizer`."""
-    return Pace(_find_schedule(config).make(), config.train.epochs, iterations)
+def make_scheduler(config: Config, iterations: int) -> LRScheduler:
+    """Make the schedule of learning rates of a run."""
+    return LRScheduler(_find_schedule(config).make(), config.train.epochs, iterations)
 
 
 def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 1) -> None:
-    """Make every part that a configuration names, and try it on a few numbers.
-
-    Parameters
-    ----------
-    iterations: the iterations of an epoch, if they are known.
-
-    Raises
-    ------
-    ConfigError: one line that names the key, the expected value and the given value.
-    """
+    """Make every part that a configuration names, and try it on a few numbers."""
     target, train = find_target(config, schema), config.train
     if target.has_decoder:
         make_decoder(config, schema, target)
@@ -124,7 +99,7 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
         _make_tasks_objective(config, schema)
     else:
         _check_objective(config, target.kind, target.classes)
-    make_pace(config, iterations).check()
+    make_scheduler(config, iterations).check()
     rule, dtype = _find_rule(config), getattr(torch, train.dtype)
     first, second = (
         rule.make(parameters=torch.zeros(size, dtype=dtype), weight_decay=train.weight_decay)

@@ -33,7 +33,7 @@ TRIAL_KEYS: Final = (
     "train.seed",
 )
 """The keys in which trials may differ."""
-ALONE: Final = ZeroHop.name
+ALONE: Final = ZeroHop.spec.name
 """The engine in a trial's own configuration; every exact engine trains the same model."""
 
 
@@ -62,12 +62,7 @@ def is_trials(config: Config) -> bool:
 
 
 def all_configs(config: Config, ranks: int) -> list[Config]:
-    """Return the configurations that a run trains: its own, or those of its trials.
-
-    Raises
-    ------
-    ConfigError: as in :func:`trial_configs`.
-    """
+    """Return the configurations that a run trains: its own, or those of its trials."""
     if is_trials(config):
         return [trial.config for trial in trial_configs(config, ranks)]
     return [config]
@@ -79,10 +74,6 @@ def trial_configs(config: Config, ranks: int) -> list[TrialConfig]:
     Parameters
     ----------
     ranks: the number of ranks, which is also the number of trials without ``hop.trials``.
-
-    Raises
-    ------
-    ConfigError: a key cannot differ between trials, or has a bad value.
     """
     trials = config.hop.trials or _seed_overrides(config, ranks)
     _check_keys(config)

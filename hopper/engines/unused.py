@@ -51,12 +51,7 @@ def describe_unused(request: Request) -> list[str]:
 
 
 def _describe_values(request: Request, relations: Collection[Relation]) -> list[str]:
-    """Describe values of edges and nodes that the run does not read: features, weights and times.
-
-    Parameters
-    ----------
-    relations: the stored relations that the model reads.
-    """
+    """Describe features, weights and times that the run does not read."""
     schema, lines = request.schema, []
     edge_features = [
         str(relation)

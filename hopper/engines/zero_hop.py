@@ -6,32 +6,26 @@ Rows move as under ``hop``, without its migrations, time steps and barriers.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.config import Config
-from hopper.engines.sampled_groups import OneGroup
+from hopper.engines.data_parallel import DataParallelEngine
+from hopper.engines.engine import Spec
 from hopper.micrograph.route import GlobalBatch
 
 HOMED: Final = "homed"
-"""the key of plans in which a rank reads for the roots that it owns"""
+"""the plans in which a rank reads for the roots that it owns"""
 
 
-class ZeroHop(OneGroup):
+class ZeroHop(DataParallelEngine):
     """Each rank trains all roots of the global batch whose home it is.
 
-    Few remote input rows and gradients cross the network. Unlike under ``locality``, the global
-    batch is drawn uniformly from all training nodes.
+    Unlike under ``locality``, the global batch is drawn uniformly from all training nodes.
     """
 
-    name = "zero_hop"
-
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the key that all engines share whose ranks read for their own roots."""
-        return [HOMED]
+    spec = Spec("zero_hop", predicts_links=True, plans_as=HOMED)
 
     def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """Return the roots whose home is this rank."""

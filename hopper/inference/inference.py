@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.engines import Request
-from hopper.engines.accumulate import join_rows
+from hopper.engines.micro_batch import join_rows
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks

@@ -4,7 +4,6 @@ from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
-from hopper.partials.split_layer import Parts, SplitLayer, split_layer
 from hopper.partials.stack import LayerInputs, Stack, StackLayer, make_stack
 from hopper.partials.transfer import (
     LayerTransfer,
@@ -22,17 +21,14 @@ __all__ = [
     "LayerInputs",
     "LayerPlan",
     "LayerTransfer",
-    "Parts",
     "Planner",
     "RowExchange",
     "RowKind",
     "RowLayout",
-    "SplitLayer",
     "Stack",
     "StackLayer",
     "Sums",
     "choose_transfers",
     "make_stack",
     "source_type",
-    "split_layer",
 ]

@@ -143,14 +143,14 @@ def plan_cluster(
 
 def _find_engines(request: Request, names: Sequence[str]) -> list[str]:
     """Return ``names``, or the engines for this layout and the plug-in of the configuration."""
-    engines = [engine.name for engine in engines_for(None)]
+    engines = [engine.spec.name for engine in engines_for(None)]
     for name in names:
         if name not in engines and ":" not in name:
             raise RequestError(
                 f"--engines: expected some of {', '.join(engines)}, or package.module:Class, "
                 f"given {name!r:.80}"
             )
-    suitable = [engine.name for engine in engines_for(request.graph.layout)]
+    suitable = [engine.spec.name for engine in engines_for(request.graph.layout)]
     configured = request.config.train.engine
     return list(names) or suitable + [configured] * (":" in configured)
 

@@ -78,7 +78,7 @@ def estimate_engine(
     """
     request = request.under(with_options(request.config, {"train.engine": name}))
     config = request.config
-    exact = find_engine(config).kind.is_exact(config)
+    exact = not find_engine(config).kind.spec.approximations(config)
     try:
         check_request(request)
         schedule = make_schedule(request)

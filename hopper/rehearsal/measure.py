@@ -20,7 +20,7 @@ from cache_server.client import FeatureClient
 from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.service.server import FeatureServer
 from cache_server.store.shard import Shard
-from hopper.engines import Engine, Request
+from hopper.engines import Request, TrainStep
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.clock import MessageCost
@@ -58,7 +58,7 @@ class IterationCost:
 
 
 def measure_iteration(
-    engine: Engine[Any, Any],
+    engine: TrainStep[Any, Any],
     cluster: ThreadCluster,
     batch: GlobalBatch,
     watched: AbstractContextManager[object],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.rehearsal.measure import IterationCost
 
 
@@ -49,7 +49,7 @@ class MemoryMeter:
         self._model = self._learnable = 0
         self._saved: dict[int, int] = {}
 
-    def count_engine(self, engine: Engine[Any, Any]) -> None:
+    def count_engine(self, engine: TrainStep[Any, Any]) -> None:
         """Count the memory that an engine holds during the whole run."""
         for model in engine.models:
             state = model.optimizer.state().values()

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
 from hopper.hetero.learnable import TableShare
@@ -92,7 +92,7 @@ class RunCheckpoints:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainStep[Any, Any],
         models: Sequence[TrainedModel],
         run_dir: Path,
         identity: dict[str, Any],
@@ -151,7 +151,7 @@ class RunCheckpoints:
         with self._engine.state.log.stage("sync", operation="taking a checkpoint"):
             self.finish()
             step = max(model.progress.step for model in self._models)
-            self._engine.complete(f"after iteration {step}", moments=True)
+            self._engine.models.complete(f"after iteration {step}", moments=True)
             write_rows, write_models = self._take_rows(step), self._take_models(step)
 
             def write() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hopper.engines.engine import Engine, Plan, StepReport
+from hopper.engines import Plan, StepReport, TrainStep
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import distinct_by_table
 from hopper.micrograph.route import GlobalBatch
@@ -46,7 +46,7 @@ class EnginePipeline(Pipeline[Prepared]):
 
     def __init__(
         self,
-        engine: Engine[Any, Any],
+        engine: TrainStep[Any, Any],
         batches: Batches,
         iterations: int,
         epochs: int,
@@ -64,7 +64,7 @@ class EnginePipeline(Pipeline[Prepared]):
             epochs,
             start=start,
             ahead=engine.state.config.pipeline.depth > 0,
-            waits=lambda epoch: not engine.can_plan_ahead(epoch),
+            waits=lambda _epoch: engine.models.stop_apart,
             agree=agree if engine.talks_to_plan else None,
         )
 
@@ -79,7 +79,7 @@ class EnginePipeline(Pipeline[Prepared]):
         return report
 
 
-def engine_stages(engine: Engine[Any, Any], batches: Batches) -> list[Stage]:
+def engine_stages(engine: TrainStep[Any, Any], batches: Batches) -> list[Stage]:
     """Return the stages that prepare an engine's iterations, of which each ends in a
     :class:`Prepared`."""
     state, config = engine.state, engine.state.config.pipeline
@@ -110,7 +110,12 @@ def engine_stages(engine: Engine[Any, Any], batches: Batches) -> list[Stage]:
         return Prepared(plan, inputs, rows, end(seconds))
 
     def foresee(planned: Sequence[tuple[Plan, Seconds]]) -> None:
-        lookahead.foresee([distinct_by_table(plan.reads, tables) for plan, _ in planned])
+        lookahead.foresee(
+            [
+                distinct_by_table(plan.reads if plan.reads_ahead else {}, tables)
+                for plan, _ in planned
+            ]
+        )
 
     def row_bytes(plan: Plan) -> int:
         """Return the bytes of features that are in memory once a plan's rows have been read."""
@@ -131,7 +136,7 @@ def engine_stages(engine: Engine[Any, Any], batches: Batches) -> list[Stage]:
     def read_bytes(prepared: Prepared) -> int:
         return prepared.plan.nbytes + row_bytes(prepared.plan)
 
-    has_others = engine.reads_ahead and state.rows.remote is not None
+    has_others = engine.engine.spec.reads_remote_rows and state.rows.remote is not None
     reach, nbytes = config.lookahead if has_others else 0, config.nbytes
     return [
         Stage("plan", plan, config.depth, nbytes, lambda planned: planned[0].nbytes),

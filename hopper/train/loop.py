@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.engines.unused import describe_unused
 from hopper.errors import NonFiniteError, RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
@@ -53,7 +53,7 @@ class Trainer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainStep,
         schedule: RootSchedule,
         evaluator: Evaluator,
         run_dir: Path,
@@ -62,7 +62,7 @@ class Trainer:
     ) -> None:
         self.engine, self.schedule = engine, schedule
         self.models = [
-            TrainedModel(evaluator, state, run_dir / state.name, engine.complete)
+            TrainedModel(evaluator, state, run_dir / state.name, engine.models.complete)
             for state in engine.models
         ]
         self._state = state = engine.state
@@ -84,7 +84,7 @@ class Trainer:
         self._observers, self._say = observers, observers.say
         # Gradients are recorded before any callback changes them.
         observers.add(GradientRecorder(engine, run_dir), first=True)
-        engine.on_gradient.append(lambda *_: self._tell("gradient"))
+        engine.models.on_gradient.append(lambda *_: self._tell("gradient"))
         self._gradient_norms: dict[int, list[float]] = {}
 
     def run(self, before_summary: Callable[[], None] = lambda: None) -> None:
@@ -155,7 +155,7 @@ class Trainer:
         run, engine = self.running, self.engine
         self._go_to(training)
         first, self._gradient_norms = run.iteration, {}
-        engine.training = list(training)
+        engine.models.training = list(training)
         for model in self.models:
             model.state.packed.module.train()
         self._tell("begin_epoch")
@@ -202,13 +202,13 @@ class Trainer:
         with self._meter.evaluation(record):
             by_metric = {}
             for number, model in training.items():
-                self.engine.hand_out(number)
+                self.engine.models.hand_out(number)
                 by_metric[number] = model.validate(record.epoch)
                 scores[number] = by_metric[number][self._objective.metric]
             best = best_first(scores, self._objective.higher_is_better)[0]
             record.val, record.scores = scores[best], by_metric[best]
             if self._config.score_training:
-                self.engine.hand_out(best)
+                self.engine.models.hand_out(best)
                 record.train = training[best].scores("train")[self._objective.metric]
         return scores
 
@@ -235,7 +235,7 @@ class Trainer:
         where = f"callbacks after epoch {record.epoch}"
         has_callbacks = bool(self._config.callbacks or self._config.loggers)
         if has_callbacks:
-            self.engine.complete(where)
+            self.engine.models.complete(where)
         answers = self._observers.tell("epoch", self.running, asdict(record))
         stops = torch.tensor([int(any(answer is True for answer in answers))])
         if has_callbacks:
@@ -246,7 +246,7 @@ class Trainer:
         """Score the best models on the test split, and write the summaries."""
         tests, baselines = [], self.models[0].baselines()
         for number, model in enumerate(self.models):
-            self.engine.hand_out(number)
+            self.engine.models.hand_out(number)
             test = model.test()
             tests.append(test)
             if test.by_metric and not model.state.name:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper.config import Config
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.errors import ConfigError
 from hopper.plug_ins import PlugIn, find_plug_ins
 from hopper.train.callbacks import Callback, Running
@@ -101,7 +101,7 @@ class Observers:
 class GradientRecorder(Callback):
     """Writes parameters and gradients of the iterations that ``train.record_gradients`` names."""
 
-    def __init__(self, engine: Engine, run_dir: Path) -> None:
+    def __init__(self, engine: TrainStep, run_dir: Path) -> None:
         self._engine = engine
         self._folder = run_dir / GRADIENTS_FOLDER
 
@@ -109,17 +109,14 @@ class GradientRecorder(Callback):
         """Remove the records of an unfinished run, which this one replaces."""
         if run.rank == 0 and not run.config.train.resume:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self.iteration(run)
-
-    def iteration(self, run: Running) -> None:
-        """Tell the engine whether the next iteration is recorded."""
-        self._engine.records = run.step in run.config.train.record_gradients
 
     def gradient(self, run: Running) -> None:
         """Write the iteration's tensors on rank 0; learnable rows are collected from all ranks."""
-        if not self._engine.records:
+        if run.step not in run.config.train.record_gradients:
             return
-        learned, packed = self._engine.fetched.collect(), self._engine.state.packed
+        where = f"epoch {run.epoch}, iteration {run.iteration}"
+        self._engine.models.complete(where, gradients=True)
+        learned, packed = self._engine.sparse.fetched.collect(), self._engine.state.packed
         if run.rank:
             return
         tensors = {f"model.{n}": p.detach() for n, p in run.model.named_parameters()}

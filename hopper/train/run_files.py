@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hopper.engines import Engine
+from hopper.engines import TrainStep
 from hopper.graph.columns import RoundingError
 from hopper.models import Objective
 from hopper.train.evaluate import Scored
@@ -35,7 +35,7 @@ class RunFiles:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainStep,
         models: Sequence[TrainedModel],
         run_dir: Path,
         objective: Objective,
@@ -130,7 +130,8 @@ class RunFiles:
     def _facts(self, memory: list[float]) -> dict[str, Any]:
         """Return the part of a summary that is the same for all models of the run."""
         engine, config = self._engine, self._engine.state.config
-        facts = {"engine": engine.name, "exact": engine.is_exact(config)}
+        approximations = engine.engine.spec.approximations(config)
+        facts: dict[str, Any] = {"engine": engine.name, "exact": not approximations}
         if self._trials:
             facts |= config.hop.model_dump(include={"replicas", "share_sampling"})
         facts |= {"ranks": engine.state.cluster.world, "metric": self._objective.metric}

@@ -73,7 +73,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "the roots of an iteration": "all"
         if config.sampler.kind == "full"
         else config.train.batch_size * cluster.world,
-        _EXACT: find_engine(config).kind.is_exact(config),
+        _EXACT: not find_engine(config).kind.spec.approximations(config),
         RANKS: cluster.world,
         "ranks a server": cluster.ranks_per_server,
         "nodes of a server": graph.placement(cluster.ranks_per_server).dealing,

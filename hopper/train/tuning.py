@@ -22,7 +22,7 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config, change_config
-from hopper.engines import AUTO, Engine, Request, engines_of, find_engine
+from hopper.engines import AUTO, Engine, Request, TrainStep, engines_of, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import ConfigError, RequestError
 from hopper.micrograph.route import GlobalBatch, RootSchedule
@@ -111,7 +111,7 @@ class Candidate:
     epochs: of the run. Where it has fewer iterations than are tried, they come again.
     """
 
-    def __init__(self, engine: Engine[Any, Any], schedule: RootSchedule, epochs: int) -> None:
+    def __init__(self, engine: TrainStep[Any, Any], schedule: RootSchedule, epochs: int) -> None:
         self._engine, self._schedule, self._epochs = engine, schedule, epochs
 
     def take_turn(self, number: int) -> tuple[float, int]:
@@ -357,12 +357,12 @@ def _choose_engine(
     if request.config.train.engine != AUTO:
         return Tuning(request.config.train.engine)
     if len(candidates) == 1:
-        return Tuning(candidates[0].name, reasons=[request.graph.layout.explain("the graph")])
+        return Tuning(candidates[0].spec.name, reasons=[request.graph.layout.explain("the graph")])
     if cluster.world == 1:
         # With a single rank all engines compute the same. Take one that plans no exchanges.
-        engine = next(candidate for candidate in candidates if not candidate.plans_on_host)
-        return Tuning(engine.name, reasons=["a single rank sends nothing"])
-    names = [candidate.name for candidate in candidates]
+        engine = next(candidate for candidate in candidates if not candidate.spec.plans_on_host)
+        return Tuning(engine.spec.name, reasons=["a single rank sends nothing"])
+    names = [candidate.spec.name for candidate in candidates]
     say(
         f"tuning: trying {', '.join(names)}: up to {MOST_ROUNDS} rounds of {_TIMED} iterations "
         f"each, and no new one after {MOST_SECONDS:.0f} s"
@@ -398,7 +398,7 @@ def _choose_options(
 
     config, is_auto = request.config, request.config.train.engine == AUTO
     engine = find_engine(with_options(config, {"train.engine": tuning.engine})).kind
-    option = engine.raised_option
+    option = engine.spec.raised_option
     if option and (_is_adaptive(config, engine) or (is_auto and _value(config, option) == "off")):
         # HopGNN, section 5.3: one more step is merged for as long as the time falls.
         value = 0
@@ -412,7 +412,7 @@ def _choose_options(
 
 def _is_adaptive(config: Config, engine: type[Engine]) -> bool:
     """Return whether the engine's raised option is to be found out. Trials have none."""
-    option = engine.raised_option
+    option = engine.spec.raised_option
     return bool(option) and not is_trials(config) and _value(config, option) == "adaptive"
 
 

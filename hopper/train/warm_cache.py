@@ -19,9 +19,8 @@ from cache_server.available_memory import available_memory
 from hopper.array_module import array_module
 from hopper.cluster import Cluster
 from hopper.device_copies import finish_copies, to_device
-from hopper.engines import AUTO, Request, engines_of, fetching_engines, is_fetching
+from hopper.engines import AUTO, Request, TrainStep, engines_of, fetching_engines, is_fetching
 from hopper.engines.assemble import make_schedule
-from hopper.engines.engine import Engine
 from hopper.errors import GraphError, RequestError
 from hopper.features import DeviceRows, PartitionedRows
 from hopper.graph.layout import stored_features
@@ -97,7 +96,7 @@ def profile_key(request: Request) -> dict[str, Any]:
     (engine,) = engines_of(request)
     placement = request.graph.placement(config.cluster.ranks_per_server)
     return {
-        "plan": engine.plan_key(config),
+        "plan": engine.spec.plan_key(config),
         "types": list_cacheable_features(request),
         "memory": config.cache.memory,
         "tables": [placement.dealing, *list_cacheable_tables(request)],
@@ -114,7 +113,7 @@ def profile_key(request: Request) -> dict[str, Any]:
     }
 
 
-def warm_cache(engine: Engine, say: Say) -> None:
+def warm_cache(engine: TrainStep[Any, Any], say: Say) -> None:
     """Make the cache that the configuration asks for, for the rows that an engine's plans read.
 
     Every rank must call it.
@@ -152,7 +151,7 @@ def warm_cache(engine: Engine, say: Say) -> None:
     say(f"cache: {counts} rows in {format_bytes(plan.used_bytes(profile))} a rank")
 
 
-def make_profile(engine: Engine, say: Say) -> CacheProfile:
+def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
     """Make the rank's profile and save it; every rank must call it.
 
     Visits are taken from a saved profile if every rank has one. Penalties are always measured.
@@ -200,7 +199,7 @@ def _load(file: Path, cluster: Cluster, say: Say) -> CacheProfile | None:
 
 
 def _presample(
-    engine: Engine,
+    engine: TrainStep[Any, Any],
     sources: Sequence[CachedFeatures | CachedRecords],
     described: Mapping[str, TypeProfile],
     say: Say,
@@ -218,7 +217,7 @@ def _presample(
         if turn % _TOGETHER == 0:
             cluster.arrive(where)
         epoch, iteration = divmod(turn, schedule.iterations)
-        nodes = engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
+        nodes = engine.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
         visited: dict[str, Ids] = {}
         for source in sources:
             visited |= source.read(nodes, where)
@@ -231,7 +230,7 @@ def _presample(
     return CacheProfile(profile_key(request), counter.iterations, types)
 
 
-def _list_sources(engine: Engine) -> list[CachedFeatures | CachedRecords]:
+def _list_sources(engine: TrainStep[Any, Any]) -> list[CachedFeatures | CachedRecords]:
     """Return what a cache may hold, in the same order on every rank."""
     state, sources = engine.state, list[CachedFeatures | CachedRecords]()
     request, rows, settings = state.request, state.rows, state.config.cache

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hopper.bench.parity import RecordedGradient
+from hopper.config.engines import BASELINES
 from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
@@ -29,10 +30,12 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
     "cooperative": {"train": {"engine": "cooperative"}},
-    "naive": {"train": {"engine": "naive"}},
-    "p3": {"train": {"engine": "p3"}},
+    "naive": {"train": {"engine": BASELINES["naive"]}},
+    "p3": {"train": {"engine": BASELINES["p3"]}},
     # A full batch is an epoch.
-    "neutronstar": {"train": {"engine": "neutronstar", "epochs": 2, "iterations_per_epoch": 0}},
+    "neutronstar": {
+        "train": {"engine": BASELINES["neutronstar"], "epochs": 2, "iterations_per_epoch": 0}
+    },
     "raf": {"train": {"engine": "raf"}},
 }
 TRAIN: dict[str, Any] = {

@@ -236,6 +236,20 @@ class Faulty:
             return self.alter("loss", loss_sum(logits, labels))
 
         objective.loss_sum = wrong_loss_sum
+        cluster, step = state.cluster, state.optimizer.step
+        all_reduce = cluster.all_reduce
+
+        def wrong_all_reduce(tensor: Any, cause: str, *rest: Any, **options: Any) -> None:
+            all_reduce(tensor, cause, *rest, **options)
+            if tensor is state.packed.accumulated:
+                self.alter("sum", state.packed)
+
+        def wrong_step(*arguments: Any) -> float:
+            scale = step(*arguments)
+            self.alter("update", state.packed)
+            return scale
+
+        cluster.all_reduce, state.optimizer.step = wrong_all_reduce, wrong_step
 
     def alter(self, stage: str, value: Any) -> Any:
         """Alter a value, if the fault is one of this stage."""
@@ -252,15 +266,6 @@ class Faulty:
         super().compute(plan, inputs)
         packed.parameters.copy_(right)
         self.alter("gradient", packed)
-
-    def sum_gradients(self, operation: str) -> None:
-        super().sum_gradients(operation)
-        self.alter("sum", self.state.packed)
-
-    def update(self, batch: Any) -> Any:
-        report = super().update(batch)
-        self.alter("update", self.state.packed)
-        return report
 
 
 class FaultyHop(Faulty, Hop):

@@ -12,8 +12,9 @@ import torch
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
-from hopper.engines import ENGINE_CLASSES, Request
-from hopper.engines.assemble import make_group_trainer, make_model
+from hopper.config.engines import BASELINES
+from hopper.engines import Request, find_engine
+from hopper.engines.assemble import make_model, make_runner
 from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
 from hopper.graph.directory import GraphDirectory
@@ -49,7 +50,7 @@ def case(
         "model": {"layers": layers, "hidden": 8, "dropout": 0.3} | model,
         "sampler": {"fanouts": [4, 3, 2][:layers]},
         "train": {
-            "engine": engine,
+            "engine": BASELINES.get(engine, engine),
             "batch_size": 16,
             "epochs": 1,
             "iterations_per_epoch": 2,
@@ -119,9 +120,8 @@ def test_gradients_are_near_those_of_one_process(
     differences = []
     for values in cases:
         config = make_config(values)
-        engine = ENGINE_CLASSES[config.train.engine]
-        assert engine.rounds(config)
-        assert not engine.is_exact(config)
+        spec = find_engine(config).kind.spec
+        assert spec.approximations(config) == [f"train.autocast = {half}"]
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
         graph = PartitionedGraph.open(config.data.partitioned)
         parity = check_engine(str(values), "float32", Reference(config, graph, 2), recorded)
@@ -148,7 +148,7 @@ def test_float16_keeps_small_gradients_and_notices_infinite_ones(
     graph = PartitionedGraph.open(config.data.partitioned)
     device = torch.device("cpu")
     request = Request(config, graph)
-    trainer = make_group_trainer(request, RunLog(None), 10**6, device)
+    trainer = make_runner(request, RunLog(None), 10**6, device)
     packed = FlatModel(make_model(request), LossScale(is_on=True))
     packed.clear()
     weight = next(packed.module.parameters())

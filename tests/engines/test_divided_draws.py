@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hopper.config.engines import BASELINES
 from hopper.partition import partition_graph
 
 from . import test_edges_in_time as of_edges
@@ -57,7 +58,7 @@ def test_runs_in_time_are_those_of_the_replicated_topology(
     addresses = {topology: serve_partitions(tmp_path / topology, 2) for topology in TOPOLOGIES}
     for topology, (engine, pick, model) in itertools.product(TOPOLOGIES, OF_NODES[typed]):
         run = {
-            "engine": engine,
+            "engine": BASELINES.get(engine, engine),
             "record_gradients": [0, 1],
             "iterations_per_epoch": 2,
             "run_dir": str(tmp_path / f"run-{topology}-{engine}"),
@@ -98,7 +99,7 @@ def test_edges_are_predicted_as_with_the_replicated_topology(
             fanouts = {} if sampler == "full" else {"fanouts": [3, 2]}
             values["sampler"] = {"kind": sampler} | fanouts
         values["train"] |= {
-            "engine": engine,
+            "engine": BASELINES.get(engine, engine),
             "record_gradients": [0],
             "iterations_per_epoch": 1,
             "run_dir": str(tmp_path / f"run-{topology}-{engine}"),

@@ -11,6 +11,7 @@ import torch
 from pairwise import pairwise
 
 from hopper.config import make_config
+from hopper.config.engines import BASELINES
 from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
@@ -152,7 +153,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
     [
         ({"train": {"engine": "raf"}}, "train.engine: "),
         (
-            {"train": {"engine": "neutronstar"}},
+            {"train": {"engine": BASELINES["neutronstar"]}},
             "train.engine: neutronstar knows no node types",
         ),
         ({"task": {"kind": "link"}}, "task.kind: the graph's target is reader/rates/book"),

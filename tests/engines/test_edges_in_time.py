@@ -13,7 +13,7 @@ from pairwise import pairwise
 
 from hopper.config import make_config
 from hopper.engines import Request
-from hopper.engines.assemble import make_group_trainer, make_schedule
+from hopper.engines.assemble import make_runner, make_schedule
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
@@ -108,7 +108,7 @@ def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) ->
     graph = PartitionedGraph.open(parts)
     config = make_config(values_of(parts, typed=True, are_links=True, pick="uniform"))
     request = Request(config, graph)
-    trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
+    trainer = make_runner(request, RunLog(None), 10**6, torch.device("cpu"))
     trainer.sampler.fanouts = (-1, -1)
     table = request.links.table
     roots = make_schedule(request).batch(0, 1).roots

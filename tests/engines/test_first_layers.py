@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.baselines.split_layer import split_layer
 from hopper.config import make_config
+from hopper.config.engines import BASELINES
 from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
@@ -25,7 +27,6 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.models import GNN, Layer
 from hopper.models.gat import GATLayer
-from hopper.partials import split_layer
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.by_node import divide_columns
 from hopper.partition.layout import Columns
@@ -82,7 +83,7 @@ def case_config(
         "model": MODELS[model],
         "sampler": {"fanouts": [4, 3, 2][: MODELS[model]["layers"]]},
         "train": {
-            "engine": engine,
+            "engine": BASELINES.get(engine, engine),
             "batch_size": 16,
             "epochs": 1,
             "learning_rate": 0.01,
@@ -230,7 +231,8 @@ def test_whole_rows_and_columns_do_not_mix(
     divided: Callable[[int, str], Path], tmp_path: Path
 ) -> None:
     for engine, features, message in (
-        ("zero_hop", "by-dimension", r"^train.engine: the features of .* expected p3 \(or auto\)"),
+        ("zero_hop", "by-dimension", r"^train.engine: the features of .* engine of your own"),
+        ("auto", "by-dimension", r"^train.engine: the features of .* given auto$"),
         ("p3", "by-node", r"^train.engine: .* was divided by node .* expected cooperative, "),
     ):
         path = divided(2, features)

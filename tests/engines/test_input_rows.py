@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hopper.engines.accumulate import InputRowsByType
+from hopper.engines.micro_batch import InputRowsByType
 from hopper.engines.model_reads import ModelReads
 from hopper.hetero.learnable import Leaf, LeafRows
 

@@ -12,10 +12,11 @@ import torch
 from pairwise import pairwise
 
 from hopper.config import make_config
+from hopper.config.engines import BASELINES
 from hopper.engines import Request
 from hopper.engines.assemble import (
-    make_group_trainer,
     make_link_batches,
+    make_runner,
     make_sampler,
     make_schedule,
 )
@@ -238,7 +239,7 @@ def test_own_negatives_that_are_no_nodes_are_refused(divided: dict[int, Path]) -
 
 def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> None:
     request, _batches = batches_of(divided[1])
-    trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
+    trainer = make_runner(request, RunLog(None), 10**6, torch.device("cpu"))
     trainer.sampler.fanouts = (-1, -1)
     table, relations = request.links.table, request.schema.target_relations
     roots = make_schedule(request).batch(0, 1).roots
@@ -361,7 +362,7 @@ def test_a_full_batch_leaves_edges_to_read(link_graph: GraphDirectory, tmp_path:
     [
         ({"train": {"engine": "raf"}}, "train.engine: "),
         (
-            {"train": {"engine": "neutronstar"}},
+            {"train": {"engine": BASELINES["neutronstar"]}},
             "train.engine: neutronstar knows no node types",
         ),
         ({"sampler": {"kind": "labor"}}, "sampler.kind: links are predicted"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.engines.naive import CarriedActivations
+from benchmarks.baselines.naive import CarriedActivations
 
 
 @pytest.mark.parametrize("places", [2, 3, 4])

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from pairwise import pairwise
 
+from benchmarks.baselines.neutronstar import Costs, choose_kept
 from hopper.config import make_config
+from hopper.config.engines import BASELINES
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.neutronstar import Costs, choose_kept
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
@@ -41,7 +42,7 @@ def case_config(
         "model": MODELS[model],
         "sampler": {"kind": "full"},
         "train": {
-            "engine": engine,
+            "engine": BASELINES.get(engine, engine),
             "engine_options": {"dependencies": ways} if ways else {},
             "epochs": 2,
             "evaluate_every": 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -220,7 +221,7 @@ def test_draws_of_a_plug_in_do_not_depend_on_other_roots(tmp_path: Path) -> None
 class Pairs(ModelCentric):
     """An engine with an option of a type that JSON lacks."""
 
-    name = "pairs"
+    spec = replace(ModelCentric.spec, name="pairs")
 
     def __init__(self, state: TrainState, bounds: tuple[int, int] = (0, 1)) -> None:
         super().__init__(state)
@@ -240,9 +241,9 @@ def test_options_have_the_types_of_the_constructors_annotations(
     check_request(request)
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     rows = PartitionedRows(parts, 0, None)
-    engine = make_engine(request, cluster, rows, RunLog(), make_learnable(request, cluster))
-    assert isinstance(engine, Pairs)
-    assert engine.bounds == (2, 5)
+    made = make_engine(request, cluster, rows, RunLog(), make_learnable(request, cluster))
+    assert isinstance(made.engine, Pairs)
+    assert made.engine.bounds == (2, 5)
 
 
 def test_auto_leaves_out_an_engine_that_refuses(

@@ -19,7 +19,7 @@ from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
-from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
+from hopper.engines.sharded_parameters import ShardedParameters, servers_of_parameters
 from hopper.errors import ExactnessError
 from hopper.graph import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
@@ -219,11 +219,11 @@ def test_a_parameter_that_another_server_uses_too_is_named() -> None:
     model = torch.nn.Linear(3, 2)
     packed = FlatModel(model)
     cluster = Cluster(0, 2, 1, torch.device("cpu"), 1.0)
-    homes = ParameterHomes(packed, cluster, {"weight": 1})
-    assert homes.numbers_apart == 6
+    shards = ShardedParameters(packed, cluster, {"weight": 1})
+    assert shards.numbers_apart == 6
     packed.gradients[4] = 0.5
     with pytest.raises(ExactnessError, match=r"parameter weight belongs .* and server 0 computed"):
-        homes.sum_gradients("summing")
+        shards.sum_gradients("summing")
 
 
 def test_parameters_of_what_one_server_stores_are_its_own(

@@ -14,7 +14,7 @@ from pairwise import pairwise
 
 from hopper.config import make_config
 from hopper.engines import Request
-from hopper.engines.assemble import make_group_trainer
+from hopper.engines.assemble import make_runner
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -291,7 +291,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
         for other_server in {0, 1, 2} - {server}:
             shutil.rmtree(folder / f"server-{other_server}")
         request = Request(config, PartitionedGraph.open(folder))
-        trainer = make_group_trainer(request, RunLog(None), 100, torch.device("cpu"), server=server)
+        trainer = make_runner(request, RunLog(None), 100, torch.device("cpu"), server=server)
         assert trainer.links is not None
         left_out = trainer.links.excluded((0, 1))
         stored_relations = request.graph.partitions[server].relations

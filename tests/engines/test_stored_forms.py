@@ -13,6 +13,7 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.config.engines import BASELINES
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.features import PartitionedRows
@@ -48,8 +49,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"merge": "off", "pregather": False}},
     "cooperative": {"train": {"engine": "cooperative"}},
-    "naive": {"train": {"engine": "naive"}},
-    "neutronstar": {"train": {"engine": "neutronstar"}, "sampler": {"kind": "full"}},
+    "naive": {"train": {"engine": BASELINES["naive"]}},
+    "neutronstar": {"train": {"engine": BASELINES["neutronstar"]}, "sampler": {"kind": "full"}},
 }
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
@@ -151,7 +152,7 @@ def test_rows_divided_by_dimension(
     parts = tmp_path / "parts"
     options: Any = {"features": "by-dimension", "feature_dtypes": ["bfloat16"]}
     partition_graph(community_graph, parts, 2, "random", **options)
-    sections = {"train": {"engine": "p3"}}
+    sections = {"train": {"engine": BASELINES["p3"]}}
     addresses = serve_partitions(parts, 2)
     train(
         [case(parts, addresses, MODELS["sage"], tmp_path / "run", sections)], train_cases, tmp_path

@@ -171,15 +171,15 @@ def test_wrong_requests_are_refused_and_unused_times_are_reported(tmp_path: Path
         '"temporal" reads them'
     ) in unused
     check_request(request("rgcn"))
-    auto = {engine.name for engine in engines_of(request("rgcn", train={"engine": "auto"}))}
+    auto = {engine.spec.name for engine in engines_of(request("rgcn", train={"engine": "auto"}))}
     assert auto == {"zero_hop", "hop", "model_centric", "cooperative"}
     divide_graph(directory, tmp_path / "divided", 2, "meta", layers=2)
     divided = PartitionedGraph.open(tmp_path / "divided")
     by_relation = values_of(tmp_path / "divided", "rgcn", train={"engine": "auto"})
     check_request(Request(make_config(by_relation), divided))
-    assert [engine.name for engine in engines_of(Request(make_config(by_relation), divided))] == [
-        "raf"
-    ]
+    assert [
+        engine.spec.name for engine in engines_of(Request(make_config(by_relation), divided))
+    ] == ["raf"]
     plain_parts = tmp_path / "one"
     partition_graph(make_graph(tmp_path / "graph-1", typed=False), plain_parts, 1)
     plain = PartitionedGraph.open(plain_parts)

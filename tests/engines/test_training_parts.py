@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
 from hopper.config.train import BUILT_INS
-from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
+from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, LRScheduler
 from hopper.engines.optimizer import RULES, UpdateRule
 from hopper.engines.reference import Reference
 from hopper.engines.training_parts import check_training_parts, make_objective
@@ -167,13 +167,13 @@ def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
     options = OPTIONS.get(name, {})
     check(schedule=name, schedule_options=options)
     plug_in = find_plug_in("train.schedule", name, LearningRateSchedule, SCHEDULES, options)
-    forwards = Pace(plug_in.make(), epochs=4, iterations=5)
+    forwards = LRScheduler(plug_in.make(), epochs=4, iterations=5)
     moments = [(epoch, iteration) for epoch in range(4) for iteration in range(5)]
     factors = {moment: forwards.factor_at(*moment) for moment in moments}
-    backwards = Pace(plug_in.make(), epochs=4, iterations=5)
+    backwards = LRScheduler(plug_in.make(), epochs=4, iterations=5)
     assert {moment: backwards.factor_at(*moment) for moment in moments[::-1]} == factors
     assert max(factors.values()) <= 1.0
-    assert Pace(plug_in.make(), 1, 1).factor_at(0, 0) >= 0.0
+    assert LRScheduler(plug_in.make(), 1, 1).factor_at(0, 0) >= 0.0
 
 
 def test_schedules_equal_torch() -> None:

@@ -18,8 +18,8 @@ from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import (
-    make_group_trainer,
     make_model,
+    make_runner,
 )
 from hopper.engines.checks import check_request
 from hopper.engines.learnable_tables import make_tables
@@ -283,7 +283,7 @@ def compute_gradients(
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Return loss and gradients of the first iteration, at first parameters and these rows."""
     request = Request(config, graph)
-    trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
+    trainer = make_runner(request, RunLog(None), 10**6, torch.device("cpu"))
     reference = Reference(config, graph, 2)
     batch = reference.schedule.batch(0, 0)
     (subgraph,) = trainer.sample(batch.roots, 0, 0)
@@ -354,7 +354,7 @@ def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
 
 def test_what_no_metapath_follows_is_not_sampled(on_two: PartitionedGraph, tmp_path: Path) -> None:
     config = make_config(case("metapaths", "rgcn", on_two.path, tmp_path / "run"))
-    trainer = make_group_trainer(Request(config, on_two), RunLog(None), 10**6, torch.device("cpu"))
+    trainer = make_runner(Request(config, on_two), RunLog(None), 10**6, torch.device("cpu"))
     (subgraph,) = trainer.sample(np.arange(30), 0, 0)
     sampled_types = {name for name, ids in subgraph.nodes.items() if ids.size}
     assert sampled_types == {"paper", "author@1", "paper@1", "paper@2", "field@2", "author@2"}

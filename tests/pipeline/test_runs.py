@@ -219,7 +219,8 @@ def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
     lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     trainer = lone_trainer()
-    work, calls = getattr(trainer.engine, stage), []
+    engine = trainer.engine.engine
+    work, calls = getattr(engine, stage), []
 
     def break_down(*arguments: Any) -> Any:
         calls.append(1)
@@ -227,7 +228,7 @@ def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
             raise ZeroDivisionError(f"while it would {stage}")
         return work(*arguments)
 
-    monkeypatch.setattr(trainer.engine, stage, break_down)
+    monkeypatch.setattr(engine, stage, break_down)
     with pytest.raises(ZeroDivisionError, match=f"while it would {stage}") as caught:
         trainer.run()
     trainer.engine.state.log.close()

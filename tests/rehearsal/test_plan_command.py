@@ -36,10 +36,10 @@ def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_engines_are_printed_fastest_first_and_refusals_last(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--link-rate", "1gbit", "--cores", "0.5", "--engines", "locality,neutronstar"]
+    words = ["--link-rate", "1gbit", "--cores", "0.5", "--engines", "locality,raf"]
     assert main(["plan", str(config), *words]) == 0
     text = capsys.readouterr().out
-    assert "neutronstar: sampler.kind" in text
+    assert "raf: train.engine: raf aggregates by relation" in text
     assert "locality *" in text
     assert "over its 0.5 cores" in " ".join(text.split())
 

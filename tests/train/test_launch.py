@@ -121,7 +121,7 @@ def test_a_finished_run_is_not_overwritten(
     [
         ("--train.batch_sise 3", "train.batch_sise: unknown key"),
         ("--train.batch_size 0", "train.batch_size: "),
-        ("--train.engine p3", "was divided by node (random), not by relation"),
+        ("--train.engine naive", "train.engine: naive is a baseline, which only a checkout"),
         ("--model.layers 3", "sampler.fanouts: expected one fanout per layer (3)"),
         ("--train.seed", "--train.seed: a value is missing"),
         ("--data.partitioned /nowhere", "/nowhere"),

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from hopper.bench.parity import LIMITS, judge
 from hopper.bench.report.source import Source
-from hopper.bench.statistics import BASELINES, Figures, fewer_bytes, figures, speed_up
+from hopper.bench.statistics import Figures, fewer_bytes, figures, speed_up
 from hopper.bench.verdict import most_telling, tell_bytes, tell_speed
+from hopper.config.engines import COMPARED_WITH
 from hopper.paired_ratio import Ratio
 
 
@@ -43,7 +44,7 @@ def find(source: Source) -> Findings:
     runs = source.plain_runs
     by_name = {name: figures(runs, name) for name in source.by_name}
     findings = Findings(dtype, by_name, checks, problems, {}, [])
-    for baseline in (b for b in BASELINES if b in by_name and not problems):
+    for baseline in (b for b in COMPARED_WITH if b in by_name and not problems):
         for name in (name for name in by_name if name != baseline):
             try:
                 ratio = speed_up(runs, name, baseline)

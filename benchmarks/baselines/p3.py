@@ -8,29 +8,27 @@ layer of every mini-batch, and receives the gradients of that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.config import Config
-from hopper.engines.engine import Engine, TrainState
-from hopper.engines.first_hops import (
+from benchmarks.baselines.first_hops import (
     FirstHopsPlan,
     check_first_layer,
     draw_first_hops,
     first_block,
+    score_roots,
 )
-from hopper.engines.parameter_homes import ParameterHomes
-from hopper.engines.request import Request
+from benchmarks.baselines.split_layer import Parts, SplitLayer, split_layer
+from hopper.engines import Engine, Request, Spec, TrainState
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
-from hopper.partials import KindsExchange, Parts, SplitLayer, split_layer
+from hopper.partials import KindsExchange
 from hopper.partition.by_node import ByDimension
 from hopper.partition.partitioned_graph import PartitionedGraph
 
@@ -62,17 +60,19 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
     rank computes its own part of the first layer while the parts of others travel.
     """
 
-    name = "p3"
-    layouts = (ByDimension,)
-    reads_remote_rows = False
-    plans_on_host = True
-    plans_together = True
-    predicts_links = True
+    spec = Spec(
+        "p3",
+        layouts=(ByDimension,),
+        reads_remote_rows=False,
+        plans_on_host=True,
+        plans_together=True,
+        predicts_links=True,
+    )
 
     @classmethod
     def check(cls, request: Request) -> None:
         """Refuse models whose first layer cannot be divided, and other sources of features."""
-        check_first_layer(request, cls.name)
+        check_first_layer(request, cls.spec.name)
         if request.config.data.features:
             raise RequestError(
                 "data.features: p3 reads features that are stored by dimension; expected none"
@@ -83,26 +83,20 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         model, graph, cluster = state.packed.module, state.rows.graph, state.cluster
         self._target = graph.schema.target_type()
         columns = graph.layout.columns(self._target, cluster.server)
-        self._split = split_layer(model, columns, self.name)
-        homes = _homes_by_column(self._split, graph)
-        self.homes = ParameterHomes(state.packed, cluster, homes)
+        self._split = split_layer(model, columns, self.spec.name)
+        self.parameter_servers = _servers_by_column(self._split, graph)
         local_rank = cluster.rank % cluster.ranks_per_server
         self._partners = list(range(local_rank, cluster.world, cluster.ranks_per_server))
         """one rank of each server, this one included, which compute parts of each other's first
         layers"""
 
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the engine's name: plans depend on nothing else."""
-        return [cls.name]
-
     def plan(self, batch: GlobalBatch) -> FirstHopsPlan:
         """Draw this rank's mini-batch, and exchange first layers with its partners."""
-        subgraph, first_hops = draw_first_hops(self.state, self.channel, batch, self._partners)
+        subgraph, first_hops = draw_first_hops(self.state, batch, self._partners)
         reads = {self._target: [hop.nodes[self._target] for hop in first_hops.values()]}
         reads |= subgraph.edge_tables()
-        sent = self.channel.traffic.take()
-        return FirstHopsPlan(batch, reads, subgraph, first_hops, sent=sent)
+        edges = sum(each.num_edges for each in (subgraph, *first_hops.values()))
+        return FirstHopsPlan(batch, reads, subgraph, first_hops, one_backward=True, num_edges=edges)
 
     def read(self, plan: FirstHopsPlan, rows: PartitionedRows) -> P3Inputs:
         """Read this server's columns for all partners, and the labels of this mini-batch."""
@@ -117,10 +111,6 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
             labels = trainer.read_labels(rows, plan.subgraph.roots, plan.subgraph.pairs)
         return P3Inputs(columns, edges, labels)
 
-    def has_one_backward(self, plan: FirstHopsPlan) -> bool:
-        """Return True: the mini-batch is one pass."""
-        return True
-
     def compute(self, plan: FirstHopsPlan, inputs: P3Inputs) -> None:
         """Compute the first layer with all partners, and the rest of the model alone."""
         state, batch = self.state, plan.batch
@@ -129,14 +119,10 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
             with state.trainer.products():
                 parts = self._first_layer(plan, inputs, blocks[0])
                 rows = self._split.logits(blocks, parts)
-                logits = state.trainer.score_roots(state.packed.module, rows, plan.subgraph)
+                logits = score_roots(state, rows, plan.subgraph)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
-
-    def hand_out(self, model: int) -> None:
-        """Complete the weights of the first layer, since scoring reads all columns."""
-        self.homes.complete([self.state.packed.parameters], "completing the model to be scored")
 
     def _first_layer(self, plan: FirstHopsPlan, inputs: P3Inputs, block: Block) -> Parts:
         """Sum what all columns contribute to this rank's mini-batch.
@@ -184,26 +170,21 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
     def _part(
         self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs, own_block: Block | None
     ) -> Parts:
-        """Compute what this server's columns contribute to a rank's mini-batch.
-
-        Parameters
-        ----------
-        own_block: the block of the first layer, if the mini-batch is this rank's; otherwise None.
-        """
+        """Compute what this server's columns contribute to a rank's mini-batch."""
         edge_dim, device = self._split.layer.edge_dim, self.state.cluster.device
         block = first_block(plan.first_hops[rank], own_block, edge_dim, device)
         return self._split.part(block, inputs.columns[rank], is_own=own_block is not None)
 
 
-def _homes_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
+def _servers_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
     """Return the server of each number, by name of a parameter that multiplies columns."""
     target, servers = graph.schema.target_type(), range(graph.book.servers)
     widths = [graph.layout.columns(target, server).width for server in servers]
     server_of_column = np.repeat(np.arange(len(servers)), widths)
-    layer, homes = split.layer, {}
+    layer, servers_of = split.layer, {}
     parameters = dict(layer.named_parameters())
     for name, axis in layer.input_weights().items():
         shape = tuple(parameters[name].shape)
         dims = [-1 if dim == axis else 1 for dim in range(len(shape))]
-        homes[f"layers.0.{name}"] = np.broadcast_to(server_of_column.reshape(dims), shape)
-    return homes
+        servers_of[f"layers.0.{name}"] = np.broadcast_to(server_of_column.reshape(dims), shape)
+    return servers_of

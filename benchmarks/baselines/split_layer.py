@@ -208,10 +208,6 @@ def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
     ----------
     columns: the columns that this server stores; all columns if it stores whole rows.
     engine: the engine's name, for errors.
-
-    Raises
-    ------
-    RequestError: the layer does not say which weights multiply its input rows.
     """
     if not isinstance(model, GNN) or not model.layer(0).input_weights():
         raise RequestError(
@@ -235,12 +231,7 @@ def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
 
 
 def _make_absent_rows(count: int, weight: Tensor) -> StoredRows:
-    """Return [count, dim]: rows that no server has in full. Reading them raises an error.
-
-    Parameters
-    ----------
-    weight: [out, dim], a weight that multiplies them.
-    """
+    """Return [count, dim]: rows that no server has in full. Reading them raises an error."""
     return StoredRows.of([_AbsentRows(weight.detach().cpu()[:0])], count)
 
 

@@ -14,17 +14,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.baselines.split_layer import split_layer
 from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
-from hopper.engines.engine import Plan, TrainState
-from hopper.engines.request import Request
+from hopper.engines import Plan, Request, TrainState
+from hopper.engines.assemble import make_model
 from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
-from hopper.partials import split_layer
 from hopper.partition.layout import Columns
+from hopper.tasks import pair_scores
 
 _NONE: Final = np.empty(0, np.int32)
 
@@ -43,12 +44,6 @@ class FirstHopsPlan(Plan):
     subgraph: Subgraph
     first_hops: Mapping[int, Subgraph]
 
-    @property
-    def num_edges(self) -> int:
-        """The number of edges that the mini-batch and all first layers hold."""
-        first_layers = sum(hop.num_edges for hop in self.first_hops.values())
-        return self.subgraph.num_edges + first_layers
-
 
 def check_first_layer(request: Request, engine: str) -> None:
     """Refuse a request whose first layer cannot be divided.
@@ -58,9 +53,6 @@ def check_first_layer(request: Request, engine: str) -> None:
     RequestError: the message names the key, the expected value and the given value.
     """
     config = request.config
-    # An import at the top would be circular: assemble imports the engines.
-    from hopper.engines.assemble import make_model
-
     if config.model.typed:
         raise RequestError(
             f"train.engine: {engine} divides the first layer of models of one node type; expected "
@@ -85,7 +77,7 @@ def check_first_layer(request: Request, engine: str) -> None:
 
 
 def draw_first_hops(
-    state: TrainState, channel: Cluster, batch: GlobalBatch, partners: Sequence[int]
+    state: TrainState, batch: GlobalBatch, partners: Sequence[int]
 ) -> tuple[Subgraph, dict[int, Subgraph]]:
     """Draw this rank's mini-batch, and exchange first layers with its partners.
 
@@ -93,7 +85,6 @@ def draw_first_hops(
 
     Parameters
     ----------
-    channel: the connections to use.
     partners: the ranks that exchange first layers with this one, itself among them.
 
     Returns
@@ -105,8 +96,8 @@ def draw_first_hops(
     with state.log.stage("sample") as fields:
         roots = batch.of_model(rank)
         fields["roots"] = int(roots.size)
-        subgraph = state.trainer.sample_pass(roots, batch.epoch, batch.iteration)
-        return subgraph, _exchange(channel, sampler, subgraph, partners, batch)
+        subgraph = state.trainer.sample_once(roots, batch.epoch, batch.iteration)
+        return subgraph, _exchange(state.channel, sampler, subgraph, partners, batch)
 
 
 def first_block(
@@ -127,6 +118,14 @@ def first_block(
     elif edge_dim:
         block.edge_features = torch.zeros(1, 1, device=device).expand(block.num_edges, edge_dim)
     return block
+
+
+def score_roots(state: TrainState, rows: torch.Tensor, subgraph: Subgraph) -> torch.Tensor:
+    """Return the inputs [n, ...] of the loss, made from the roots' rows: where nodes are predicted,
+    the rows themselves, otherwise the scores of pairs."""
+    if subgraph.pairs is None:
+        return rows
+    return pair_scores(state.packed.module, rows, subgraph.pairs)
 
 
 def _exchange(

@@ -1,15 +1,13 @@
-"""Parameters that only one server computes with, where relations or columns are divided.
+"""The parameters of one model, of which some may belong to one server each.
 
-The weights of a relation are read only where the relation is stored (Heta, section 4), and those of
-a column only where the column is (P3, section 3.2). Their gradients need not travel. The copies of
-other servers become stale, until :meth:`ParameterHomes.complete` updates them.
+The weights of a relation are read only where the relation is stored (Heta, section 4), so their
+gradients need not travel. The copies of other servers become stale, until
+:meth:`ShardedParameters.complete` updates them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 import torch
@@ -22,18 +20,12 @@ from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN
 from hopper.partition.description import ServerPartition
 
-NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
-
-def homes_by_relation(
+def servers_by_relation(
     model: HGNN, partitions: Sequence[ServerPartition], roots: Sequence[str]
 ) -> dict[str, int]:
-    """Return the server of each parameter that only one server computes with, by name.
-
-    Parameters
-    ----------
-    model, partitions, roots: as in :func:`servers_of_parameters`.
-    """
+    """Return the server of each parameter that only one server computes with, by name; arguments
+    as of :func:`servers_of_parameters`."""
     by_name = servers_of_parameters(model, partitions, roots)
     return {name: next(iter(servers)) for name, servers in by_name.items() if len(servers) == 1}
 
@@ -77,76 +69,62 @@ def servers_of_parameters(
     return {name: servers_by_id.get(id(p), everyone) for name, p in model.named_parameters()}
 
 
-class ParameterHomes:
-    """The parameters of a flat model that only one server computes with.
+class ShardedParameters:
+    """The parameters of a flat model, of which some are computed with on one server only.
 
     Only the ranks of that server sum the gradients of these parameters.
 
     Parameters
     ----------
-    homes: by name of a parameter, the only server that computes with it, or an array of the
-        parameter's shape with the server of each number. All servers compute with all other
-        parameters.
+    servers: as :attr:`hopper.engines.engine.Engine.parameter_servers`.
     """
 
     def __init__(
         self,
         packed: FlatModel,
         cluster: Cluster,
-        homes: Mapping[str, int | NDArray[np.int64]] = NONE,
+        servers: Mapping[str, int | NDArray[np.int64]],
     ) -> None:
         self._packed = packed
         self._cluster = cluster
         self.numbers_apart = 0
         """how many numbers of the model only one server computes with"""
-        if not homes or cluster.servers == 1:
+        if not servers or cluster.servers == 1:
             return
-        apart, owned, together = [], [], []
-        offset = 0
-        self._names: list[tuple[int, str]] = []
-        """the offset and the name of each parameter"""
-        for name, parameter in packed.module.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            indices = np.arange(offset, offset + parameter.numel())
-            self._names.append((offset, name))
-            offset += parameter.numel()
-            if name in homes:
-                apart.append(indices)
-                home = np.broadcast_to(homes[name], tuple(parameter.shape))
-                owned.append(home.ravel() == cluster.server)
-            else:
-                together.append(indices)
-        # The loss follows the gradients in the flat buffer.
-        together.append(np.array([offset]))
-        device = cluster.device
-        self._together = torch.from_numpy(np.concatenate(together)).to(device)
-        none = np.empty(0, np.int64)
-        self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
-        self._mine = torch.from_numpy(np.concatenate([none, *owned]).astype(np.bool_)).to(device)
-        self._others = self._apart[~self._mine]
-        self._summed = torch.cat((self._together, self._apart[self._mine]))
+        self._trainable = [p for p in packed.module.named_parameters() if p[1].requires_grad]
+        server_of = np.concatenate(
+            [
+                np.broadcast_to(servers.get(name, -1), tuple(parameter.shape)).ravel()
+                for name, parameter in self._trainable
+            ]
+            # The loss follows the gradients in the flat buffer.
+            + [np.array([-1])]
+        )
+        is_apart, is_own = server_of >= 0, server_of == cluster.server
+
+        def find(mask: NDArray[np.bool_]) -> Tensor:
+            return torch.from_numpy(np.flatnonzero(mask)).to(cluster.device)
+
+        self._together, self._apart, self._others = map(
+            find, (~is_apart, is_apart, is_apart & ~is_own)
+        )
+        self._summed = torch.cat((self._together, find(is_own)))
         """the indices that this server's ranks sum; those that all servers sum come first"""
         sends = cluster.rank == cluster.server * cluster.ranks_per_server
-        self._told = self._mine if sends else torch.zeros_like(self._mine)
-        """which of this server's numbers this rank sends to all others"""
+        self._told = torch.from_numpy(is_own[is_apart] & sends).to(cluster.device)
+        """which of the numbers apart this rank sends to all others"""
         self.numbers_apart = self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
-        """Sum gradients and loss over the ranks that compute with each number.
-
-        Raises
-        ------
-        ExactnessError: this server computed with a parameter that belongs to another server.
-        """
+        """Sum gradients and loss over the ranks that compute with each number."""
         accumulated = self._packed.accumulated
         if not self.numbers_apart:
             self._cluster.all_reduce(accumulated, "gradient", operation)
             return
         wrong = self._others[accumulated.index_select(0, self._others) != 0]
         if wrong.numel():
-            index = int(wrong[0])
-            name = [parameter for first, parameter in self._names if first <= index][-1]
+            stops = np.cumsum([parameter.numel() for _, parameter in self._trainable])
+            name, _ = self._trainable[int(np.searchsorted(stops, int(wrong[0]), "right"))]
             raise ExactnessError(
                 f"model: parameter {name} belongs to relations or columns of other servers alone, "
                 f"and server {self._cluster.server} computed with it; what several aggregations "
@@ -175,12 +153,8 @@ class ParameterHomes:
         return float(total)
 
     def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Give every rank the numbers that only one server has. Every rank must call it.
-
-        Parameters
-        ----------
-        tensors: flat tensors with a number for each parameter, such as gradients or moments.
-        """
+        """Give every rank the numbers that only one server has, in flat tensors with a number for
+        each parameter, such as gradients or moments. Every rank must call it."""
         if not self.numbers_apart:
             return
         for tensor in tensors:

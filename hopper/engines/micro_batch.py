@@ -1,7 +1,7 @@
-"""Training of a group: a forward and a backward pass over its merged micrographs.
+"""Micro-batches: merged micrographs with their rows, on which models run forward and backward.
 
-The loss is the *sum* of root losses divided by the size of the global batch. Groups, passes and
-ranks can therefore be added in any split without changing the gradient.
+The loss is the *sum* of root losses divided by the size of the global batch. Groups, micro-batches
+and ranks can therefore be added in any split without changing the gradient.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hopper.device_copies import to_device
 from hopper.engines.model_reads import ModelReads
@@ -35,9 +36,11 @@ from hopper.ops import StoredRows, products_in, to_floats
 from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches, pair_scores
 
+Ids = NDArray[np.int64]
+
 
 @dataclass
-class Pass:
+class MicroBatch:
     """A subgraph with its rows, on which one model trains, or several models in turn.
 
     Attributes
@@ -49,15 +52,14 @@ class Pass:
     """
 
     subgraph: Subgraph
-    features: dict[str, torch.Tensor]
-    edges: dict[Relation, torch.Tensor]
-    labels: torch.Tensor
+    features: dict[str, Tensor]
+    edges: dict[Relation, Tensor]
+    labels: Tensor
     _blocks: list[TypedBlocks] | None = field(default=None, repr=False)
 
     def blocks(self, device: torch.device, dropout: int | None = None) -> list[TypedBlocks]:
-        """Return the subgraph's blocks, which are made once.
-
-        What kernels prepare for a block depends on its edges alone, so it serves every model.
+        """Return the subgraph's blocks. They are made once, as what kernels prepare for a block
+        serves every model.
 
         Parameters
         ----------
@@ -73,12 +75,12 @@ class Pass:
 def join_rows(
     reads: ModelReads,
     name: str,
-    ids: NDArray[np.int64],
-    features: torch.Tensor | None,
+    ids: Ids,
+    features: Tensor | None,
     learned: LeafRows,
     *,
     repeats: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the input rows [n, width] of nodes of a type: features, then learnable rows.
 
     Parameters
@@ -100,34 +102,27 @@ def join_rows(
     return rows if features is None else torch.cat((features, rows), 1)
 
 
-class InputRowsByType(Mapping[str, torch.Tensor]):
+class InputRowsByType(Mapping[str, Tensor]):
     """Input rows [n, width] by name of a type: features, then learnable rows.
 
     Learnable rows may still be on their way. They are read on first access, and iteration visits
-    the types without learnable rows first.
-
-    Parameters
-    ----------
-    nodes: global ids by the type's name in the model.
-    features: [n, dim] by name of a type; types without features are missing.
-    learned: the learnable rows of these nodes.
-    repeats: as in :func:`join_rows`.
+    the types without learnable rows first. Parameters are those of :func:`join_rows`, by type.
     """
 
     def __init__(
         self,
         reads: ModelReads,
-        nodes: Mapping[str, NDArray[np.int64]],
-        features: Mapping[str, torch.Tensor],
+        nodes: Mapping[str, Ids],
+        features: Mapping[str, Tensor],
         learned: LeafRows,
         *,
         repeats: bool = False,
     ) -> None:
         self._reads, self._nodes, self._repeats = reads, nodes, repeats
         self._features, self._learned = features, learned
-        self._rows: dict[str, torch.Tensor] = {}
+        self._rows: dict[str, Tensor] = {}
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         if name not in self._rows:
             ids, features = self._nodes[name], self._features.get(name)
             self._rows[name] = join_rows(
@@ -143,13 +138,13 @@ class InputRowsByType(Mapping[str, torch.Tensor]):
         return len(self._nodes)
 
 
-class GroupTrainer:
+class MicroBatchRunner:
     """Samples groups of roots, reads their rows and trains on them.
 
     Parameters
     ----------
     reads: what the model reads. :attr:`learned` holds the learnable rows of an iteration.
-    micro_batch: the most roots of one forward pass; larger groups take several passes.
+    most_roots: the most roots of a micro-batch; larger groups take several.
     products_in: the dtype of matrix products, if it is not ``dtype``.
     links: turns links into roots, where edges are predicted. Groups then consist of links.
 
@@ -164,24 +159,19 @@ class GroupTrainer:
         reads: ModelReads,
         log: RunLog,
         objective: Objective,
-        micro_batch: int,
+        most_roots: int,
         dtype: torch.dtype,
         device: torch.device,
         *,
         products_in: torch.dtype | None = None,
         links: LinkBatches | None = None,
     ) -> None:
-        self.links = links
-        self.reads = reads
+        self.sampler, self.reads, self.links = sampler, reads, links
+        self.objective, self.dtype = objective, dtype
         self.learned = LeafRows({}, {})
-        self.sampler = sampler
-        self._log = log
-        self.objective = objective
-        self._micro_batch = micro_batch
-        self.dtype = dtype
-        self._device = device
-        self._products_in = products_in
         self.on_device: DeviceRows | None = None
+        self._log, self._most_roots, self._device = log, most_roots, device
+        self._products_in = products_in
 
     def products(self) -> AbstractContextManager[None]:
         """Return a context in which matrix products have the dtype of the configuration."""
@@ -189,16 +179,19 @@ class GroupTrainer:
 
     @property
     def reads_in_place(self) -> bool:
-        """Return whether this server's features are read only when they are multiplied."""
+        """Whether this server's features are read only when they are multiplied."""
         return self._device.type == "cpu" and self.on_device is None
 
-    def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:
-        """Return the subgraphs of a group, one per pass; none for an empty group."""
+    def sample(self, roots: Ids, epoch: int, iteration: int) -> list[Subgraph]:
+        """Return the subgraphs of a group, one per micro-batch; none for an empty group."""
         with self._log.stage("sample", roots=int(roots.size)):
-            passes = self._passes(roots)
-            return [self.sample_pass(pass_roots, epoch, iteration) for pass_roots in passes]
+            starts = range(0, roots.size, self._most_roots)
+            return [
+                self.sample_once(roots[start : start + self._most_roots], epoch, iteration)
+                for start in starts
+            ]
 
-    def sample_pass(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
+    def sample_once(self, roots: Ids, epoch: int, iteration: int) -> Subgraph:
         """Return one subgraph of all given roots, whatever their number."""
         if self.links is None:
             return self.sampler.sample(roots, epoch, iteration).with_edges(self.reads.edges)
@@ -207,7 +200,7 @@ class GroupTrainer:
         return replace(subgraph.with_edges(self.reads.edges), pairs=pairs)
 
     def pregather(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
-        """Fetch the remote rows of several passes now, each row once for all passes.
+        """Fetch the remote rows of several micro-batches now, each row once for all of them.
 
         If the device cache evicts rows, it is not known yet which rows it will miss. Rows are then
         fetched when they are needed.
@@ -216,20 +209,20 @@ class GroupTrainer:
         if cache is not None and cache.evicts:
             return rows
         with self._log.stage("gather", operation="pregather"):
-            ids_by_type: dict[str, list[NDArray[np.int64]]] = {}
+            wanted: dict[str, list[Ids]] = {}
             for name, inputs in self.reads.inputs.items():
                 if inputs.features:
-                    table = inputs.node_type
                     groups = [subgraph.nodes[name] for subgraph in subgraphs]
-                    if cache is not None:
-                        groups = [cache.absent(table, ids) for ids in groups]
-                    ids_by_type.setdefault(table, []).extend(groups)
+                    wanted.setdefault(inputs.node_type, []).extend(groups)
             for subgraph in subgraphs:
                 for table, groups in subgraph.edge_tables().items():
-                    if cache is not None:
-                        groups = [cache.absent(table, ids) for ids in groups]
-                    ids_by_type.setdefault(table, []).extend(groups)
-            return PregatheredRows(rows, ids_by_type)
+                    wanted.setdefault(table, []).extend(groups)
+            if cache is not None:
+                wanted = {
+                    table: [cache.absent(table, ids) for ids in groups]
+                    for table, groups in wanted.items()
+                }
+            return PregatheredRows(rows, wanted)
 
     def accumulate(
         self,
@@ -242,57 +235,44 @@ class GroupTrainer:
         for subgraph in subgraphs:
             self.train(packed, self.read(subgraph, rows), batch_size)
 
-    def read(self, subgraph: Subgraph, rows: InputRows) -> Pass:
-        """Gather the features and labels that one pass over a subgraph needs."""
+    def read(self, subgraph: Subgraph, rows: InputRows) -> MicroBatch:
+        """Gather the features and labels of a subgraph."""
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
             edges = self.read_edge_features(rows, subgraph)
             labels = self.read_labels(rows, subgraph.roots, subgraph.pairs)
-        return Pass(subgraph, features, edges, labels)
+        return MicroBatch(subgraph, features, edges, labels)
 
     def train(
-        self, packed: FlatModel, work: Pass, batch_size: int, dropout: int | None = None
+        self,
+        packed: FlatModel,
+        micro_batch: MicroBatch,
+        batch_size: int,
+        dropout: int | None = None,
     ) -> None:
-        """Add a pass's gradient and loss, divided by ``batch_size``, to the flat model.
+        """Add a micro-batch's gradient and loss, divided by ``batch_size``, to the flat model.
 
         Parameters
         ----------
         dropout: uint64 key of the dropout masks; None = the key of the subgraph's draws.
         """
-        with self._log.stage("compute", roots=work.subgraph.num_roots):
-            blocks = work.blocks(self._device, dropout)
-            nodes = {name: ids for name, ids in work.subgraph.nodes.items() if ids.size}
-            inputs = self.input_rows(nodes, work.features)
+        subgraph, model = micro_batch.subgraph, packed.module
+        with self._log.stage("compute", roots=subgraph.num_roots):
+            blocks = micro_batch.blocks(self._device, dropout)
+            nodes = {name: ids for name, ids in subgraph.nodes.items() if ids.size}
+            inputs = self.input_rows(nodes, micro_batch.features)
             with self.products():
-                logits = self._logits(packed.module, blocks, inputs, work.subgraph.pairs)
-                loss = self.objective.loss_sum(logits, work.labels) / batch_size
+                if subgraph.pairs is None:
+                    logits = run_model(model, blocks, inputs)
+                else:
+                    types = list(subgraph.pairs.versions)
+                    rows = run_root_rows(model, blocks, inputs, types)
+                    logits = pair_scores(model, rows, subgraph.pairs)
+                loss = self.objective.loss_sum(logits, micro_batch.labels) / batch_size
             self.backward(packed, loss)
 
-    def score_roots(
-        self, model: torch.nn.Module, rows: torch.Tensor, subgraph: Subgraph
-    ) -> torch.Tensor:
-        """Return the inputs [n, ...] of the loss, made from the roots' rows of one node type.
-
-        Where nodes are predicted they are the rows themselves, otherwise the scores of pairs.
-        """
-        return rows if subgraph.pairs is None else pair_scores(model, rows, subgraph.pairs)
-
-    def _logits(
-        self,
-        model: torch.nn.Module,
-        blocks: Sequence[TypedBlocks],
-        inputs: Mapping[str, torch.Tensor],
-        pairs: Pairs | None,
-    ) -> torch.Tensor:
-        """Run the model, and return its logits [n, ...] or the scores of pairs."""
-        if pairs is None:
-            return run_model(model, blocks, inputs)
-        return pair_scores(model, run_root_rows(model, blocks, inputs, list(pairs.versions)), pairs)
-
-    def backward(
-        self, packed: FlatModel, loss: torch.Tensor, tie: torch.Tensor | None = None
-    ) -> None:
+    def backward(self, packed: FlatModel, loss: Tensor, tie: Tensor | None = None) -> None:
         """Add a loss, and the model's loss scale times its gradient, to the flat model.
 
         Parameters
@@ -304,48 +284,15 @@ class GroupTrainer:
         (start if tie is None else start + tie).backward()
         packed.add_loss(loss)
 
-    def _passes(self, roots: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        for start in range(0, roots.size, self._micro_batch):
-            yield roots[start : start + self._micro_batch]
-
-    def read_labels(
-        self, rows: InputRows, roots: NDArray[np.int64], pairs: Pairs | None
-    ) -> torch.Tensor:
+    def read_labels(self, rows: InputRows, roots: Ids, pairs: Pairs | None) -> Tensor:
         """Return the labels [n, ...] of roots, or of pairs where edges are predicted."""
-        if pairs is None:
-            return self.read_node_labels(rows, roots)
-        return self.objective.shape_labels(to_device(pairs.labels, self._device))
+        if pairs is not None:
+            return self.objective.shape_labels(to_device(pairs.labels, self._device))
+        return self.objective.shape_labels(
+            self._read_rows(rows, "labels", self.reads.target, roots)
+        )
 
-    def read_node_labels(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
-        """Return the labels [n, ...] of nodes of the target type, as the loss takes them."""
-        return self.objective.shape_labels(self._read_rows(rows, "labels", self.reads.target, ids))
-
-    def _read_rows(
-        self, rows: InputRows, kind: RowKind, node_type: str, ids: NDArray[np.int64]
-    ) -> torch.Tensor:
-        """Return rows [n, ...] of nodes of a type in their stored form, on the device."""
-        if kind == "features" and self.reads_in_place:
-            return rows.stored(node_type, ids)
-        if kind == "features" and self.on_device is not None:
-            return self.on_device.read(rows, node_type, ids)
-        return to_device(rows.gather(kind, node_type, ids), self._device)
-
-    def own_features(
-        self,
-        rows: PartitionedRows,
-        name: str,
-        ids: NDArray[np.int64],
-        mine: NDArray[np.bool_],
-    ) -> torch.Tensor:
-        """Return features [n, dim] of distinct nodes; rows are zero where ``mine`` [n] is false."""
-        stored = rows.stored_local(self.reads.inputs[name].node_type, ids, mine)
-        if not self.reads_in_place:
-            return stored.to_tensor().to(self._device).to(self.dtype)
-        return stored.to(self.dtype)
-
-    def read_features(
-        self, rows: InputRows, nodes: Mapping[str, NDArray[np.int64]]
-    ) -> dict[str, torch.Tensor]:
+    def read_features(self, rows: InputRows, nodes: Mapping[str, Ids]) -> dict[str, Tensor]:
         """Return features [n, dim] of distinct nodes, by name of a type that has features."""
         return {
             name: to_floats(self._read_rows(rows, "features", inputs.node_type, ids), self.dtype)
@@ -353,22 +300,20 @@ class GroupTrainer:
             if (inputs := self.reads.inputs[name]).features
         }
 
-    def read_edge_features(
-        self, rows: InputRows, subgraph: Subgraph
-    ) -> dict[Relation, torch.Tensor]:
+    def read_edge_features(self, rows: InputRows, subgraph: Subgraph) -> dict[Relation, Tensor]:
         """Return features [n, dim] of a subgraph's edges, by relation whose features it reads."""
         return {
             relation: self.read_edge_rows(rows, edges.table, edges.ids)
             for relation, edges in subgraph.edges.items()
         }
 
-    def read_edge_rows(self, rows: InputRows, table: str, ids: NDArray[np.int64]) -> torch.Tensor:
+    def read_edge_rows(self, rows: InputRows, table: str, ids: Ids) -> Tensor:
         """Return features [n, dim] of distinct edges of a relation, given as ``src/rel/dst``."""
         return to_floats(self._read_rows(rows, "features", table, ids), self.dtype)
 
     def input_rows(
-        self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]
-    ) -> Mapping[str, torch.Tensor]:
+        self, nodes: Mapping[str, Ids], features: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Join features of nodes with the learnable rows of the iteration.
 
         Returns
@@ -378,7 +323,15 @@ class GroupTrainer:
         repeats = self.sampler.reads_times
         return InputRowsByType(self.reads, nodes, features, self.learned, repeats=repeats)
 
-    def _features(self, subgraph: Subgraph, rows: InputRows) -> dict[str, torch.Tensor]:
+    def _read_rows(self, rows: InputRows, kind: RowKind, table: str, ids: Ids) -> Tensor:
+        """Return rows [n, ...] of a table in their stored form, on the device."""
+        if kind == "features" and self.reads_in_place:
+            return rows.stored(table, ids)
+        if kind == "features" and self.on_device is not None:
+            return self.on_device.read(rows, table, ids)
+        return to_device(rows.gather(kind, table, ids), self._device)
+
+    def _features(self, subgraph: Subgraph, rows: InputRows) -> dict[str, Tensor]:
         """Return the features of a subgraph's nodes, by name of a type.
 
         A type may have several names. Each of its rows is read once.
@@ -387,7 +340,7 @@ class GroupTrainer:
         for name, nodes in subgraph.nodes.items():
             if nodes.size and self.reads.inputs[name].features:
                 by_stored.setdefault(self.reads.inputs[name].node_type, []).append(name)
-        features: dict[str, torch.Tensor] = {}
+        features: dict[str, Tensor] = {}
         for names in by_stored.values():
             nodes_by_name = {name: subgraph.nodes[name] for name in names}
             if len(names) == 1:

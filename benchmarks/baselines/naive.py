@@ -8,29 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.config import Config
-from hopper.engines.engine import Engine, TrainState
-from hopper.engines.first_hops import (
+from benchmarks.baselines.first_hops import (
     FirstHopsPlan,
     check_first_layer,
     draw_first_hops,
     first_block,
+    score_roots,
 )
-from hopper.engines.request import Request
+from benchmarks.baselines.split_layer import Parts, SplitLayer, split_layer
+from hopper.engines import Engine, Request, Spec, TrainState
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.migration import ReplicaBuffers, Transfer, Transport
 from hopper.migrate.schedule import Visit, there_and_back, visits
-from hopper.partials import Parts, SplitLayer, split_layer
 from hopper.partition.layout import Columns
 
 
@@ -74,41 +72,35 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     the model takes it along, which sends more bytes.
     """
 
-    name = "naive"
-    may_win = False
-    reads_remote_rows = False
-    plans_on_host = True
-    plans_together = True
-    predicts_links = True
+    spec = Spec(
+        "naive",
+        reads_remote_rows=False,
+        plans_on_host=True,
+        plans_together=True,
+        predicts_links=True,
+    )
 
     @classmethod
     def check(cls, request: Request) -> None:
         """Refuse models whose first layer cannot be divided."""
-        check_first_layer(request, cls.name)
+        check_first_layer(request, cls.spec.name)
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         graph, cluster = state.rows.graph, state.cluster
         self._target = graph.schema.target_type()
         dim = state.request.reads.inputs[self._target].features
-        self._split = split_layer(state.packed.module, Columns(0, dim), self.name)
+        self._split = split_layer(state.packed.module, Columns(0, dim), self.spec.name)
         self._placement = graph.placement(cluster.ranks_per_server)
         self._buffers = ReplicaBuffers(state.packed, moves_parameters=True)
         self._models = Transport(cluster, state.log, "model")
         self._activations = Transport(cluster, state.log, "partial")
         self._visits = visits(there_and_back(cluster.world), cluster.rank)
 
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the engine's name: plans depend on nothing else."""
-        return [cls.name]
-
     def plan(self, batch: GlobalBatch) -> NaivePlan:
         """Draw this rank's mini-batch, and exchange first layers with all ranks."""
         cluster = self.state.cluster
-        subgraph, first_hops = draw_first_hops(
-            self.state, self.channel, batch, range(cluster.world)
-        )
+        subgraph, first_hops = draw_first_hops(self.state, batch, range(cluster.world))
         owners = {
             model: self._placement.rank_of(self._target, hop.nodes[self._target])
             for model, hop in first_hops.items()
@@ -117,9 +109,9 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             hop.nodes[self._target][owners[model] == cluster.rank]
             for model, hop in first_hops.items()
         ]
-        sent = self.channel.traffic.take()
         reads = {self._target: owned} | subgraph.edge_tables()
-        return NaivePlan(batch, reads, subgraph, first_hops, owners, sent=sent)
+        edges = sum(each.num_edges for each in (subgraph, *first_hops.values()))
+        return NaivePlan(batch, reads, subgraph, first_hops, owners, num_edges=edges)
 
     def read(self, plan: NaivePlan, rows: PartitionedRows) -> NaiveInputs:
         """Read this rank's rows for every model, and the labels of its own mini-batch."""
@@ -127,14 +119,22 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
         count = sum(int(ids.size) for ids in plan.reads[self._target])
         with self.state.log.stage("gather", rows=count, operation="own rows"):
             rows_by_model = {
-                model: trainer.own_features(
-                    rows, self._target, hop.nodes[self._target], plan.owners[model] == rank
-                )
+                model: self._own_features(rows, hop.nodes[self._target], plan.owners[model] == rank)
                 for model, hop in plan.first_hops.items()
             }
             edges = trainer.read_edge_features(rows, plan.subgraph)
             labels = trainer.read_labels(rows, plan.subgraph.roots, plan.subgraph.pairs)
         return NaiveInputs(rows_by_model, edges, labels)
+
+    def _own_features(
+        self, rows: PartitionedRows, ids: NDArray[np.int64], owned: NDArray[np.bool_]
+    ) -> Tensor:
+        """Return features [n, dim] of distinct nodes; rows are zero where ``owned`` is false."""
+        state, trainer = self.state, self.state.trainer
+        stored = rows.stored_local(trainer.reads.inputs[self._target].node_type, ids, owned)
+        if not trainer.reads_in_place:
+            return stored.to_tensor().to(state.cluster.device).to(trainer.dtype)
+        return stored.to(trainer.dtype)
 
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
         """Let every model travel out and back, and compute this rank's part of each."""
@@ -271,12 +271,7 @@ class CarriedActivations:
 
 
 class _Trip:
-    """One rank's work for a model that travels through all ranks in an iteration.
-
-    Attributes
-    ----------
-    carried: the rows that the model brings to this rank and takes from it.
-    """
+    """One rank's work for a model that travels through all ranks in an iteration."""
 
     def __init__(
         self,
@@ -286,7 +281,7 @@ class _Trip:
         inputs: NaiveInputs,
         model: int,
     ) -> None:
-        self._split, self._trainer = split, state.trainer
+        self._state, self._split, self._trainer = state, split, state.trainer
         self._packed, self._device = state.packed, state.cluster.device
         self._plan, self._inputs, self._model = plan, inputs, model
         self._is_own = model == state.cluster.rank
@@ -327,7 +322,7 @@ class _Trip:
         sums = {kind: rows.requires_grad_() for kind, rows in self.carried.rows.items()}
         with trainer.products():
             rows = self._split.logits(self._blocks, sums)
-            logits = trainer.score_roots(self._packed.module, rows, plan.subgraph)
+            logits = score_roots(self._state, rows, plan.subgraph)
             loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
         trainer.backward(self._packed, loss)
         self.carried.rows = {

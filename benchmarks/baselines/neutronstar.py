@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hopper.cluster import Cluster
-from hopper.config import Config
+from hopper.engines import Request, TrainState
 from hopper.engines.cooperative import Cooperative, CooperativeInputs, CooperativePlan
-from hopper.engines.engine import TrainState
-from hopper.engines.request import Request
 from hopper.errors import RequestError
-from hopper.features import PartitionedRows, PregatheredRows
+from hopper.features import InputRows, PartitionedRows, PregatheredRows
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -68,10 +66,14 @@ class NeutronStar(Cooperative):
     dependencies: "hybrid" chooses for each node; "fetch" and "recompute" are one way for all.
     """
 
-    name = "neutronstar"
-    layouts = (Replicated,)
-    reads_remote_rows = True
-    may_win = False
+    # Its options decide which rows it reads.
+    spec = replace(
+        Cooperative.spec,
+        name="neutronstar",
+        layouts=(Replicated,),
+        reads_remote_rows=True,
+        plan_options=("train.engine_options",),
+    )
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -82,7 +84,7 @@ class NeutronStar(Cooperative):
                 f"train.engine: neutronstar knows no node types; expected a model that reads one "
                 f"relation, given {config.model.name!r}"
             )
-        if not request.trains_full_batches:
+        if not _trains_full_batches(request):
             raise RequestError(
                 "sampler.kind: neutronstar trains full batches, whose dependencies are the same in "
                 'every epoch; expected "full", or "temporal" with fanouts of -1 and a '
@@ -117,17 +119,13 @@ class NeutronStar(Cooperative):
             self._costs = self._measure()
         self._keep(self._costs)
 
-    @classmethod
-    def plan_key(cls, config: Config) -> list[Any]:
-        """Return the engine's name and options: they decide which rows it reads."""
-        return [cls.name, config.train.engine_options]
-
-    def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
+    def read(self, plan: CooperativePlan, rows: InputRows) -> CooperativeInputs:
         """Fetch features once for all iterations.
 
         Where links are predicted, negatives differ between iterations, so later iterations may
         fetch more.
         """
+        assert isinstance(rows, PartitionedRows)
         with self.state.log.stage("gather", operation="dependencies"):
             fetched = self._fetched
             if fetched is None:
@@ -135,11 +133,11 @@ class NeutronStar(Cooperative):
             else:
                 fetched = fetched.with_more(rows, plan.reads)
             self._fetched = fetched
-        return self._inputs(plan, fetched)
+        return super().read(plan, fetched)
 
     def _keep(self, costs: Costs | None) -> None:
         """Decide which nodes of other ranks this rank computes itself."""
-        graph, cluster, sampler = self.state.rows.graph, self.state.cluster, self._planner.sampler
+        graph, cluster, sampler = self.state.rows.graph, self.state.cluster, self.planner.sampler
         is_owned = np.zeros(graph.book.total(self._target), np.bool_)
         placement = graph.placement(cluster.ranks_per_server)
         is_owned[placement.owned(self._target, cluster.rank)] = True
@@ -150,7 +148,7 @@ class NeutronStar(Cooperative):
         else:
             (topology,) = sampler.topologies.values()
             masks = choose_kept(topology, is_owned, costs)
-        self._planner.kept = [{self._target: mask} for mask in masks]
+        self.planner.kept = [{self._target: mask} for mask in masks]
         self._fetched = None
 
     def _measure(self) -> Costs:
@@ -158,10 +156,10 @@ class NeutronStar(Cooperative):
 
         Every rank must call it.
         """
-        model, cluster, transfers = self.state.packed.module, self.state.cluster, self._transfers
+        model, cluster, transfers = self.state.packed.module, self.state.cluster, self.transfers
         assert isinstance(model, GNN)
-        widths = [self._stack.widths[self._target]]
-        rows = self._stack.lone_rows()
+        widths = [self.stack.widths[self._target]]
+        rows = self.stack.lone_rows()
         widths += [layer_rows[self._target].shape[1] for layer_rows in rows[1:]]
         with self.state.trainer.products():
             layers = [_layer_seconds(model, index, width) for index, width in enumerate(widths)]
@@ -175,6 +173,16 @@ class NeutronStar(Cooperative):
         measured = torch.tensor(seconds, dtype=torch.float64)
         by_rank = cluster.all_gather(measured, "control", "agreeing on what dependencies cost")
         return _costs_from(by_rank.amax(0).tolist())
+
+
+def _trains_full_batches(request: Request) -> bool:
+    """Return whether every iteration trains all roots and reads all of their neighbours."""
+    config = request.config.sampler
+    if config.kind == "full":
+        return True
+    roots = request.config.train.batch_size * request.ranks
+    takes_all = request.reads_times and all(size == -1 for size in config.sizes)
+    return takes_all and roots >= request.graph.split("train").size
 
 
 def _costs_from(seconds: list[float]) -> Costs:
