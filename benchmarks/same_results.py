@@ -36,9 +36,9 @@ from hopper.bench.train_process import train_in_process
 from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.signal_handlers import end_on_signals
-from hopper.train.tensor_file import BEST_MODEL_FILE
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import EPOCHS_FILE, main_score
+from hopper.train.tensor_file import BEST_MODEL_FILE
 from hopper.whole_files import write_text
 
 SECONDS_A_RUN: Final = 600.0
