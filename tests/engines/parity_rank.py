@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hopper.cluster import Cluster
-from hopper.config import make_config
+from hopper.config import Config, make_config
 from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows, open_graph
@@ -33,9 +35,15 @@ def main(out: Path, cases: list[dict]) -> None:
         start_timeout=120,
         through_host=through_host,
     )
+    results = train_in_turn([make_config(case["config"]) for case in cases], cluster)
+    cluster.leave()
+    out.write_text(json.dumps(results))
+
+
+def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str, Any]]:
+    """Train configurations in turn as one rank, and return its results of each."""
     results, graphs = [], dict[str, PartitionedGraph]()
-    for case in cases:
-        config = make_config(case["config"])
+    for config in configs:
         # Cases on one graph share what is mapped of it.
         data = config.data.model_dump_json()
         if data not in graphs:
@@ -46,7 +54,10 @@ def main(out: Path, cases: list[dict]) -> None:
             remote = RemoteRows(graph, config.cluster.servers, 60, wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
         trainer = make_trainer(Request(config, graph), cluster, rows)
-        trainer.run()
+        try:
+            trainer.run()
+        finally:
+            trainer.engine.state.log.close()
         trained = [
             json.loads(line)
             for line in Path(config.train.run_dir, "epochs.jsonl").read_text().splitlines()
@@ -63,8 +74,7 @@ def main(out: Path, cases: list[dict]) -> None:
         cluster.arrive("the end of a case")
         if remote is not None:
             remote.close()
-    cluster.leave()
-    out.write_text(json.dumps(results))
+    return results
 
 
 if __name__ == "__main__":
