@@ -58,7 +58,7 @@ def map_array(
         if not stat.S_ISREG(file.stat().st_mode):
             raise ArrayFileError(f"{where}: expected a file, found something else")
         with _READING_HEADERS:
-            array: NDArray[Any] = npy_format.open_memmap(file, mode="r")
+            array: NDArray[Any] = npy_format.open_memmap(str(file), mode="r")
     except FileNotFoundError:
         raise ArrayFileError(f"{where}: missing file") from None
     except (OSError, *NPY_ERRORS) as error:

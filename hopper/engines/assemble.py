@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from hopper.run_log import RunLog
 from hopper.tasks import DECODER, LinkBatches, Target, find_target, make_decoder
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_ONE_AT_A_TIME = threading.Lock()
 AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -187,7 +189,9 @@ def make_link_batches(
 
 def make_model(request: Request) -> torch.nn.Module:
     """Make the model of a request, initialised from its seed alone."""
-    return _make_model(request.config, request.schema, request.reads)
+    # Ranks may be threads of one process, and initialisation draws from torch's own generator.
+    with _ONE_AT_A_TIME:
+        return _make_model(request.config, request.schema, request.reads)
 
 
 def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module:

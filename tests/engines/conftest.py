@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopper.bench.parity import RecordedGradient
+from hopper.config import make_config
 from hopper.config.engines import BASELINES
 from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
+from hopper.rehearsal.world import run_ranks
+from hopper.train.rank import make_deterministic
 
 from .exactness import assert_exact
+from .parity_rank import train_in_turn
 
 RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
 Sections = Mapping[str, Mapping[str, Any]]
@@ -71,16 +76,21 @@ def merged(*all_sections: Sections) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def train_cases(
-    run_ranks: Callable[..., list[Any]],
-) -> Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]:
-    """Train every configuration in turn on ``world`` ranks, and return rank 0's results by case."""
+def train_cases() -> Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]:
+    """Train every configuration in turn on ``world`` ranks, and return rank 0's results by case.
+
+    The ranks are threads; tests/engines/test_real_graph.py has processes.
+    """
 
     def train(configs: list[dict[str, Any]], world: int, folder: Path) -> list[dict[str, Any]]:
-        folder.mkdir(exist_ok=True)
-        cases_file = folder / "cases.json"
-        cases_file.write_text(json.dumps([{"config": config} for config in configs]))
-        ranks = run_ranks(RANK_SCRIPT, world, folder / "ranks", str(cases_file))
+        cases = [make_config(config) for config in configs]
+        make_deterministic()
+        with pytest.MonkeyPatch.context() as patch:
+            # Nobody reads these files after a power failure.
+            patch.setattr(os, "fsync", lambda _file: None)
+            ranks = run_ranks(
+                world, cases[0].cluster.ranks_per_server, partial(train_in_turn, cases), timeout=60
+            )
         for results in ranks[1:]:
             assert [case["losses"] for case in results] == [case["losses"] for case in ranks[0]]
         return list(ranks[0])

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
+from cache_server.client import FeatureClient
+from cache_server.client.in_process import InProcessClient, open_servicers
+from cache_server.service.servicer import FeatureServicer
+from cache_server.store.row_source import SourceRequest
 from hopper.cluster import Cluster
-from hopper.config import make_config
+from hopper.config import Config, make_config
+from hopper.config.data import Data
 from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows, open_graph
@@ -33,9 +41,18 @@ def main(out: Path, cases: list[dict]) -> None:
         start_timeout=120,
         through_host=through_host,
     )
+    results = train_in_turn([make_config(case["config"]) for case in cases], cluster)
+    cluster.leave()
+    out.write_text(json.dumps(results))
+
+
+def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str, Any]]:
+    """Train configurations in turn as one rank, and return its results of each.
+
+    Where a configuration names no servers, they are in this process.
+    """
     results, graphs = [], dict[str, PartitionedGraph]()
-    for case in cases:
-        config = make_config(case["config"])
+    for config in configs:
         # Cases on one graph share what is mapped of it.
         data = config.data.model_dump_json()
         if data not in graphs:
@@ -43,10 +60,18 @@ def main(out: Path, cases: list[dict]) -> None:
         graph = graphs[data]
         remote = None
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            remote = RemoteRows(graph, config.cluster.servers, 60, wire=config.cluster.feature_wire)
+            addresses = config.cluster.servers
+            connect: Callable[..., FeatureClient] = FeatureClient
+            if not addresses:
+                addresses = [f"server {server}" for server in range(graph.book.servers)]
+                connect = partial(InProcessClient, _servicers(data))
+            remote = RemoteRows(*(graph, addresses, 60, connect), wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
         trainer = make_trainer(Request(config, graph), cluster, rows)
-        trainer.run()
+        try:
+            trainer.run()
+        finally:
+            trainer.engine.state.log.close()
         trained = [
             json.loads(line)
             for line in Path(config.train.run_dir, "epochs.jsonl").read_text().splitlines()
@@ -63,8 +88,19 @@ def main(out: Path, cases: list[dict]) -> None:
         cluster.arrive("the end of a case")
         if remote is not None:
             remote.close()
-    cluster.leave()
-    out.write_text(json.dumps(results))
+    return results
+
+
+@cache
+def _servicers(data: str) -> list[FeatureServicer]:
+    """Open what the servers of a configuration's data answer with."""
+    settings = Data.model_validate_json(data)
+    sources = {
+        node_type: SourceRequest(name, settings.features_options.get(node_type, {}))
+        for node_type, name in settings.features.items()
+    }
+    folders = sorted(Path(settings.partitioned).glob("server-*"))
+    return open_servicers(folders, sources)
 
 
 if __name__ == "__main__":

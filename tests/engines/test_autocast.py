@@ -108,14 +108,15 @@ def test_gradients_are_near_those_of_one_process(
 
     turn = HALVES.index(half)
     for number, model in enumerate(HOMOGENEOUS.values()):
-        add("nodes", model, (("zero_hop", "cooperative"), ("hop", "naive"))[turn][number % 2])
-        if number % 2 != turn:
+        if number % 2 == turn:
+            add("nodes", model, ("cooperative", "naive")[turn])
+        else:
             add("columns", model, "p3")
     for number, model in enumerate(MODELS.values()):
-        if number % 2 == turn:
+        if number % 3 == turn:
             add("relations", model, "raf")
-        else:
-            add("typed nodes", model, ("model_centric", "cooperative")[turn])
+        elif number % 3 == turn + 1:
+            add("typed nodes", model, ("hop", "cooperative")[turn])
     train_cases(cases, 2, tmp_path)
     differences = []
     for values in cases:

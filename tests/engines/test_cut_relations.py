@@ -51,23 +51,18 @@ TABLES: dict[str, Any] = {"learnable": LEARNABLE | {"tables": "per_server_table"
 CHOSEN: dict[int, list[tuple[str, str, dict[str, Any]]]] = {
     4: [
         ("featured", "rgcn", {}),
-        ("featured", "rgat", {}),
         ("featured", "rgat with a head", {"raf": {"reduce": "designated"}}),
-        ("featured", "without root weight", {}),
         ("featured", "hgt, one layer", {}),
         *(("featured", name, {}) for name in CUT_MODELS if name.startswith("own, ")),
-        ("bare", "rgat", TABLES),
         ("bare", "hgt", {"sampler": {"fanouts": [-1, -1]}}),
     ],
     6: [
-        ("featured", "rgcn", {}),
+        ("featured", "without root weight", {}),
         ("featured", "rgcn of bases", {}),
-        ("featured", "hgt", {}),
-        ("bare", "rgcn", {}),
         ("bare", "rgat", TABLES),
     ],
 }
-SCORED = {4: 2, 6: 1}
+SCORED = {4: 1, 6: 0}
 """By servers, how many of these, from the first, also train whole relations."""
 
 
@@ -127,7 +122,7 @@ def test_its_gradient_is_that_of_one_process(
         cases.append(case("whole", CUT_MODELS[name], tmp_path, len(cases)))
     results = train_cases(cases, servers, tmp_path)
     check(cases, results, servers)
-    for result, uncut in zip(results[:scored], results[-scored:], strict=True):
+    for result, uncut in zip(results[:scored], results[len(results) - scored :], strict=True):
         assert result["losses"] == pytest.approx(uncut["losses"], rel=1e-9)
         assert result["val"] == uncut["val"]
 

@@ -88,8 +88,8 @@ def test_messages_through_host_memory_are_the_same(
                 iterations_per_epoch=2,
             )
             for model, engines in (
-                (HOMOGENEOUS["gat"], ENGINES),
-                (MODELS["hgt"], ("hop", "cooperative", "raf")),
+                (HOMOGENEOUS["gat"], ("model_centric", "hop")),
+                (MODELS["hgt"], ("cooperative", "raf")),
             )
             for engine in engines
         ]

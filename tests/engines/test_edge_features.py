@@ -3,7 +3,6 @@ of one process."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
 
 from cache_server.store.shard import Shard
 from hopper.cluster import Cluster
@@ -33,9 +31,9 @@ from hopper.models import run_model
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
 from hopper.partition import PartitionedGraph, partition_graph
-from tests.graphs import EDGE, EDGES, NODES, RATES, make_library, make_nodes
+from tests.graphs import EDGE, EDGES, NODES, make_library, make_nodes
 
-from .conftest import CheckEngines, merged
+from .conftest import merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -58,31 +56,6 @@ MODELS: dict[str, dict[str, Any]] = {
         "aggregate": "tests.engines.own_aggregations:Gated",
     },
 }
-# (method, servers, ranks of each, topology)
-DIVISIONS = [
-    ("metis", 2, 1, "replicated"),
-    ("random", 2, 2, "replicated"),
-    ("random", 3, 1, "partitioned"),
-]
-OF_ONE_TYPE = ("sage", "wide sage", "gat", "gcn")
-# Every two of a division, an engine and a model meet, not all three; a full batch reads a topology
-# that is replicated.
-ONE_TYPE = pairwise(DIVISIONS, ("zero_hop in passes", "cooperative", "naive"), OF_ONE_TYPE)
-# Models are whole to these, so two of them tell.
-ONE_TYPE += pairwise(DIVISIONS, ("model_centric", "hop, no pregather"), ("sage", "gat"))
-ONE_TYPE += zip(
-    DIVISIONS[:2] * 2, itertools.repeat("neutronstar"), ("sage", "wide sage", "gat", "gcn")
-)
-OF_SEVERAL_TYPES = [name for name in MODELS if name not in OF_ONE_TYPE]
-# Engines that divide what a model computes train every one; to the others models are whole.
-NODE_CASES = [
-    *(("cooperative", model) for model in OF_SEVERAL_TYPES),
-    *(("zero_hop in passes", model) for model in ("rgcn", "rgat, one by one", "own")),
-    *(("hop, one step merged", model) for model in ("rgcn, one by one", "hgt")),
-    *(("model_centric", model) for model in ("rgat", "hgt, one by one")),
-    *(("raf", model) for model in OF_SEVERAL_TYPES),
-]
-LINK_CASES = [("model_centric", "rgcn"), ("cooperative", "rgcn")]
 
 
 @pytest.fixture(scope="module")
@@ -100,45 +73,6 @@ def values_of(parts: Path, kind: str, /, **sections: Any) -> dict[str, Any]:
         },
         sections,
     )
-
-
-def check(
-    check_engines: CheckEngines, graph: GraphDirectory, chosen: Any, *world: int, **division: Any
-) -> None:
-    """Check engines with models, whose weights for edge features learn."""
-    cases = {}
-    for engine, model in chosen:
-        cases[engine, model] = {"model": MODELS[model] | {"edge_features": True}}
-        if engine == "neutronstar":
-            cases[engine, model]["sampler"] = {"kind": "full"}
-    for trained in check_engines(graph, cases, *world, **division).values():
-        of_edges = [
-            gradient
-            for name, gradient in trained.recorded[0].gradients.items()
-            if "edge_linear" in name
-        ]
-        assert of_edges
-        assert all(gradient.abs().max() > 0 for gradient in of_edges)
-
-
-@pytest.mark.parametrize("division", DIVISIONS)
-def test_one_type(
-    division: tuple[str, int, int, str], one_type: GraphDirectory, check_engines: CheckEngines
-) -> None:
-    method, *world, topology = division
-    chosen = [case for here, *case in ONE_TYPE if here == division]
-    if topology == "replicated" and world == [2, 1]:
-        chosen += [("p3", model) for model in OF_ONE_TYPE]
-    options = {"method": method, "topology": topology, "backend": "pymetis"}
-    check(check_engines, one_type, chosen, *world, **options)
-
-
-@pytest.mark.parametrize(("target", "chosen"), [("book", NODE_CASES), (RATES, LINK_CASES)])
-def test_several_types(
-    target: Any, chosen: list[tuple[str, str]], check_engines: CheckEngines, tmp_path: Path
-) -> None:
-    graph = make_library(tmp_path / "graph", target, edge_features=True)
-    check(check_engines, graph, chosen, 2)
 
 
 def test_every_edge_has_its_own_features(one_type: GraphDirectory, tmp_path: Path) -> None:

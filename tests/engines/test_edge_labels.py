@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
 
 from hopper.config import make_config
 from hopper.config.engines import BASELINES
@@ -24,25 +23,14 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.tasks.edge_decoders import EdgeDecoder
 from tests.graphs import RATES, RATINGS, WROTE, make_library
 
-from .conftest import CheckEngines, merged
+from .conftest import merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-ENGINES = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
 MODELS: dict[str, dict[str, Any]] = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.2},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
 }
-DECODERS: dict[str, dict[str, Any]] = {
-    "mlp": {"decoder": "mlp", "decoder_options": {"hidden": 5}},
-    "bilinear": {"decoder": "bilinear", "dim": 6},
-}
-
-
-# (kind of label, division, servers, ranks of each)
-WORLDS = [("class", "metis", 2, 1), ("float", "random", 2, 2), ("multi_hot", "random", 3, 1)]
-# Every two of a world, an engine, a model and a decoder meet, not all four.
-CASES = pairwise(WORLDS, ENGINES, MODELS, DECODERS)
 
 
 def library(out: Path, kind: str) -> GraphDirectory:
@@ -66,20 +54,6 @@ def library(out: Path, kind: str) -> GraphDirectory:
 def values_of(parts: Path, **sections: Any) -> dict[str, Any]:
     values = {"model": MODELS["rgcn"], "sampler": {"fanouts": [3, 2]}}
     return merged({"data": {"partitioned": str(parts)}}, values, sections)
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_engine_has_the_gradient_of_one_process(
-    world: tuple[str, str, int, int], check_engines: CheckEngines, tmp_path: Path
-) -> None:
-    kind, method, *servers_and_ranks = world
-    cases = {
-        tuple(case): {"model": MODELS[case[1]], "task": DECODERS[case[2]]}
-        for here, *case in CASES
-        if here == world
-    }
-    graph = library(tmp_path / "graph", kind)
-    check_engines(graph, cases, *servers_and_ranks, method=method)
 
 
 def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
 
 from hopper.config import make_config
 from hopper.engines import Request
@@ -23,17 +22,12 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
 from tests.graphs import draw_ends
 
-from .conftest import CheckEngines
-
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
-MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
-OF_ONE_TYPE = ("naive", "p3")
 TASKS: dict[bool, dict[str, Any]] = {
     True: {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3, "candidates": 20},
     False: {"decoder": "bilinear", "dim": 5},
 }
-PICKS = ("uniform", "recent")
 BUYS, SOLD, SENT = ("user", "buys", "item"), ("item", "sold_to", "user"), ("user", "sent", "user")
 
 
@@ -68,35 +62,6 @@ def sections_of(*, typed: bool, are_links: bool, pick: str) -> dict[str, Any]:
     model = {"name": "rgcn" if typed else "sage", "layers": 2, "hidden": 8, "dropout": 0.2}
     sampler = {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}}
     return {"model": model, "task": TASKS[are_links], "sampler": sampler}
-
-
-# (node types, links or labels, servers, ranks of each)
-WORLDS = [(False, True, 2, 2), (False, False, 3, 1), (True, True, 2, 1), (True, False, 2, 1)]
-# Every two of a world, an engine and a pick meet, not all three.
-CASES = pairwise(WORLDS, MOVING, PICKS) + [
-    (world, engine, pick)
-    for world, pick in zip(WORLDS[:2], PICKS, strict=True)
-    for engine in OF_ONE_TYPE
-]
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_engine_has_the_gradient_of_one_process(
-    world: tuple[bool, bool, int, int], check_engines: CheckEngines, tmp_path: Path
-) -> None:
-    typed, are_links, *servers_and_ranks = world
-    cases = {
-        (engine, pick): sections_of(typed=typed, are_links=are_links, pick=pick)
-        | {"train": {"evaluate_every": 1}}
-        for here, engine, pick in CASES
-        if here == world
-    }
-    graph = make_graph(tmp_path / "graph", typed=typed, are_links=are_links)
-    trained = check_engines(graph, cases, *servers_and_ranks)
-    for pick in PICKS:
-        # Partial sums of columns are rounded otherwise.
-        first, *others = [case.result["val"] for name, case in trained.items() if pick in name]
-        assert all(score == pytest.approx(first, abs=1e-9) for score in others)
 
 
 def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The comparison of the A/B finds every one of many small faults in engines, and no other."""
+"""The comparisons of the A/B and of test_conformance.py find every one of many small faults in
+engines, and no other."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from hopper.engines.reference import Reference
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
+from .exactness import assert_exact
+
 ENGINES = {"sent": "FaultyCooperative", "sum": "FaultyHop", "update": "FaultyHop"}
 CASES = [
     *((ENGINES.get(fault.stage, "FaultyZeroHop"), name) for name, fault in FAULTS.items()),
@@ -27,13 +30,18 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def parities(
+def verdicts(
     community_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
     tmp_path_factory: pytest.TempPathFactory,
-) -> dict[tuple[str, str], EngineParity]:
-    """Train all cases on one set of ranks, and compare them as the A/B does."""
+) -> dict[tuple[str, str], tuple[EngineParity, bool]]:
+    """Train all cases on one set of ranks, and compare them as the A/B does.
+
+    Returns
+    -------
+    By case, the A/B's verdict, and whether the case conforms.
+    """
     folder = tmp_path_factory.mktemp("faults")
     graph = partition_graph(community_graph, folder / "parts", 2, "random")
     servers = {"servers": serve_partitions(folder / "parts", 2), "ranks_per_server": 1}
@@ -65,19 +73,33 @@ def parities(
         recorded = read_recorded(Path(config["train"]["run_dir"]) / "gradients")
         parity = check_engine(": ".join(case), "float64", reference, recorded)
         curve = compare_losses(result["losses"], results[0]["losses"], "float64")
-        found[case] = EngineParity(parity.engine, "float64", parity.gradients, curve)
+        verdict = EngineParity(parity.engine, "float64", parity.gradients, curve)
+        found[case] = verdict, conforms(config, result, results[0])
     return found
+
+
+def conforms(config: dict[str, Any], result: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Return whether a run has the gradients of one process, and the losses of other engines."""
+    try:
+        assert_exact(config, 2)
+        assert result["losses"] == pytest.approx(right["losses"], rel=1e-9)
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("case", CASES, ids=": ".join)
 def test_a_fault_is_refused(
-    parities: dict[tuple[str, str], EngineParity], case: tuple[str, str]
+    verdicts: dict[tuple[str, str], tuple[EngineParity, bool]], case: tuple[str, str]
 ) -> None:
-    assert bool(parities[case].problems) == (case[1] != "none"), parities[case]
+    parity, is_exact = verdicts[case]
+    assert bool(parity.problems) == (case[1] != "none"), parity
+    assert is_exact == (case[1] == "none"), parity
 
 
 def test_faults_are_as_small_as_a_millionth_of_a_gradient(
-    parities: dict[tuple[str, str], EngineParity],
+    verdicts: dict[tuple[str, str], tuple[EngineParity, bool]],
 ) -> None:
-    assert parities["FaultyHop", "one tensor off by 1e-6"].gradient_difference < 1.1e-6
+    parity, _ = verdicts["FaultyHop", "one tensor off by 1e-6"]
+    assert parity.gradient_difference < 1.1e-6
     assert sum(name != "none" for _, name in CASES) >= 30

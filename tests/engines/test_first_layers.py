@@ -6,7 +6,6 @@ Every kind of case meets both engines in a world of several ranks, not all of th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,6 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.by_node import divide_columns
 from hopper.partition.layout import Columns
 
-from .exactness import assert_exact
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"name": "gcn", "layers": 2, "hidden": 8, "dropout": 0.3},
     "sage": {"name": "sage", "layers": 3, "hidden": 8, "dropout": 0.3},
@@ -49,28 +44,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "one layer": {"name": "sage", "layers": 1, "hidden": 8},
     "one deep layer": {"name": "deepgcn", "layers": 1, "hidden": 8},
 }
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "few": ("gat", {}),
-    # What is recorded is made whole; what is scored has to be without.
-    "scored": ("sage", {"train": {"epochs": 2, "record_gradients": []}}),
-    "full": ("sage", {"train": {"epochs": 2}, "sampler": {"kind": "full"}}),
-    # Whoever computes a part of a first layer knows how likely edges were.
-    "labor": ("wide gcn", {"sampler": {"kind": "labor", "fanouts": [4, 3]}}),
-    "layer": ("wide gcn", {"sampler": {"kind": "layer", "layer_sizes": [4, 3]}}),
-}
-COMPARED = ("sage", "gat", "scored")
-"""whose losses and scores are compared with another engine's as well; others are not scored"""
-WORLDS = [(1, 1), (2, 1), (3, 1), (2, 2)]
-# Two of the variants have the wide gcn.
-KINDS = tuple(kind for kind in (*MODELS, *VARIANTS) if kind != "wide gcn")
-# Both engines train every kind in a world of several ranks, half of them in the smallest, and every
-# fifth one alone.
-CASES = [
-    (WORLDS[(1, 2, 1, 3)[(number + step) % 4]], kind, engine)
-    for number, kind in enumerate(KINDS)
-    for step, engine in enumerate(("p3", "naive"))
-]
-CASES += [(WORLDS[0], *case) for case in itertools.product(KINDS[::5], ("p3", "naive"))]
 FEATURES = {"p3": "by-dimension", "naive": "by-node", "model_centric": "by-node"}
 
 
@@ -114,59 +87,6 @@ def divided(
         return paths[key]
 
     return divide
-
-
-@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
-def test_their_gradient_is_that_of_one_process(
-    servers: int,
-    ranks_per_server: int,
-    divided: Callable[[int, str], Path],
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    """Losses and scores are those of another engine, with the same nodes on each server."""
-    world = servers * ranks_per_server
-    paths = {engine: divided(servers, features) for engine, features in FEATURES.items()}
-    cluster = {
-        path: {
-            "servers": serve_partitions(path, servers) if servers > 1 else [],
-            "ranks_per_server": ranks_per_server,
-        }
-        for path in set(paths.values())
-    }
-    cases = {}
-    chosen = [case[1:] for case in CASES if case[0] == (servers, ranks_per_server)]
-    compared = [(kind, "model_centric") for kind in COMPARED if kind in dict(chosen)]
-    for kind, engine in [*chosen, *compared]:
-        run_dir = tmp_path / f"{engine}-{kind.replace(' ', '_')}"
-        model, more = (kind, {}) if kind in MODELS else VARIANTS[kind]
-        values = case_config(model, paths[engine], run_dir, engine, **more.get("train", {}))
-        if kind == "few":
-            # The second iteration has fewer roots than there are ranks.
-            values["train"]["batch_size"] = min(83 // world, 82)
-        values["sampler"] = more.get("sampler", values["sampler"])
-        values["train"]["evaluate_every"] = int(kind in COMPARED)
-        cases[kind, engine] = values
-    for values in cases.values():
-        values["cluster"] = cluster[Path(values["data"]["partitioned"])]
-    results = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
-    for (model, engine), values in cases.items():
-        if engine == "model_centric":
-            continue
-        result = results[model, engine]
-        if model in COMPARED:
-            reference = results[model, "model_centric"]
-            assert result["losses"] == pytest.approx(reference["losses"], rel=1e-9)
-            assert result["val"] == pytest.approx(reference["val"], rel=1e-9)
-        if model == "scored":
-            continue
-        assert_exact(values, world, f"{engine}, {model}", [0, 1])
-        travels = {cause for cause, size in result["bytes"].items() if size} - {"control"}
-        expected = {"topology", "partial", "gradient"}
-        # Labels of roots count as features.
-        expected |= {"model", "feature"} if engine == "naive" else set()
-        assert travels == (expected if servers > 1 else set())
 
 
 def test_a_server_stores_its_columns_of_all_nodes(

@@ -39,12 +39,6 @@ ONE_TYPE = {
     "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.2},
     "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
 }
-SEVERAL_TYPES = {
-    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.2},
-    "rgcn with a head": {"name": "rgcn", "layers": 2, "hidden": 8, "head": True},
-    "rgat": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2},
-    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
-}
 TASKS: dict[str, dict[str, Any]] = {
     "dot, joint": {"decoder": "dot", "negatives": "joint", "num_negatives": 5},
     "distmult, uniform": {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3},
@@ -62,27 +56,6 @@ LABELS: dict[str, Any] = {"decoder": "bilinear", "dim": 5}
 NEAR = Relation("item", "near", "item")
 LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
 MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
-# (method, servers, ranks of each)
-DIVISIONS = [("metis", 2, 1), ("random", 2, 2), ("metis", 3, 1)]
-# Every two of a division, an engine, a model and a task meet, not all four; engines whose groups
-# are those of another in other steps meet each division once.
-OF_ONE_TYPE = pairwise(DIVISIONS, MOVING, ONE_TYPE, TASKS)
-OF_ONE_TYPE += [
-    (division, engine, "sage", "dot, joint")
-    for division, engine in zip(DIVISIONS, ("hop", "locality", "hop"), strict=True)
-]
-WORLDS = [(2, 1), (2, 2)]
-# Engines that divide what a model computes train every one; to the others models are whole.
-OF_SEVERAL_TYPES = pairwise(
-    WORLDS,
-    ("zero_hop in passes", "cooperative"),
-    [*((model, "distmult, uniform") for model in SEVERAL_TYPES), ("rgcn", "rotate, by degree")],
-)
-OF_SEVERAL_TYPES += pairwise(
-    WORLDS,
-    ("model_centric", "hop, one step merged"),
-    [("rgcn", "rotate, by degree"), ("hgt", "distmult, uniform")],
-)
 
 
 @pytest.fixture(scope="module")
@@ -119,31 +92,6 @@ def sections_of(model: dict[str, Any], task: str) -> dict[str, Any]:
 def values_of(parts: Path, *case: Any) -> dict[str, Any]:
     train = {"batch_size": 9, "epochs": 1, "engine": "model_centric"}
     return merged({"data": {"partitioned": str(parts)}, "train": train}, sections_of(*case))
-
-
-@pytest.mark.parametrize("division", DIVISIONS)
-def test_one_type(
-    division: tuple[str, int, int], link_graph: GraphDirectory, check_engines: CheckEngines
-) -> None:
-    method, *world = division
-    cases = {
-        tuple(case): sections_of(ONE_TYPE[case[1]], case[2])
-        for here, *case in OF_ONE_TYPE
-        if here == division
-    }
-    check_engines(link_graph, cases, *world, method=method, backend="pymetis")
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_several_types(
-    world: tuple[int, int], library: GraphDirectory, check_engines: CheckEngines
-) -> None:
-    cases = {
-        (engine, model, task): sections_of(SEVERAL_TYPES[model], task)
-        for here, engine, (model, task) in OF_SEVERAL_TYPES
-        if here == world
-    }
-    check_engines(library, cases, *world)
 
 
 def test_negatives_from_a_file(
@@ -267,31 +215,6 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
         assert remaining == {edge for edge in drawn if edge[0] == into and edge[2] == book}
 
 
-@pytest.mark.parametrize("case", [("naive", 2, 2), ("naive", 3, 1), ("p3", 2, 1)])
-def test_engines_that_divide_the_first_layer(
-    case: tuple[str, int, int],
-    link_graph: GraphDirectory,
-    community_graph: GraphDirectory,
-    check_engines: CheckEngines,
-    tmp_path: Path,
-) -> None:
-    """They train links, and edges whose labels are predicted."""
-    ends = ends_of(community_graph)
-    labelled = GraphDirectory.from_arrays(
-        tmp_path / "labelled",
-        {NEAR: ends},
-        features={"item": np.asarray(link_graph.features("item"))},
-        labels={NEAR: ends.sum(0) % 3},
-        target=NEAR,
-        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
-    )
-    engine, *world = case
-    of_links = [("sage", "mlp, in batch"), ("gat", "dot, joint")]
-    cases = {(engine, *of): sections_of(ONE_TYPE[of[0]], of[1]) for of in of_links}
-    check_engines(link_graph, cases, *world)
-    check_engines(labelled, {(engine, "gcn"): {"model": ONE_TYPE["gcn"], "task": LABELS}}, *world)
-
-
 FULL_BATCHES: list[tuple[str, dict[str, Any]]] = [
     ("links", {"num_negatives": 2}),
     ("links", {"num_negatives": 2, "exclude": False, "negatives": "uniform"}),
@@ -299,11 +222,11 @@ FULL_BATCHES: list[tuple[str, dict[str, Any]]] = [
 ]
 # Every two of a world, a way and a task meet, not all three.
 OF_FULL_BATCHES = pairwise(
-    [(2, 1), (2, 2), (3, 1)], ("hybrid", "fetch", "recompute"), range(len(FULL_BATCHES))
+    [(2, 1), (3, 1)], ("hybrid", "fetch", "recompute"), range(len(FULL_BATCHES))
 )
 
 
-@pytest.mark.parametrize("world", [(2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("world", [(2, 1), (3, 1)])
 def test_full_batches(
     world: tuple[int, int],
     community_graph: GraphDirectory,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pairwise import pairwise
 
 from benchmarks.baselines.neutronstar import Costs, choose_kept
 from hopper.config import make_config
@@ -19,19 +17,12 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
-from .exactness import assert_exact
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"name": "gcn", "layers": 2, "hidden": 8, "dropout": 0.3},
     "sage": {"name": "sage", "layers": 3, "hidden": 12, "dropout": 0.3},
     "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3},
     "film": {"name": "film", "layers": 3, "hidden": 8},
 }
-WAYS = ("hybrid", "fetch", "recompute")
-WORLDS = [(1, 1), (3, 1), (2, 2)]
-# Every two of a world, a model and a way meet, not all three.
-CASES = pairwise(WORLDS, MODELS, WAYS)
 
 
 def case_config(
@@ -53,44 +44,6 @@ def case_config(
             "seed": 3,
         },
     }
-
-
-@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
-def test_its_gradient_is_that_of_one_process(
-    servers: int,
-    ranks_per_server: int,
-    community_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    parts, world = tmp_path / "parts", servers * ranks_per_server
-    partition_graph(community_graph, parts, servers, "random")
-    cluster = {
-        "servers": serve_partitions(parts, servers) if servers > 1 else [],
-        "ranks_per_server": ranks_per_server,
-    }
-    cases = {}
-    chosen = [case[1:] for case in CASES if case[0] == (servers, ranks_per_server)]
-    # For the losses and scores, the same under another engine. Every model is hybrid in a world.
-    compared = [model for model, ways in chosen if ways == "hybrid"]
-    for model, ways in [*((model, "") for model in compared), *chosen]:
-        engine = "neutronstar" if ways else "cooperative"
-        folder = tmp_path / f"{model}-{ways or engine}"
-        values = case_config(model, parts, folder, engine, ways)
-        cases[model, ways] = values | {"cluster": cluster}
-    results = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
-    for (model, ways), values in cases.items():
-        result = results[model, ways]
-        assert_exact(values, world, f"{model}, {ways}")
-        if model in compared:
-            assert result["losses"] == pytest.approx(results[model, ""]["losses"], rel=1e-9)
-            assert result["val"][-1] == pytest.approx(results[model, ""]["val"][-1], rel=1e-9)
-        if world == 1:
-            continue
-        # Of the last epoch: features of other servers have been read in the first.
-        assert result["bytes"]["feature"] == 0
-        assert (result["bytes"]["partial"] == 0) == (ways == "recompute")
 
 
 def test_the_cheaper_dependency_is_chosen(community_graph: GraphDirectory) -> None:

@@ -1,8 +1,4 @@
-"""Relation-aggregation-first training computes the gradient of one process.
-
-On two servers every model trains, on features or on learnable rows; in other worlds every two of a
-world, a model and a graph meet.
-"""
+"""Relation-aggregation-first training beside another engine: the same run, fewer bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pairwise import pairwise
 from safetensors.numpy import load_file
 
 from hopper.cluster import Cluster
@@ -25,53 +20,14 @@ from hopper.graph import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 
-from .exactness import assert_exact
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
-MORE_MODELS: dict[str, dict[str, Any]] = {
-    "rgcn without root weight": {"name": "rgcn", "layers": 2, "hidden": 8, "root_weight": False},
-    "rgat with a head": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "head": True},
-    "own, mean, without root weight": {
-        **MODELS["own, mean of present"],
-        "combine": "mean",
-        "root_weight": False,
-    },
-    "hgt, three layers": {"name": "hgt", "layers": 3, "hidden": 8, "heads": 2, "dropout": 0.2},
-}
-ALL_MODELS = MODELS | MORE_MODELS
-# Each combination of what is exchanged; all models on two servers.
-ELSEWHERE = ("rgcn", "hgt, three layers", "rgcn without root weight", "own, relations apart")
 FEATURED, BARE = "features", "learnable rows"
-# (servers, ranks of each). Four root relations: with five servers some are replicated.
-WORLDS = [(2, 1), (3, 1), (5, 1), (2, 2), (1, 2)]
-# Every two of a world, a model and a graph meet, not all three. On two servers learnable rows meet
-# all models but those that read their inputs as another one does; papers have features there, too.
-# These, and variants of models, meet a graph where all types have features.
-READ_AS_ANOTHER = ("rgcn of bases", "rgcn in blocks", "hgt, one layer")
-CHOSEN = {
-    WORLDS[0]: [
-        *((FEATURED, model) for model in (*READ_AS_ANOTHER, *MORE_MODELS)),
-        *((BARE, model) for model in MODELS if model not in READ_AS_ANOTHER),
-    ],
-    **{world: [] for world in WORLDS[1:]},
-}
-for world, model, graph in pairwise(WORLDS[1:], ELSEWHERE, (FEATURED, BARE)):
-    CHOSEN[world].append((graph, model))
-# What else is trained, in two worlds each: with replicas, ranks without a root; what only draws
-# that no layer reads would find, which is read all the same, and whose moments age.
-WITHOUT_ROOTS, UNREAD, ONE_FINISHES, LABOR = "no root", "unread", "one finishes", "labor"
-MORE = {
-    (2, 1): (UNREAD, LABOR),
-    (3, 1): (ONE_FINISHES,),
-    (5, 1): (WITHOUT_ROOTS, UNREAD),
-    (2, 2): (WITHOUT_ROOTS, ONE_FINISHES, LABOR),
-    (1, 2): (),
-}
 
 
 @pytest.fixture(scope="module")
@@ -87,71 +43,17 @@ def case(
     graph: str, model: str, engine: str, folder: Path, ranks_per_server: int, number: int,
     **train: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    layers = ALL_MODELS[model]["layers"]
+    layers = MODELS[model]["layers"]
     parts = "by relation" if engine == "raf" else "by node"
     return {
         "data": {"partitioned": str(folder / f"{graph} {parts}")},
-        "model": ALL_MODELS[model],
+        "model": MODELS[model],
         "sampler": {"fanouts": [3, 2, 2][:layers]},
         "train": TRAIN | {"engine": engine, "run_dir": str(folder / f"run {number}")} | train,
         "hop": {"merge": "off"},
         "learnable": LEARNABLE,
         "cluster": {"ranks_per_server": ranks_per_server},
     }
-
-
-@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
-def test_its_gradient_is_that_of_one_process(
-    servers: int,
-    ranks_per_server: int,
-    graphs: dict[str, GraphDirectory],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    for name, graph in graphs.items():
-        partition_by_relation(graph, tmp_path / f"{name} by relation", servers, layers=3)
-    chosen: list[tuple[str, str, dict[str, Any]]] = [
-        (name, model, {}) for name, model in CHOSEN[servers, ranks_per_server]
-    ]
-    more = MORE[servers, ranks_per_server]
-    if WITHOUT_ROOTS in more:
-        chosen.append((FEATURED, "hgt", {"batch_size": 1}))
-    raf = [
-        case(name, model, "raf", tmp_path, ranks_per_server, number, **train)
-        for number, (name, model, train) in enumerate(chosen)
-    ]
-    for name, graph, model in (
-        (UNREAD, BARE, "rgcn without root weight"),
-        (ONE_FINISHES, FEATURED, "hgt"),
-        (LABOR, BARE, "rgat"),
-    ):
-        if name in more:
-            values = case(graph, model, "raf", tmp_path, ranks_per_server, len(raf))
-            if name == UNREAD:
-                values["sampler"]["fanouts"] = [1, 3]
-            elif name == ONE_FINISHES:
-                values["raf"] = {"reduce": "designated"}
-            else:
-                values["sampler"]["kind"] = "labor"
-            raf.append(values)
-    world = servers * ranks_per_server
-    for values in raf:
-        values["train"]["iterations_per_epoch"] = 2
-        # On two servers every model scores.
-        values["train"]["evaluate_every"] = int((servers, ranks_per_server) == WORLDS[0])
-    for values, result in zip(raf, train_cases(raf, world, tmp_path), strict=True):
-        check(values, result, world)
-
-
-def check(values: dict[str, Any], result: dict[str, Any], world: int) -> None:
-    """Assert that gradients and losses are those of one process, and no feature crossed a link."""
-    config = make_config(values)
-    graph = PartitionedGraph.open(config.data.partitioned)
-    assert_exact(values, world)
-    bare = [name for name, kind in graph.schema.node_types.items() if not kind.feature_dim]
-    assert result["rows"]["remote"] == 0
-    assert bare or result["bytes"]["feature"] == 0
-    assert result["bytes"]["partial"] > 0 or graph.book.servers == 1
 
 
 def test_losses_and_scores_are_those_of_other_engines(

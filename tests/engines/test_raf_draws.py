@@ -20,7 +20,6 @@ from hopper.engines.checks import check_request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
-from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
@@ -30,21 +29,10 @@ from hopper.inference import Scene, make_inference
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .exactness import assert_exact
-from .typed_cases import COUNTS, LEARNABLE, MODELS, TRAIN, WIDTHS
+from .typed_cases import CITES, LEARNABLE, MODELS, TRAIN, make_drawn_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
-WRITES, CITES = Relation("author", "to", "paper"), Relation("paper", "to", "paper")
-EDGES = {
-    WRITES: 400,
-    CITES: 500,
-    Relation("paper", "to", "author"): 250,
-    Relation("field", "to", "paper"): 150,
-    Relation("paper", "has", "field"): 150,
-    Relation("nobody", "to", "paper"): 0,
-}
-WEIGHTED = {WRITES, CITES, Relation("paper", "has", "field"), Relation("nobody", "to", "paper")}
-TIMED = {WRITES, Relation("field", "to", "paper"), Relation("nobody", "to", "paper")}
 SAMPLERS: dict[str, dict[str, Any]] = {
     "by weight": {"kind": "weighted"},
     "by weight, again": {"kind": "weighted", "kind_options": {"replace": True}},
@@ -55,12 +43,6 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 UNBIASED: dict[str, dict[str, Any]] = {
     "unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
     "unbiased, again": {"kind": "weighted", "kind_options": {"unbiased": True, "replace": True}},
-}
-WHOLE_MODELS: dict[str, dict[str, Any]] = {
-    **{name: MODELS[name] for name in ("rgcn", "rgat", "own, mean of present")},
-    "own, relations apart": MODELS["own, relations apart"],
-    "rgcn without root weight": {**MODELS["rgcn"], "root_weight": False},
-    "hgt with features of edges": {**MODELS["hgt"], "layers": 3, "edge_features": True},
 }
 CUT_MODELS: dict[str, dict[str, Any]] = {
     **{name: MODELS[name] for name in ("rgcn", "rgat", "hgt")},
@@ -74,39 +56,7 @@ CUT_MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """Papers have times, and so have some relations. A hub has many edges, some at one time."""
-    generator = np.random.default_rng(6)
-    edges = {}
-    for relation, count in EDGES.items():
-        src = generator.integers(0, max(1, COUNTS[relation.src]), count)
-        dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
-        dst[: count // 5] = 4
-        edges[tuple(relation)] = np.stack([src, dst])
-    order = generator.permutation(COUNTS["paper"])
-    splits = {"train": order[:50], "val": order[50:70], "test": order[70:90]}
-    return GraphDirectory.from_arrays(
-        tmp_path_factory.mktemp("draws") / "graph",
-        edges,
-        {
-            node_type: generator.random((count, WIDTHS[node_type]))
-            for node_type, count in COUNTS.items()
-        },
-        {"paper": generator.integers(0, 4, COUNTS["paper"])},
-        splits,
-        edge_features={tuple(WRITES): generator.random((EDGES[WRITES], 2))},
-        edge_weights={
-            tuple(relation): np.exp(generator.normal(0, 2, EDGES[relation]))
-            for relation in sorted(WEIGHTED)
-        },
-        times={
-            "paper": generator.integers(-5, 20, COUNTS["paper"]),
-            **{
-                tuple(relation): generator.integers(-9, 20, EDGES[relation])
-                for relation in sorted(TIMED)
-            },
-        },
-        target="paper",
-    )
+    return make_drawn_graph(tmp_path_factory.mktemp("draws") / "graph")
 
 
 def memory_for_parts(graph: GraphDirectory) -> int:
@@ -153,50 +103,6 @@ def pair_up(samplers: Iterable[str], models: Iterable[str]) -> list[tuple[str, s
     names, kinds = list(samplers), list(models)
     assert len(kinds) <= len(names)
     return list(zip(names, itertools.cycle(kinds), strict=False))
-
-
-# Four root relations with a node: with five servers some are replicated.
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (5, 1), (2, 2)])
-def test_its_gradient_is_that_of_one_process(
-    servers: int,
-    ranks_per_server: int,
-    graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    parts, world = tmp_path / "parts", servers * ranks_per_server
-    partition_by_relation(graph, parts, servers, layers=3)
-    samplers = SAMPLERS | UNBIASED
-    chosen = pair_up(samplers, WHOLE_MODELS)
-    if world > 2:
-        of_world = ("in time", "rgcn without root weight"), ("unbiased, again", "rgcn")
-        chosen = [of_world[ranks_per_server - 1], ("the latest", "hgt with features of edges")]
-    cluster = {"ranks_per_server": ranks_per_server}
-    cases = [
-        case(parts, samplers[sampler], WHOLE_MODELS[model], tmp_path / f"{number}", cluster=cluster)
-        for number, (sampler, model) in enumerate(chosen)
-    ]
-    zero_hop_cases = []
-    if world == 2:
-        # The same under another engine, for the losses and scores.
-        partition_graph(graph, tmp_path / "by node", servers, "random")
-        addresses = serve_partitions(tmp_path / "by node", servers)
-        for number, (sampler, model) in enumerate(chosen[::2]):
-            zero_hop_cases.append(
-                case(
-                    *(tmp_path / "by node", samplers[sampler], WHOLE_MODELS[model]),
-                    tmp_path / f"other {number}",
-                    train={"engine": "zero_hop"},
-                    cluster={"servers": addresses},
-                )
-            )
-    score_only(cases, compared=cases[::2] if zero_hop_cases else cases[:1])
-    results = train_cases([*cases, *zero_hop_cases], world, tmp_path / "world")
-    check(cases, results[: len(cases)], world)
-    for raf, zero_hop in zip(results[: len(cases) : 2], results[len(cases) :], strict=False):
-        assert raf["losses"] == pytest.approx(zero_hop["losses"], rel=1e-9)
-        assert raf["val"] == zero_hop["val"]
 
 
 def test_parts_of_a_relation_draw_together_what_one_process_draws(

@@ -14,7 +14,8 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, import_graph
 from hopper.partition import partition_graph
 
-RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
+from .conftest import RANK_SCRIPT
+
 DATA = Path(
     os.environ.get("HOPPER_TEST_DATA", Path(__file__).parents[2].parent / "shared" / "data")
 )

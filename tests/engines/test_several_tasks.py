@@ -25,11 +25,10 @@ from hopper.graph.layout import label_names_file
 from hopper.graph.schema import Labels
 from hopper.partition import PartitionedGraph, partition_graph
 
-from .conftest import CheckEngines, merged
+from .conftest import merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
 
-ENGINES = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative", "naive")
 TASK = {"weights": {"value": 0.25}, "metrics": {"topic": ["macro_f1", "accuracy"]}}
 MODEL = {"name": "sage", "layers": 2, "hidden": 8}
 NODES = 150
@@ -62,20 +61,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 def values_of(parts: Path, **sections: Any) -> dict[str, Any]:
     values = {"model": MODEL, "sampler": {"fanouts": [3, 2]}, "task": TASK}
     return merged({"data": {"partitioned": str(parts)}}, values, sections)
-
-
-@pytest.mark.parametrize("ranks_per_server", [1, 2])
-def test_every_engine_has_the_gradient_of_one_process(
-    ranks_per_server: int, graph: GraphDirectory, check_engines: CheckEngines
-) -> None:
-    sections = {"model": MODEL, "task": TASK, "train": {"evaluate_every": 1}}
-    cases = {(engine,): sections for engine in ENGINES}
-    trained = check_engines(graph, cases, 2, ranks_per_server)
-    # Of the same batches; merged steps have others.
-    scores = {
-        tuple(case.result["val"]) for (engine,), case in trained.items() if "merged" not in engine
-    }
-    assert len(scores) == 1
 
 
 def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> None:

@@ -18,13 +18,9 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
-from hopper.hetero.divide import divide_graph
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Scene, make_inference
-from hopper.partition import PartitionedGraph, partition_graph
-from tests.graphs import make_library
-
-from .exactness import assert_exact
+from hopper.partition import partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -86,39 +82,6 @@ def case(
     return values
 
 
-def train(cases: list[dict[str, Any]], train_cases: TrainCases, folder: Path) -> list[Any]:
-    """Train the cases, and assert that they are exact."""
-    results = train_cases(cases, 2, folder)
-    for values in cases:
-        assert_exact(values, 2)
-    return results
-
-
-def test_every_engine_is_exact_on_the_stored_rows(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    """Every engine trains on int8, whose tables are wider than the rows.
-
-    On bfloat16 each way of reading rows is tried.
-    """
-    chosen = [("int8", engine, "sage") for engine in ENGINES]
-    chosen += [("int8", "cooperative", "wide sage"), ("int8", "hop", "gat")]
-    chosen += [("bfloat16", engine, "sage") for engine in list(ENGINES)[:4]]
-    chosen += [("bfloat16", "cooperative", "wide sage")]
-    addresses, cases = {}, []
-    for dtype in ("int8", "bfloat16"):
-        options: Any = {"feature_dtypes": [dtype]}
-        partition_graph(community_graph, tmp_path / dtype, 2, "random", **options)
-        addresses[dtype] = serve_partitions(tmp_path / dtype, 2)
-    for number, (dtype, engine, model) in enumerate(chosen):
-        arguments = tmp_path / dtype, addresses[dtype], MODELS[model], tmp_path / str(number)
-        cases.append(case(*arguments, ENGINES[engine]))
-    train(cases, train_cases, tmp_path / "world")
-
-
 def test_fewer_bytes_travel(
     community_graph: GraphDirectory,
     serve_partitions: Serve,
@@ -141,43 +104,6 @@ def test_fewer_bytes_travel(
     assert brain == pytest.approx(half, rel=0.01)
     assert full - half == pytest.approx(20 * rows, rel=0.02)
     assert half - byte == pytest.approx(6 * rows, rel=0.02)
-
-
-def test_rows_divided_by_dimension(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    parts = tmp_path / "parts"
-    options: Any = {"features": "by-dimension", "feature_dtypes": ["bfloat16"]}
-    partition_graph(community_graph, parts, 2, "random", **options)
-    sections = {"train": {"engine": BASELINES["p3"]}}
-    addresses = serve_partitions(parts, 2)
-    train(
-        [case(parts, addresses, MODELS["sage"], tmp_path / "run", sections)], train_cases, tmp_path
-    )
-
-
-@pytest.mark.parametrize("method", ["random", "meta"])
-def test_several_types_and_edges(
-    method: str, serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
-) -> None:
-    """Tables have three forms, and tables of edge features are among them."""
-    graph, parts = make_library(tmp_path / "graph", edge_features=True), tmp_path / "parts"
-    dtypes = ["bfloat16", "book=int8", "reader/rates/book=int8", "book/rated_by/reader=float16"]
-    options = {"layers": 2} if method == "meta" else {}
-    divide_graph(graph, parts, 2, method, feature_dtypes=dtypes, **options)
-    schema = PartitionedGraph.open(parts).schema
-    assert schema.node_types["reader"].feature_dtype == "bfloat16"
-    assert schema.node_types["book"].feature_dtype == "int8"
-    engines = ["raf"] if method == "meta" else ["model_centric", "cooperative"]
-    addresses, cases = serve_partitions(parts, 2), []
-    for number, engine in enumerate(engines):
-        model = {"name": "rgcn", "layers": 2, "hidden": 8, "edge_features": True}
-        sections = {"train": {"engine": engine, "batch_size": 9}, "hop": {"merge": "off"}}
-        cases.append(case(parts, addresses, model, tmp_path / str(number), sections))
-    train(cases, train_cases, tmp_path / "world")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])

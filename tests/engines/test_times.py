@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
 
 from hopper.cluster import Cluster
 from hopper.config import make_config
@@ -28,18 +27,10 @@ from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
 from tests.graphs import draw_ends
 
-from .conftest import CheckEngines, merged
+from .conftest import merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "hop, no pregather")
-MOVING += ("locality", "cooperative")
-# Engines of one type; a full batch of neutronstar's is an epoch.
-OF_ONE_TYPE: dict[str, dict[str, Any]] = {
-    "naive": {},
-    "p3": {},
-    "neutronstar": {"train": {"batch_size": 100}, "sampler": {"fanouts": [-1, -1]}},
-}
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
     "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2},
@@ -98,37 +89,6 @@ def values_of(parts: Path, kind: str, pick: str = "uniform", /, **sections: Any)
 def sections_of(kind: str, pick: str) -> dict[str, Any]:
     sampler = {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}}
     return {"model": MODELS[kind], "sampler": sampler}
-
-
-# (node types, servers, ranks of each)
-WORLDS = [(False, 2, 2), (False, 3, 1), (True, 2, 1)]
-MODELS_OF = {False: ("sage", "gat"), True: ("rgcn", "hgt")}
-# Every two of a world, an engine, a pick and the number of a model meet, not all four.
-CASES = pairwise(WORLDS, MOVING, PICKS, (0, 1)) + pairwise(WORLDS[:2], OF_ONE_TYPE, PICKS, (0, 1))
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_engine_has_the_gradient_of_one_process(
-    world: tuple[bool, int, int], check_engines: CheckEngines, tmp_path: Path
-) -> None:
-    typed, *servers_and_ranks = world
-    evaluated = {"train": {"evaluate_every": 1}}
-    cases = {
-        (engine, pick, MODELS_OF[typed][number]): merged(
-            evaluated, sections_of(MODELS_OF[typed][number], pick), OF_ONE_TYPE.get(engine, {})
-        )
-        for here, engine, pick, number in CASES
-        if here == world
-    }
-    graph = make_graph(tmp_path / "graph", typed=typed)
-    # Whoever computes a score, it is the same.
-    scores: dict[tuple[str, ...], list[Any]] = {}
-    for (engine, *case), trained in check_engines(graph, cases, *servers_and_ranks).items():
-        if engine not in ("locality", "neutronstar"):
-            scores.setdefault(tuple(case), []).append(trained.result["val"])
-    assert max(map(len, scores.values())) > 1
-    for of_one_training in scores.values():
-        assert all(score == of_one_training[0] for score in of_one_training)
 
 
 def test_scores_are_those_of_whole_neighbourhoods_in_time(tmp_path: Path) -> None:

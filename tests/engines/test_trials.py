@@ -23,11 +23,10 @@ from hopper.train.checkpoint_files import CheckpointFiles
 
 from .typed_cases import COUNTS, make_graph
 
-# Every case meets a world, and many trials meet a single rank and several of two servers.
+# Every case meets a world.
 WORLDS = [
-    (1, 1, ["more trials than ranks"]),
-    (2, 1, ["own draws", "some stop early"]),
-    (2, 2, ["more trials than ranks", "own draws, nothing pre-gathered"]),
+    (2, 1, ["own draws, nothing pre-gathered", "some stop early"]),
+    (2, 2, ["more trials than ranks"]),
     (4, 1, ["fewer roots than ranks", "one trial, in passes"]),
 ]
 EPOCHS = 2
@@ -51,12 +50,12 @@ CASES: dict[str, dict[str, Any]] = {
         "trials": [{"model.dropout": 0.5}],
         "train": {"micro_batch": 3},
     },
-    "own draws": {
-        "trials": [{"train.seed": 5}, {"train.seed": 6, "model.hidden": 5}, {"train.seed": 5}],
-        "share_sampling": False,
-    },
     "own draws, nothing pre-gathered": {
-        "trials": [{"train.seed": 5, "train.model_seed": 2}, {"train.model_seed": 5}],
+        "trials": [
+            {"train.seed": 5, "train.model_seed": 2},
+            {"train.seed": 6, "model.hidden": 5},
+            {"train.model_seed": 5},
+        ],
         "share_sampling": False,
         "hop": {"pregather": False},
         "train": {"micro_batch": 5},

@@ -1,20 +1,15 @@
-"""One gradient on typed graphs: every engine that moves rows against one process.
-
-Engines that compute with a model in parts (cooperative, zero_hop in passes) train every model, with
-learnable rows or on features alone; those that move whole rows or models train some of them.
-"""
+"""Learnable rows under engines that move rows, and what of a typed model learns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
 from safetensors.numpy import load_file
 
 from hopper.bench.parity import read_recorded
@@ -35,18 +30,6 @@ from .conftest import ENGINES, CheckEngines, merged
 from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-MOVING = ("model_centric", "zero_hop in passes", "locality", "hop", "hop, no pregather")
-# The others are trained with learnable rows, where papers have features.
-ON_FEATURES = [name for name in MODELS if name not in ("rgat", "hgt", "rgcn in blocks")]
-# Engines that move whole rows or whole models know nothing of what these compute: some models tell.
-# Those that divide what a model computes train every one.
-WITH_MODELS: dict[str, Sequence[str]] = {
-    "model_centric": ("sehgnn", "own, mean of present"),
-    "zero_hop in passes": ON_FEATURES,
-    "hop": ("nars", "own, relations apart"),
-    "cooperative": ON_FEATURES,
-}
 
 
 @pytest.fixture(scope="module")
@@ -77,43 +60,25 @@ def case_config(
     return merged(hop, sections_of(model, kind), ENGINES[engine], run)
 
 
-# Other numbers of ranks: with learnable rows, below.
-def test_engines_compute_the_gradient_of_one_process(
-    typed_graph: GraphDirectory, check_engines: CheckEngines
+def test_learnable_rows_are_fetched_updated_and_saved_each_by_one_rank(
+    bare_graph: GraphDirectory, check_engines: CheckEngines
 ) -> None:
-    chosen = [(engine, model, "node") for engine, models in WITH_MODELS.items() for model in models]
-    chosen += [("zero_hop in passes", model, "labor") for model in ("rgcn", "rgat", "hgt")]
-    compare(chosen, typed_graph, (2, 1), check_engines)
-
-
-WORLDS = [(1, 1), (2, 1), (2, 2)]
-# Every two of a world, an engine and a model meet, not all three.
-WITH_LEARNABLE_ROWS = pairwise(WORLDS, (*MOVING, "cooperative"), ("rgcn", "rgat", "hgt"))
-WITH_LEARNABLE_ROWS += [
-    ((2, 1), "cooperative", "rgcn in blocks"),
-    ((2, 2), "zero_hop in passes", "rgcn in blocks"),
-]
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_learnable_rows_are_those_of_one_process(
-    world: tuple[int, int], bare_graph: GraphDirectory, check_engines: CheckEngines
-) -> None:
-    chosen = [
-        (engine, model, "node") for here, engine, model in WITH_LEARNABLE_ROWS if here == world
-    ]
-    # Fetched, updated and saved, each row by one rank.
-    for values in compare(chosen, bare_graph, world, check_engines):
-        run_dir = Path(values["train"]["run_dir"])
-        shards = [
-            load_file(run_dir / f"learnable-rank-{rank}.safetensors")
-            for rank in range(world[0] * world[1])
-        ]
+    engines = ("model_centric", "zero_hop in passes", "hop, no pregather", "cooperative")
+    cases = {(engine,): sections_of("rgcn", "node") for engine in engines}
+    for (engine,), trained in check_engines(bare_graph, cases, 2, 2).items():
+        run_dir = Path(trained.values["train"]["run_dir"])
+        shards = [load_file(run_dir / f"learnable-rank-{rank}.safetensors") for rank in range(4)]
         for name in ("author", "field"):
             ids = np.concatenate([shard[f"{name}.ids"] for shard in shards])
             assert sorted(ids) == list(range(COUNTS[name]))
-        graph = PartitionedGraph.open(values["data"]["partitioned"])
-        check_updates(run_dir / "gradients", graph)
+        check_updates(
+            run_dir / "gradients", PartitionedGraph.open(trained.values["data"]["partitioned"])
+        )
+        if engine == "cooperative":
+            # Both ways of sending have to be among those compared.
+            spans = "".join(file.read_text() for file in run_dir.glob("spans/*.jsonl"))
+            assert re.search(r'"sums_from": \[\d', spans)
+            assert trained.result["bytes"]["partial"] > 0
 
 
 def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
@@ -222,34 +187,6 @@ def test_one_norm_bounds_parameters_and_learnable_rows(
     assert losses[2][0] == pytest.approx(free, rel=1e-9)
     assert free[0] == bounded[0]
     assert free[1] != pytest.approx(bounded[1], rel=1e-3)
-
-
-def compare(
-    chosen: list[tuple[str, str, str]],
-    graph: GraphDirectory,
-    world: tuple[int, int],
-    check_engines: CheckEngines,
-) -> list[dict[str, Any]]:
-    """Assert that gradients, losses and scores are those of one process; returns configurations."""
-    bare = sorted(name for name, kind in graph.schema.node_types.items() if not kind.feature_dim)
-    cases = {case: sections_of(*case[1:]) for case in chosen}
-    trained = check_engines(graph, cases, *world)
-    curves: dict[tuple[str, ...], tuple[list[float], list[float]]] = {}
-    for (engine, *case), of_case in trained.items():
-        result, recorded = of_case.result, of_case.recorded
-        learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
-        assert learned == [f"learnable.{name}" for name in bare]
-        assert all(moment.gradients[name].any() for moment in recorded for name in learned)
-        if engine == "cooperative" and case[0] == "rgcn" and world != (1, 1):
-            # Both ways of sending have to be among those compared.
-            files = Path(of_case.values["train"]["run_dir"]).glob("spans/*.jsonl")
-            assert re.search(r'"sums_from": \[\d', "".join(file.read_text() for file in files))
-            assert result["bytes"]["partial"] > 0
-        if engine != "locality":
-            losses, scores = curves.setdefault(tuple(case), (result["losses"], result["val"]))
-            assert result["losses"] == pytest.approx(losses, rel=1e-9), case
-            assert result["val"] == scores, case
-    return [of_case.values for of_case in trained.values()]
 
 
 @pytest.fixture(scope="module")

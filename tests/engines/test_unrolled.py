@@ -52,21 +52,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "relations": ({}, {"tables": "per_relation"}),
     "both": ({"metapaths": PATHS}, {"tables": "per_server_table"}),
 }
-CASES = (
-    ("metapaths", "rgcn"),
-    ("metapaths", "own, relations apart"),
-    ("tables", "rgcn"),
-    ("tables", "hgt"),
-    ("relations", "rgcn"),
-    ("both", "hgt"),
-)
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
-    "hop": {"train": {"engine": "hop"}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-}
-OTHERS = ("model_centric", "hop", "zero_hop in passes")
 
 
 @pytest.fixture(scope="module")
@@ -103,85 +88,6 @@ def check(values: dict[str, Any], world: int) -> None:
     parity = check_engine(str(config.model), "float64", reference, recorded)
     assert parity.gradient_difference < 1e-10, parity
     assert parity.loss_difference < 1e-10, parity
-
-
-def test_engines_that_move_rows(
-    on_two: PartitionedGraph,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    cluster = {"servers": serve_partitions(on_two.path, 2), "ranks_per_server": 1}
-    cases = {
-        (option, model, engine): case(
-            option, model, on_two.path, tmp_path / f"{option} {model} {engine}",
-            **ENGINES[engine]["train"],
-        ) | {"cluster": cluster}
-        for number, (option, model) in enumerate(CASES)
-        for engine in (OTHERS[number % len(OTHERS)], "cooperative")
-    }  # fmt: skip
-    cases["tables", "hgt", "labor"] = case(
-        "tables", "hgt", on_two.path, tmp_path / "labor", engine="zero_hop"
-    ) | {"cluster": cluster, "sampler": {"kind": "labor", "fanouts": [3, 2]}}
-    results = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
-    for (option, model, engine), values in cases.items():
-        check(values, 2)
-        if engine == "labor":
-            continue
-        cooperative, result = results[option, model, "cooperative"], results[option, model, engine]
-        assert result["losses"] == pytest.approx(cooperative["losses"], rel=1e-9)
-        assert result["val"] == cooperative["val"]
-
-
-# Two root relations: with four servers each has replicas, which divide its tables.
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (4, 1)])
-def test_relation_aggregation_first(
-    servers: int,
-    ranks_per_server: int,
-    graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    all_paths, along_paths, nodes = tmp_path / "whole", tmp_path / "along", tmp_path / "nodes"
-    partition_by_relation(graph, all_paths, servers, layers=2)
-    partition_by_relation(graph, along_paths, servers, layers=2, metapaths=PATHS)
-    partition_graph(graph, nodes, servers, "random")
-    addresses = serve_partitions(nodes, servers)
-    cases = {}
-    # On two servers of a rank each all cases; on others half of them.
-    chosen = {(2, 1): CASES, (2, 2): CASES[::2], (4, 1): CASES[1::2]}[servers, ranks_per_server]
-    trained = [(*pair, "raf") for pair in chosen]
-    # Where scores are not compared, one run that has them shows that they can be.
-    scored = chosen[:1]
-    if servers * ranks_per_server == 2:
-        # Another engine scores these.
-        scored = CASES[1::2]
-        trained += [(*pair, "zero_hop") for pair in scored]
-    for option, model, engine in trained:
-        by_relation = all_paths if option in ("tables", "relations") else along_paths
-        values = case(
-            option, model, by_relation if engine == "raf" else nodes,
-            tmp_path / f"{option} {model} {engine}", engine=engine,
-            evaluate_every=int((option, model) in scored),
-        )  # fmt: skip
-        cluster = {"ranks_per_server": ranks_per_server}
-        cases[option, model, engine] = values | {
-            "cluster": cluster | ({} if engine == "raf" else {"servers": addresses})
-        }
-    world = servers * ranks_per_server
-    results = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
-    for (option, model, engine), values in cases.items():
-        if engine == "raf":
-            check(values, world)
-        if (option, model, "zero_hop") in results:
-            raf, zero_hop = results[option, model, "raf"], results[option, model, "zero_hop"]
-            assert raf["losses"] == pytest.approx(zero_hop["losses"], rel=1e-9)
-            assert raf["val"] == zero_hop["val"]
-    # Tables of a sub-metatree stay with it; what replicas of it read of each other may travel.
-    if servers == 2:
-        assert results["tables", "rgcn", "raf"]["bytes"]["feature"] == 0
-        assert results["metapaths", "rgcn", "raf"]["bytes"]["feature"] > 0
 
 
 def test_tables_are_resumed_and_the_target_type_has_one_too(
@@ -233,32 +139,6 @@ def test_tables_are_resumed_and_the_target_type_has_one_too(
         papers = [table.name for table in tables if table.node_type == "paper"]
         assert papers[0] == "paper"
         assert len(papers) == len(set(papers)) > 2
-
-
-def test_rows_that_are_read_without_a_projection(
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    """Learnable rows stand for one-hot vectors: R-GCN has no matrix in its first layer."""
-    graph = make_graph(tmp_path / "graph", ())
-    by_relation, nodes = tmp_path / "relations", tmp_path / "nodes"
-    partition_by_relation(graph, by_relation, 2, layers=2)
-    partition_graph(graph, nodes, 2, "random")
-    addresses = serve_partitions(nodes, 2)
-    cases = {}
-    for engine in ("model_centric", "hop", "cooperative", "raf"):
-        parts = by_relation if engine == "raf" else nodes
-        values = case("relations", "rgcn", parts, tmp_path / engine, engine=engine)
-        values["model"] |= {"input_weights": False}
-        values["learnable"] |= {"dim": 0}
-        cluster = {"ranks_per_server": 1, "servers": [] if engine == "raf" else addresses}
-        cases[engine] = values | {"cluster": cluster}
-    results = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
-    for engine, values in cases.items():
-        check(values, 2)
-        assert results[engine]["losses"] == pytest.approx(results["raf"]["losses"], rel=1e-9)
-        assert results[engine]["val"] == results["raf"]["val"]
 
 
 def test_rows_that_need_a_projection_are_refused(on_two: PartitionedGraph, tmp_path: Path) -> None:

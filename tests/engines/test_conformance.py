@@ -1,0 +1,209 @@
+"""Every engine computes the gradient of one process, whatever a run asks for and wherever it is.
+
+Guards against: means of means, wrong divisors, forgotten or doubled groups, draws or dropout that
+depend on placement, rows of other nodes or edges, deadlocks of ranks without roots. The cases are
+data: features.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.bench.parity import RecordedGradient
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
+from hopper.engines.learnable_tables import make_tables
+from hopper.errors import RequestError
+from hopper.features import open_graph
+from hopper.graph import GraphDirectory
+from hopper.partition import PartitionedGraph
+
+from .exactness import assert_exact
+from .features import (
+    BY_RELATION,
+    FEATURES,
+    GRAPHS,
+    IS_TYPED,
+    OF_ONE_TYPE,
+    OF_SEVERAL_TYPES,
+    ONE_TYPE,
+    TYPED,
+    VARIANTS,
+    WORLDS,
+    Case,
+    case_of,
+    choose,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:split ", "ignore:labels of")
+
+CASES = choose()
+OTHER_BATCHES = ("locality", "neutronstar")
+"""engines whose global batches are their own"""
+
+
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], PartitionedGraph]:
+    """Write a case's graph and divide it, once for all cases."""
+    folder = tmp_path_factory.mktemp("graphs")
+    graphs: dict[str, GraphDirectory] = {}
+    divisions: dict[tuple[Any, ...], PartitionedGraph] = {}
+
+    def divide(case: Case) -> PartitionedGraph:
+        name = FEATURES[case.feature].graph
+        if name not in graphs:
+            graphs[name] = GRAPHS[name](folder / name)
+        if case.division not in divisions:
+            out = folder / f"parts {len(divisions)}"
+            divisions[case.division] = case.divide(graphs[name], out)
+        return divisions[case.division]
+
+    return divide
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_engine_computes_the_gradient_of_one_process(
+    feature: str,
+    divided: Callable[[Case], PartitionedGraph],
+    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    """Losses, and scores where they are compared, do not depend on engine, world or division."""
+    cases = [case for case in CASES if case.feature == feature]
+    curves: dict[Any, tuple[list[float], list[float]]] = {}
+    for world, of_world in itertools.groupby(sorted(cases, key=_world_of), key=_world_of):
+        chosen = list(of_world)
+        configs = [
+            case.values(divided(case), tmp_path / f"{world} {number}")
+            for number, case in enumerate(chosen)
+        ]
+        results = train_cases(configs, world[0] * world[1], tmp_path)
+        for case, values, result in zip(chosen, configs, results, strict=True):
+            key = case.model, str(case.sections)
+            # What one process computes depends on the key, and on nothing else of a case.
+            _, recorded = assert_exact(
+                values, case.world.size, str(case), in_other_orders=key not in curves
+            )
+            check(case, values, result, recorded)
+            if FEATURES[feature].few or case.variant.startswith(OTHER_BATCHES):
+                continue
+            losses, scores = curves.setdefault(key, (result["losses"], result["val"]))
+            assert result["losses"] == pytest.approx(losses, rel=1e-9), case
+            assert result["val"] == pytest.approx(scores, abs=1e-9), case
+
+
+def _world_of(case: Case) -> tuple[int, int]:
+    return case.world.servers, case.world.ranks_per_server
+
+
+def check(
+    case: Case, values: dict[str, Any], result: dict[str, Any], recorded: list[RecordedGradient]
+) -> None:
+    """Assert what else a case promises: who learns, and what crosses a link."""
+    config = make_config(values)
+    graph, gradients = open_graph(config), recorded[0].gradients
+    of_edges = [name for name in gradients if "edge_linear" in name]
+    assert bool(of_edges) == config.model.edge_features, case
+    assert all(gradients[name].abs().max() > 0 for name in of_edges), case
+    learned = [name for name in gradients if name.startswith("learnable.")]
+    tables = make_tables(Request(config, graph))
+    frozen = {*config.learnable.frozen}
+    assert learned == [
+        f"learnable.{table.name}" for table in tables if table.node_type not in frozen
+    ], case
+    if config.learnable.tables == "tied":
+        assert all(gradients[name].any() for name in learned), case
+    assert (result["val"][0] is not None) == FEATURES[case.feature].scored, case
+    bytes_, servers = result["bytes"], case.world.servers
+    travels = {cause for cause, size in bytes_.items() if size} - {"control"}
+    if servers == 1:
+        assert not travels, case
+    elif case.engine in ("p3", "naive"):
+        # Labels of roots, and rows of edges, count as features.
+        assert travels - {"feature"} == {"topology", "partial", "gradient"} | (
+            {"model"} if case.engine == "naive" else set()
+        ), case
+    elif case.engine == "neutronstar" and graph.schema.predicted == "node":
+        # Features of other servers have been read in the first epoch.
+        assert (bytes_["partial"] == 0) == ("recompute" in case.variant), case
+        assert bytes_["feature"] == 0 or config.model.edge_features, case
+    elif case.engine == "raf":
+        assert result["rows"]["remote"] == 0, case
+        assert learned or bytes_["feature"] == 0, case
+        assert bytes_["partial"] > 0, case
+        if config.learnable.tables == "per_server_table" and case.world == (2, 1, "replicated"):
+            # Tables of a sub-metatree stay with it.
+            assert bytes_["feature"] == 0, case
+    elif case.engine == "hop":
+        assert config.hop.merge != "off" or "model" in travels or config.hop.migrate != "model", (
+            case
+        )
+        assert config.hop.migrate == "model" or "model" not in travels, case
+
+
+@pytest.mark.parametrize(
+    ("feature", "engine"),
+    [(name, engine) for name, feature in FEATURES.items() for engine in feature.refused],
+)
+def test_what_an_engine_does_not_train_it_refuses(
+    feature: str, engine: str, divided: Callable[[Case], PartitionedGraph], tmp_path: Path
+) -> None:
+    case, other = (case_of(feature, name, 0, 0) for name in (engine, "cooperative"))
+    expected = FEATURES[feature].refused[engine]
+
+    def ask() -> None:
+        graph = divided(case)
+        values = case.values(graph, tmp_path)
+        if "sampler" in expected:
+            values["sampler"] = other.values(graph, tmp_path)["sampler"]
+        check_request(Request(make_config(values), graph))
+
+    with pytest.raises(RequestError, match=expected):
+        ask()
+
+
+@pytest.mark.parametrize("engine", [*OF_ONE_TYPE, "raf"])
+def test_engines_of_one_or_of_several_types_refuse_the_others(
+    engine: str, divided: Callable[[Case], PartitionedGraph], tmp_path: Path
+) -> None:
+    is_of_several = engine in OF_SEVERAL_TYPES
+    case = case_of("types" if is_of_several else "node", engine, 0, 0)
+    values = case.values(divided(case), tmp_path)
+    values["model"] = ONE_TYPE["gat"] if is_of_several else TYPED["rgcn"]
+    values["sampler"]["fanouts"] = [3, 2]
+    with pytest.raises(RequestError, match=r"^(model\.name|train\.engine): |relations; model "):
+        check_request(Request(make_config(values), divided(case)))
+
+
+def test_what_meets() -> None:
+    """Of few combinations instead of all."""
+    met = {(case.feature, case.engine) for case in CASES if case.world.servers > 1}
+    for name, feature in FEATURES.items():
+        engines = OF_SEVERAL_TYPES if IS_TYPED[name] else OF_ONE_TYPE
+        assert {engine for engine in engines if (name, engine) in met} == {
+            engine for engine in engines if engine not in feature.refused
+        }, name
+    for engine in VARIANTS:
+        of_engine = [case for case in CASES if case.engine == engine]
+        worlds = {case.world for case in of_engine}
+        if engine in ("p3", "neutronstar"):
+            assert {world.size for world in worlds} >= {1, 2, 3}, engine
+        else:
+            assert worlds >= {*(BY_RELATION if engine == "raf" else WORLDS)}, engine
+        for variant in VARIANTS[engine]:
+            met_by = {case.world for case in of_engine if case.variant == variant}
+            assert len(met_by) > 1, variant
+        families = {
+            (TYPED if IS_TYPED[case.feature] else ONE_TYPE)[case.model]["name"]
+            for case in of_engine
+        }
+        expected = {"gcn", "sage", "gat", "deepgcn", "film"} if engine in OF_ONE_TYPE else set()
+        if engine in OF_SEVERAL_TYPES:
+            expected |= {"rgcn", "rgat", "hgt", "hgnn", "sehgnn", "nars"}
+        assert families >= expected, engine
