@@ -37,7 +37,7 @@ from benchmarks.layers.batches import Workload, open_workload, parse
 from benchmarks.layers.sides import HopperSide
 from benchmarks.rounds import Results, take_turns
 from hopper.bench.parity import UNSETTLED_LIMIT
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import Subgraph

@@ -36,9 +36,9 @@ from hopper.features import open_graph
 from hopper.graph import GraphDirectory
 from hopper.graph.synthesise import make
 from hopper.partition import partition_graph
+from hopper.process.signal_handlers import end_on_signals
 from hopper.rehearsal.cluster_plan import AskedCluster, on_cluster, plan_cluster
 from hopper.rehearsal.estimate import Estimate
-from hopper.signal_handlers import end_on_signals
 from hopper.train.rank import make_deterministic
 
 ENGINES = "model_centric,zero_hop,hop,cooperative"

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.summary import SUMMARY_FILE, Row, write
 from hopper.bench.machine import commit, short_commit
-from hopper.paired_ratio import paired_ratio
+from hopper.timing.paired_ratio import paired_ratio
 
 Side = Callable[[int], Mapping[str, float] | None]
 """measures a part of a round, and returns values by measure; None = the seconds that it took"""

@@ -34,11 +34,11 @@ from safetensors.numpy import load_file
 from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.train_process import train_in_process
 from hopper.config import make_config
+from hopper.files.whole_files import write_text
 from hopper.hetero.learnable import IDS
-from hopper.signal_handlers import end_on_signals
+from hopper.process.signal_handlers import end_on_signals
 from hopper.train.results import EPOCHS_FILE, GRADIENTS_FOLDER, main_score
 from hopper.train.tensor_file import BEST_MODEL_FILE
-from hopper.whole_files import write_text
 
 SECONDS_A_RUN: Final = 600.0
 LARGEST_DIFFERENCE: Final = 1e-12

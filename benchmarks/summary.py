@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hopper.whole_files import write_text
+from hopper.files.whole_files import write_text
 
 SUMMARY_FILE: Final = "summary.csv"
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rounds import Results, make_parser, positive, take_turns
-from hopper.signal_handlers import end_on_signals
+from hopper.process.signal_handlers import end_on_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,7 +54,7 @@ def train(
     from hopper.bench.statistics import measured_epochs
     from hopper.bench.train_process import train_in_process
     from hopper.config import load_config
-    from hopper.signal_handlers import end_on_signals
+    from hopper.process.signal_handlers import end_on_signals
     from hopper.train.results import EPOCHS_FILE
 
     words += ("--data.partitioned", parts, "--train.engine", engine)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cache_server.process import end_with_parent
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 
 with quick_imports():
     import numba

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hopper.run_log import STAGES
-from hopper.traffic import CAUSES
+from hopper.cluster.traffic import CAUSES
+from hopper.timing.run_log import STAGES
 from hopper.train.results import ROW_KINDS
 
 DOCUMENTS = Path(__file__).resolve().parents[1] / "docs" / "inside"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hopper.device_copies import finish_copies, to_device
+from hopper.device.copies import finish_copies, to_device
 
 _CYCLES = 1_000_000_000
 """cycles of half a second on a GPU"""

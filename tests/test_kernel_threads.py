@@ -7,7 +7,7 @@ import sys
 import numba
 import pytest
 
-from hopper.kernel_threads import has_thread_pool, threads_for
+from hopper.device.kernel_threads import has_thread_pool, threads_for
 
 
 def test_few_items_take_one_thread() -> None:

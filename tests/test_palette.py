@@ -6,9 +6,9 @@ from itertools import combinations
 
 import pytest
 
+from hopper.cluster.traffic import CAUSES as ALL_CAUSES
 from hopper.config.engines import BASELINES
-from hopper.engines import ENGINE_CLASSES
-from hopper.palette import (
+from hopper.display.palette import (
     CAUSES,
     COLOURS,
     ENGINES,
@@ -20,8 +20,8 @@ from hopper.palette import (
     series,
     text_on,
 )
-from hopper.run_log import STAGES as ALL_STAGES
-from hopper.traffic import CAUSES as ALL_CAUSES
+from hopper.engines import ENGINE_CLASSES
+from hopper.timing.run_log import STAGES as ALL_STAGES
 
 # How linear red, green and blue are seen: Machado, Oliveira and Fernandes (2009), severity 1.
 VISIONS = {

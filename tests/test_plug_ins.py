@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Protocol
 import pytest
 from pydantic import Field
 
+from hopper.config.plug_ins import find_missing_members, find_plug_in
 from hopper.errors import ConfigError
-from hopper.plug_ins import find_missing_members, find_plug_in
 
 
 class Shape(Protocol):

@@ -21,7 +21,7 @@ CHANGES = """
 import json, os, sys, warnings
 import numpy, torch
 import own
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 
 cluster = Cluster.join(1, torch.device("cpu"), 60, 120)
 total = torch.ones(1)
@@ -47,7 +47,7 @@ FAILING = {
     "is killed": "os.kill(os.getpid(), 9)",
     "hangs": "if os.environ['RANK'] == '1':\n    time.sleep(600)",
     "leaves its group": (
-        "from hopper.cluster import Cluster\nimport torch\n"
+        "from hopper.cluster.cluster import Cluster\nimport torch\n"
         "Cluster.join(1, torch.device('cpu'), 60, 120)\n"
     ),
 }

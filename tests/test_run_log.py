@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hopper.run_log import STAGES, RunLog
+from hopper.timing.run_log import STAGES, RunLog
 
 
 class Clock:
@@ -137,7 +137,7 @@ def test_the_first_line_records_the_opening_on_the_machine_s_own_clock(
         log.set_context(epoch=0)
         log.close()
     after = time.perf_counter(), time.time()
-    monkeypatch.setattr("hopper.run_log._BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr("hopper.timing.run_log._BOOT_ID", tmp_path / "missing")
     RunLog(tmp_path / "rank-2").close()
     first, second, third = (
         json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(3)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from hopper.scratch import remove_abandoned, scratch_folder
+from hopper.files.scratch import remove_abandoned, scratch_folder
 
 HOLDER = """
 import pathlib, sys, time
-from hopper.scratch import scratch_folder
+from hopper.files.scratch import scratch_folder
 with scratch_folder("work-", pathlib.Path(sys.argv[1])) as folder:
     (folder / "file").write_text("half")
     print(folder, flush=True)

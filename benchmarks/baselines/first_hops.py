@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.baselines.split_layer import split_layer
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
 from hopper.engines import Plan, Request, TrainState
 from hopper.engines.assemble import make_model
 from hopper.errors import RequestError

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.engines import Request, TrainState
 from hopper.engines.cooperative import Cooperative, CooperativeInputs, CooperativePlan
 from hopper.errors import RequestError

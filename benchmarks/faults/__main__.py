@@ -29,8 +29,8 @@ from benchmarks.rounds import Results, positive
 from hopper.cli import main as hopper
 from hopper.cli.numbers import seed
 from hopper.errors import RequestError
-from hopper.scratch import scratch_folder
-from hopper.signal_handlers import end_on_signals
+from hopper.files.scratch import scratch_folder
+from hopper.process.signal_handlers import end_on_signals
 
 _SCALE = "0.005"
 _WRITTEN_EVERY = 10

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.bench.machine import commit, short_commit
-from hopper.whole_files import write_text
+from hopper.files.whole_files import write_text
 
 FAULTS_FILE = "faults.csv"
 WRONG = "wrong: "

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from benchmarks.rounds import make_parser
 from hopper.config import Config, make_config
-from hopper.device_choice import choose_device
+from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.engines.assemble import make_sampler, make_schedule
 from hopper.micrograph.subgraph import Subgraph

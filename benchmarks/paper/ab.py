@@ -25,7 +25,7 @@ from hopper.bench.placement import place_plan
 from hopper.bench.statistics import label_of, measured_epochs
 from hopper.config import Config
 from hopper.errors import RequestError
-from hopper.run_log import OPENED
+from hopper.timing.run_log import OPENED
 from hopper.train.results import main_score
 from hopper.train.tuning import TUNING_FILE
 

@@ -22,6 +22,7 @@ from benchmarks.paper.job import ROOT_SECONDS, SENT_BYTES, Value, Values, as_lis
 from hopper.bench.contender import Contender
 from hopper.bench.layer_work import read_layer_work, unevenness
 from hopper.bench.statistics import figures, measured_epochs
+from hopper.cluster.traffic import CAUSES
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
@@ -32,7 +33,6 @@ from hopper.micrograph.merge import make_time_steps
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
-from hopper.traffic import CAUSES
 from hopper.train.results import main_score
 from hopper.train.tuning import read_tuning
 

@@ -27,9 +27,9 @@ from hopper.bench.machine import commit, machine, short_commit, versions
 from hopper.config import Config
 from hopper.engines import Request as EngineRequest
 from hopper.engines.checks import check_request
-from hopper.paired_ratio import Ratio, paired_ratio
+from hopper.files.whole_files import to_json, write_text
 from hopper.partition import PartitionedGraph
-from hopper.whole_files import to_json, write_text
+from hopper.timing.paired_ratio import Ratio, paired_ratio
 
 SENT_BYTES: Final = "sent bytes"
 """of all ranks in an epoch, the value that fills the column ``bytes``"""

@@ -26,7 +26,7 @@ from benchmarks.layers.sides import BY_RELATION, MERGED, HopperSide, LayerSide
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.job import Job, Measured, Values, graph_size
 from hopper.config import make_config
-from hopper.device_choice import choose_device
+from hopper.device.choice import choose_device
 
 PYG: Final = {"rgcn": "RGCNConv", "rgat": "RGATConv"}
 """by model, the convolution of PyG that HiFuse is compared with"""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.paper.experiment import Experiment
 from benchmarks.summary import Row
-from hopper.palette import COLOURS
+from hopper.display.palette import COLOURS
 
 PICTURE_FILE: Final = "{}.svg"
 """by an experiment's name"""

@@ -15,14 +15,14 @@ from benchmarks.paper.job import Job, Measured, Value, Values, graph_size
 from benchmarks.paper.materials import SEED
 from hopper.bench.train_process import train_in_process
 from hopper.errors import RequestError
+from hopper.files.whole_files import write_text
 from hopper.hetero.divide import divide_graph
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph
-from hopper.run_log import OPENED
+from hopper.timing.run_log import OPENED
 from hopper.train.results import main_score, spans_file
-from hopper.whole_files import write_text
 
 _PARTITIONER: Final = "assign nodes"
 """how the partitioner's own phase begins; all others load, number, and write"""

@@ -22,15 +22,15 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.errors import RequestError
+from hopper.files.whole_files import write_text
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.launch.restarts import set_environment
 from hopper.partition import PartitionedGraph
 from hopper.partition.balance import Balance
 from hopper.partition.partitioner import Assigner
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 from hopper.train.results import main_score
 from hopper.train.warm_cache import list_cacheable_tables, profile_key
-from hopper.whole_files import write_text
 
 REACHED: Final = 0.95
 """the share of the first side's best validation score up to which a run's time is reported"""

@@ -30,7 +30,7 @@ from hopper.bench.parity import (
 )
 from hopper.bench.results import assemble, run_entry
 from hopper.config import Config, change_config
-from hopper.device_choice import choose_device
+from hopper.device.choice import choose_device
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
 from hopper.features import open_graph

@@ -22,8 +22,8 @@ from hopper.engines.assemble import make_schedule
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
 from hopper.features import open_graph
+from hopper.files.whole_files import write_text
 from hopper.partition import PartitionedGraph
-from hopper.whole_files import write_text
 
 CONFIG_FILE: Final = "config.json"
 RUNS_FOLDER: Final = "runs"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from hopper.bench.statistics import engines_of, figures
 from hopper.bench.table import describe_setting
-from hopper.palette import CAUSES, GRID, SOFT_TEXT, STAGES, hex_of, text_on
+from hopper.display.palette import CAUSES, GRID, SOFT_TEXT, STAGES, hex_of, text_on
 
 PICTURE_FILE: Final = "ab.png"
 STAGE_COLOURS: Final = {stage: hex_of(name) for stage, name in STAGES.items()}

@@ -11,9 +11,9 @@ from hopper.bench.contender import Contender
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.parity import EngineParity
 from hopper.config import Config
+from hopper.files.whole_files import spell_non_finite, write_text
 from hopper.partition import PartitionedGraph
 from hopper.train.results import split_scores
-from hopper.whole_files import spell_non_finite, write_text
 
 RESULTS_FILE: Final = "results.json"
 _EPOCH_KEYS: Final = (

@@ -1,4 +1,4 @@
-"""Reads the lines of a run's logs (:mod:`hopper.run_log`). There is one file for each rank."""
+"""Reads the lines of a run's logs (:mod:`hopper.timing.run_log`), one file for each rank."""
 
 from __future__ import annotations
 

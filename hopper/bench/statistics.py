@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from hopper.paired_ratio import Ratio, paired_ratio
+from hopper.timing.paired_ratio import Ratio, paired_ratio
 
 Run = Mapping[str, Any]
 

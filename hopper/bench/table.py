@@ -20,10 +20,10 @@ from hopper.bench.statistics import (
     speed_up,
 )
 from hopper.bench.verdict import tell_bytes, tell_speed
+from hopper.cluster.traffic import CAUSES
 from hopper.config.engines import COMPARED_WITH
-from hopper.console_tables import print_table
-from hopper.paired_ratio import Ratio
-from hopper.traffic import CAUSES
+from hopper.display.console_tables import print_table
+from hopper.timing.paired_ratio import Ratio
 
 REFUSED: Final = "refused"
 _SHOWN: Final = 5e3

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hopper.paired_ratio import Ratio
+from hopper.timing.paired_ratio import Ratio
 
 
 def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:

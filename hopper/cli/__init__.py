@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from hopper.signal_handlers import EndedBySignal, end_on_signals
+from hopper.process.signal_handlers import EndedBySignal, end_on_signals
 
 _UNREAD: Final = 128 + signal.SIGPIPE
 

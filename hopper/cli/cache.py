@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.numbers import whole
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 
 if TYPE_CHECKING:
     from hopper.config import Config

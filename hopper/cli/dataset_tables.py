@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 
 
 def print_description(description: dict[str, Any], console: Console) -> None:

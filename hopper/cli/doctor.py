@@ -17,7 +17,7 @@ from rich.text import Text
 
 from hopper.doctor import DEFAULT_LIMIT, STATES, Finding, State, examine, worst_of
 from hopper.errors import RequestError
-from hopper.whole_files import write_text
+from hopper.files.whole_files import write_text
 
 _STYLES: Final[dict[State, str]] = {"fine": "green", "warning": "yellow", "wrong": "bold red"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.cli.numbers import whole
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 
 
 def add_parser(commands: Any, text: str = "") -> None:

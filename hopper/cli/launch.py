@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from hopper.cli.train import add_restarts
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 
 
 def add_parser(commands: Any, text: str = "") -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.cli.numbers import whole
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 
 
 def add_parser(commands: Any, text: str = "") -> None:

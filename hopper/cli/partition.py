@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from hopper.cli.metapaths import add_metapath_option
 from hopper.cli.numbers import seed, whole
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 
 
 class Option(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 from hopper.partition import PartitionedGraph
 from hopper.partition.memory import MemoryEstimate, format_bytes
 from hopper.partition.stored_forms import describe_rounded_tables

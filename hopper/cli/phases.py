@@ -15,7 +15,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Column
 
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 
 def show_progress() -> tuple[Console, Progress]:

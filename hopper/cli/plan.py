@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.numbers import whole
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
-from hopper.scratch import scratch_folder
+from hopper.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from hopper.config import Config
@@ -164,7 +164,7 @@ def _times(trained: Sequence[Estimate]) -> Table:
 
 
 def _bytes(trained: Sequence[Estimate]) -> Table:
-    from hopper.traffic import CAUSES
+    from hopper.cluster.traffic import CAUSES
 
     causes = [cause for cause in CAUSES if any((e.bytes or {}).get(cause) for e in trained)]
     table = _table("MiB between servers, an epoch", "all", *causes)

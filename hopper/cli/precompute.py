@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace, recipe: Recipe) -> int:
     from rich.table import Table
 
     from hopper.cli.phases import show_progress
-    from hopper.console_tables import print_table
+    from hopper.display.console_tables import print_table
     from hopper.hetero.precompute import precompute
 
     _, progress = show_progress()

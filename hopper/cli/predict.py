@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 
 
 def add_parser(commands: Any, text: str = "") -> None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
+from hopper.display.palette import GRID, SOFT_TEXT, TEXT, series, text_on
 from hopper.micrograph.merge import TimeSteps
 from hopper.migrate.schedule import Visit, visits
-from hopper.palette import GRID, SOFT_TEXT, TEXT, series, text_on
 
 Spots = dict[tuple[int, int], tuple[float, float, float]]
 """by model and time step, where its block begins and ends, and in which row"""

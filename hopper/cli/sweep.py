@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hopper
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 
 
 def add_parser(commands: Any, text: str = "") -> None:

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from hopper.config.plug_ins import check_form
 from hopper.config.section import LocalPath, Options, Section
-from hopper.plug_ins import check_form
 
 
 class Data(Section):

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from hopper.config.sections import Config
 from hopper.errors import ConfigError
-from hopper.local_path import EXPECTED, is_address
+from hopper.files.local_path import EXPECTED, is_address
 
 SHORT_NAMES: Final = {"--replay": "--train.replay"}
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from hopper.config.plug_ins import check_form, import_class
 from hopper.config.section import NonNegative, Options, Positive, Section
-from hopper.plug_ins import check_form, import_class
 
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """The default number of layers of the deep models (HopGNN 7.1)."""

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from pydantic import Field, model_validator
 
 from hopper.config.bounds import is_fanout
+from hopper.config.plug_ins import check_form
 from hopper.config.section import Options, Section
-from hopper.plug_ins import check_form
 
 _SAMPLERS: Final = ("node", "full", "layer", "labor", "weighted", "replacement", "temporal")
 _FRONTIER_DEPENDENT: Final = {

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from hopper.config.bounds import COUNTS, SEEDS
-from hopper.local_path import EXPECTED, is_address
+from hopper.files.local_path import EXPECTED, is_address
 
 Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
 NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]

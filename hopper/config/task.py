@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
+from hopper.config.plug_ins import check_form
 from hopper.config.section import NonNegative, Options, Positive, Section
-from hopper.plug_ins import check_form
 
 NEGATIVES: Final = ("uniform", "joint", "in_batch", "degree")
 _DECODERS: Final = ("auto", "dot", "distmult", "complex", "rotate", "mlp", "bilinear")

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from hopper.config.engines import BASELINES, ENGINES
+from hopper.config.plug_ins import check_form
 from hopper.config.section import LocalPath, NonNegative, Options, Positive, Section, Seed
-from hopper.plug_ins import check_form
 
 BUILT_INS: Final = {
     "loss": (

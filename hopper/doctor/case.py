@@ -9,7 +9,7 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.partition import PartitionedGraph
 from hopper.partition.file_names import server_folder
-from hopper.time_limit import finish_within
+from hopper.process.time_limit import finish_within
 
 
 @dataclass(frozen=True)

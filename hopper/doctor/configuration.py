@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.config import Config
+from hopper.config.plug_ins import import_class
 from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
-from hopper.plug_ins import import_class
-from hopper.time_limit import finish_within
+from hopper.process.time_limit import finish_within
 from hopper.train.checkpoint_files import CheckpointFiles, will_resume
 from hopper.train.results import refuse_finished
 from hopper.train.run_checks import RunCheck, checks_of_graph, checks_without_graph

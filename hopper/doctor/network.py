@@ -6,10 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from hopper.doctor.case import Case
-from hopper.doctor.finding import Finding, fine, wrong
-from hopper.errors import ConfigError
-from hopper.rank_network import (
+from hopper.cluster.rank_network import (
     ADVICE,
     VARIABLE,
     Way,
@@ -18,7 +15,10 @@ from hopper.rank_network import (
     given_interface,
     is_loopback,
 )
-from hopper.time_limit import finish_within
+from hopper.doctor.case import Case
+from hopper.doctor.finding import Finding, fine, wrong
+from hopper.errors import ConfigError
+from hopper.process.time_limit import finish_within
 
 _SUBJECT = "network of ranks"
 _ADVICE = f"{ADVICE} (docs/howto/several-machines.md)"

@@ -25,7 +25,7 @@ from cache_server.store.table import FEATURES, TableDescription
 from cache_server.wire import DTYPES, little_endian
 from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.versions import numbers
-from hopper.time_limit import finish_within
+from hopper.process.time_limit import finish_within
 
 _ROUND_TRIPS: Final = 5
 _FETCH_BYTES: Final = 8 << 20

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopper.array_module import array_module
 from hopper.config import Config
+from hopper.device.array_module import array_module
 from hopper.engines.engine import value_of
 from hopper.engines.micro_batch import MicroBatchRunner
 from hopper.engines.model_reads import ModelReads, find_reads
@@ -28,8 +28,8 @@ from hopper.micrograph.samplers import find_sampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN
-from hopper.run_log import RunLog
 from hopper.tasks import DECODER, LinkBatches, Target, find_target, make_decoder
+from hopper.timing.run_log import RunLog
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _ONE_AT_A_TIME = threading.Lock()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import Traffic
 from hopper.config import Config
 from hopper.engines.assemble import DTYPES, make_model, make_runner, make_schedule
 from hopper.engines.engine import Engine, TrainState
@@ -26,8 +27,7 @@ from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.partition import PartitionedGraph
-from hopper.run_log import RunLog
-from hopper.traffic import Traffic
+from hopper.timing.run_log import RunLog
 
 
 def make_engine(

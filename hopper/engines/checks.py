@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hopper.array_module import array_module
 from hopper.config.model import ONE_LAYER, TYPED_MODELS
+from hopper.device.array_module import array_module
+from hopper.device.kernel_threads import has_thread_pool
 from hopper.engines.assemble import make_model
 from hopper.engines.learnable_tables import check_learnable
 from hopper.engines.registry import (
@@ -19,7 +20,6 @@ from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.graph.schema import Labelled
 from hopper.hetero.cache_plan import parse_cache_size
-from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
 from hopper.partition.message_edges import count_untrained

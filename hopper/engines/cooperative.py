@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows
@@ -31,7 +31,7 @@ from hopper.partials import (
     choose_transfers,
     make_stack,
 )
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

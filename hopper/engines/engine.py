@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import Cause
 from hopper.config import Config
 from hopper.engines.micro_batch import MicroBatchRunner
 from hopper.engines.optimizer import Optimizer
@@ -21,8 +22,7 @@ from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.flat_model import FlatModel
 from hopper.partition.by_node import DividedTopology, Replicated
 from hopper.partition.layout import Layout
-from hopper.run_log import RunLog
-from hopper.traffic import Cause
+from hopper.timing.run_log import RunLog
 
 _NODE_BYTES: Final = 8
 _EDGE_BYTES: Final = 16

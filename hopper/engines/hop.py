@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
+from hopper.cluster.traffic import Cause
 from hopper.engines.data_parallel import count_edges, list_reads
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
@@ -16,7 +17,6 @@ from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.migrate.schedule import Visit, visits
-from hopper.traffic import Cause
 
 Groups = dict[tuple[int, int], list[Subgraph]]
 """the subgraphs of groups, by time step and model"""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.engines.model_reads import ModelReads
 from hopper.features import (
     DeviceRows,
@@ -33,8 +33,8 @@ from hopper.migrate.flat_model import FlatModel
 from hopper.models import Objective, run_model
 from hopper.models.run import run_root_rows
 from hopper.ops import StoredRows, products_in, to_floats
-from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches, pair_scores
+from hopper.timing.run_log import RunLog
 
 Ids = NDArray[np.int64]
 

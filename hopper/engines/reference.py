@@ -24,7 +24,7 @@ from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.flat_model import FlatModel
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 
 class EveryServersRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hopper.config import Config
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.engines.cooperative import Cooperative
 from hopper.engines.engine import Engine
 from hopper.engines.hop import Hop
@@ -14,7 +15,6 @@ from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
 from hopper.micrograph.samplers import find_sampler
 from hopper.partition.layout import Layout
-from hopper.plug_ins import PlugIn, find_plug_in
 
 ENGINE_CLASSES: Final[dict[str, type[Engine]]] = {
     engine.spec.name: engine

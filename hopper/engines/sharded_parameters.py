@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.errors import ExactnessError
 from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.engines.engine import TrainState
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Pairs

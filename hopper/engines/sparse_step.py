@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hopper.engines.engine import PlanT, TrainState
 from hopper.hetero.learnable import FetchedRows
-from hopper.run_log import Stage
+from hopper.timing.run_log import Stage
 
 
 class SparseStep:

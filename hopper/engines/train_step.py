@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Generic
 
+from hopper.cluster.traffic import Cause
 from hopper.engines.engine import Engine, InputsT, PlanT
 from hopper.engines.models import Models, StepReport
 from hopper.engines.sparse_step import SparseStep
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
-from hopper.traffic import Cause
 
 
 class TrainStep(Generic[PlanT, InputsT]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hopper.config import Config
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, LRScheduler
 from hopper.engines.optimizer import RULES, Optimizer, UpdateRule, check_rule
 from hopper.errors import ConfigError
@@ -22,7 +23,6 @@ from hopper.models.metrics import (
     check_metric,
 )
 from hopper.models.tasks_objective import TaskPart, TasksObjective
-from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks import find_target, make_decoder
 from hopper.tasks.negatives import find_negatives
 

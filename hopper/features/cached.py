@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.array_module import Array, array_module, on_host
-from hopper.device_copies import to_device
+from hopper.device.array_module import Array, array_module, on_host
+from hopper.device.copies import to_device
 from hopper.features.source import FeatureSource, RemoteSource, RowKind
 
 

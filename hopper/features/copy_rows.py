@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel, read_only
-from hopper.kernel_threads import threads_for
+from hopper.device.kernel_threads import threads_for
 
 
 def copy_rows(

@@ -11,9 +11,9 @@ from functools import cache, partial
 from cache_server.errors import SourceError
 from cache_server.store.row_source import CheckedSource, RowSource
 from hopper.config import Config
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.errors import ConfigError
 from hopper.partition import PartitionedGraph
-from hopper.plug_ins import PlugIn, find_plug_in
 
 
 def open_graph(config: Config, server: int = 0) -> PartitionedGraph:

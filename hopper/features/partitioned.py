@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hopper.cluster.traffic import Traffic
 from hopper.errors import GraphError
 from hopper.features.cached import CachedRows, DeviceRows, Lookups, RowCacheLike
 from hopper.features.local import LocalRows
@@ -24,7 +25,6 @@ from hopper.features.remote import RemoteRows
 from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
-from hopper.traffic import Traffic
 
 
 @dataclass

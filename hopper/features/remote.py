@@ -16,12 +16,12 @@ from cache_server.errors import CacheServerError, ServerUnavailable
 from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
 from cache_server.sampling import RemoteDraw
 from cache_server.security import PLAIN, Security
+from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
 from hopper.graph.layout import stored_features
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
-from hopper.traffic import Traffic
 
 
 class RemoteRows:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from cache_server.feature_codec import FeatureCodec, find_codec
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.errors import RequestError
 from hopper.features.partitioned import PartitionedRows
 from hopper.graph.columns import RoundingError, find_error

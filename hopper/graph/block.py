@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.errors import RequestError, cannot_import
 from hopper.graph.schema import Relation
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from hopper.errors import RequestError
-from hopper.local_path import refuse_address
-from hopper.scratch import scratch_folder
+from hopper.files.local_path import refuse_address
+from hopper.files.scratch import scratch_folder
 
 _FLUSHED_AT_ONCE: Final = 16
 

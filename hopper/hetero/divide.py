@@ -12,7 +12,7 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.memory import MemoryEstimate
 from hopper.partition.partitioner import BY_RELATION
 from hopper.partition.stored_files import Tables
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 
 def divide_graph(

@@ -20,7 +20,7 @@ from hopper.hetero.metatree import Metatree
 from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
 from hopper.hetero.write_whole import whole_bytes
 from hopper.partition.memory import format_bytes
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 
 
 @dataclass(frozen=True)

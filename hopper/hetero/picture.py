@@ -10,10 +10,10 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hopper.display.palette import SOFT_TEXT, TEXT, hex_of, series, text_on
 from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import MetaPartition
 from hopper.hetero.metatree import Metatree, Vertex
-from hopper.palette import SOFT_TEXT, TEXT, hex_of, series, text_on
 
 MOST_VERTICES: Final = 150
 """The most vertices of the unrolled tree in a picture, which shows deeper ones as a number."""

@@ -22,7 +22,7 @@ from hopper.partition.describe import imbalance
 from hopper.partition.refine import Refinement, move_nodes, server_loads
 from hopper.partition.stacked_ids import type_starts
 from hopper.partition.training import training_roots
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 
 _MOST_ROUNDS: Final = 8
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
-from hopper.device_copies import to_device
+from hopper.cluster.cluster import Cluster
+from hopper.device.copies import to_device
 from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_layers import RootLayers
@@ -23,7 +23,7 @@ from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 
 @dataclass(frozen=True)

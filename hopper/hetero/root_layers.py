@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares, Route
@@ -20,7 +20,7 @@ from hopper.models.merged import merge_relations
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partials import RowExchange
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 
 class RootLayers:

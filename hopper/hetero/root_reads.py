@@ -19,7 +19,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition.stacked_ids import type_starts
 from hopper.partition.training import training_roots
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 Ids = NDArray[np.int64]
 

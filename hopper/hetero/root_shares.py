@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.graph.schema import Relation
 from hopper.partition.description import WHOLE, Part, ServerPartition
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hopper.array_module import Array
+from hopper.device.array_module import Array
 from hopper.features.copy_rows import copy_rows
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.kernel import kernel
-from hopper.device_copies import to_device
-from hopper.kernel_threads import threads_for
+from hopper.device.copies import to_device
+from hopper.device.kernel_threads import threads_for
 
 Ids = NDArray[np.int64]
 Array = NDArray[Any]

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.array_module import Array, array_module, on_host
-from hopper.device_copies import to_device
+from hopper.device.array_module import Array, array_module, on_host
+from hopper.device.copies import to_device
 from hopper.features.cached import Lookups, look_up
 from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.hetero.row_kernels import gather_rows

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.kernel import kernel
-from hopper.kernel_threads import threads_for
+from hopper.device.kernel_threads import threads_for
 
 _BETAS: Final = (0.9, 0.999)
 

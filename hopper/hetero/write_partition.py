@@ -40,7 +40,7 @@ from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.stored_files import StoredFiles, Tables
 from hopper.partition.stored_forms import parse_row_forms, store_rows_as
 from hopper.partition.write import copy_shared, unpublished_partitions
-from hopper.phases import Phases, Progress
+from hopper.timing.phases import Phases, Progress
 
 
 def partition_by_relation(

@@ -20,7 +20,7 @@ from hopper.partition.file_names import ROOTS_FOLDER, stored_ids_file
 from hopper.partition.sampling_index import write_sampling_index_into
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 Edges = NDArray[np.int64]
 DEGREES: Final[tuple[layout.TopologyArray, ...]] = ("in_degrees", "out_degrees")

@@ -21,7 +21,7 @@ from hopper.hetero.meta_partition import Share
 from hopper.partition.sampling_index import write_sampling_index_into
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import table_spec, write_rows
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 Write = Callable[[Progress], object]
 """A function that writes files, and advances the progress by bytes."""

@@ -28,7 +28,7 @@ from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 
 class ByRelation(Inference):

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import Cause
 from hopper.tasks import EdgeDecoder, LinkTable
-from hopper.traffic import Cause
 
 Ids = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.engines import Request
 from hopper.engines.micro_batch import join_rows
 from hopper.errors import RequestError

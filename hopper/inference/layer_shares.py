@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.kernel import kernel
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partials import KindsExchange, RowKind, StackLayer, source_type
 from hopper.partition.id_index import Index
 from hopper.partition.placement import Placement
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 Ids = NDArray[np.int64]
 

@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.errors import StorageError
+from hopper.files.whole_files import write_text
 from hopper.graph.json_file import read_json
-from hopper.whole_files import write_text
 
 _ROWS_SUFFIX: Final = ".rows"
 _FACTS_SUFFIX: Final = ".json"

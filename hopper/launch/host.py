@@ -20,18 +20,18 @@ from typing import IO, Any, Final
 
 from cache_server.errors import SecurityError
 from cache_server.events import events
+from hopper.cluster.rank_store import machine_key
 from hopper.config import Config, load_config
+from hopper.device.kernel_threads import count_cores, thread_settings
 from hopper.errors import ConfigError, HopperError, RequestError
 from hopper.features import open_graph
-from hopper.kernel_threads import count_cores, thread_settings
+from hopper.files.scratch import scratch_folder
+from hopper.files.whole_files import write_text
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import LOOK_SECONDS, MeetingPoint, Place, Supervisor
-from hopper.rank_store import machine_key
-from hopper.scratch import scratch_folder
-from hopper.signal_handlers import EndSignals
+from hopper.process.signal_handlers import EndSignals
 from hopper.train.run_lock import make_run_folder
 from hopper.train.security import check_security, security_of
-from hopper.whole_files import write_text
 
 HOSTS_FOLDER: Final = "hosts"
 _MODULE: Final = "hopper.train"

@@ -20,7 +20,7 @@ from hopper.launch.host import SILENCE_SECONDS
 from hopper.launch.restarts import check_restarts, run_again_where_lost
 from hopper.launch.run import prepare, require_main_thread, write_config
 from hopper.launch.supervisor import LOOK_SECONDS, stop_processes
-from hopper.signal_handlers import EndSignals, defer_signals
+from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult

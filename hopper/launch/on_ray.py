@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.cluster.ray_cluster import connect_to_ray, one_line
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, RequestError
 from hopper.launch.machines import (
@@ -25,7 +26,6 @@ from hopper.launch.machines import (
     closing_all,
     train_on_machines,
 )
-from hopper.ray_cluster import connect_to_ray, one_line
 from hopper.train.run_result import RunResult
 
 _LOOK_SECONDS: Final = 0.1

@@ -21,7 +21,7 @@ from hopper.launch.machines import (
     closing_all,
     train_on_machines,
 )
-from hopper.signal_handlers import defer_signals
+from hopper.process.signal_handlers import defer_signals
 from hopper.train.run_result import RunResult
 
 _LINE: Final = re.compile(

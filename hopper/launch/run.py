@@ -15,13 +15,14 @@ from hopper.config import Config, read_config
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.features import open_graph
+from hopper.files.scratch import scratch_folder
+from hopper.files.whole_files import remove_unfinished, write_text
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.restarts import check_restarts, run_again_where_lost
 from hopper.launch.supervisor import MeetingPoint, Place, Supervisor
 from hopper.partition import PartitionedGraph
-from hopper.scratch import scratch_folder
-from hopper.signal_handlers import EndSignals
+from hopper.process.signal_handlers import EndSignals
 from hopper.train.checkpoint_files import will_resume
 from hopper.train.results import refuse_finished
 from hopper.train.run_checks import checks_of_graph, checks_without_graph
@@ -30,7 +31,6 @@ from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
 from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, profile_key
-from hopper.whole_files import remove_unfinished, write_text
 
 _FOLDERS: Final = (
     ("data", "partitioned"),

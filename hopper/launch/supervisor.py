@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import IO, Final
 
 from hopper.config import Config
+from hopper.device.kernel_threads import thread_settings
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
-from hopper.kernel_threads import thread_settings
+from hopper.files.scratch import scratch_folder
 from hopper.launch.failures import Failure, RanksFailed, how_it_ended, read_failure
 from hopper.partition import PartitionedGraph
-from hopper.scratch import scratch_folder
-from hopper.signal_handlers import defer_signals
+from hopper.process.signal_handlers import defer_signals
 from hopper.train.parent import AWAIT_CONFIG, DIE_WITH_PARENT
 from hopper.train.rank_failures import RECORD
 from hopper.train.run_files import CONFIG_FILE

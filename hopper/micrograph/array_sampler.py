@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cache_server.draw import GOLDEN, NEIGHBORS, PHASES, key_of
 from cache_server.sampling_spec import DrawKey
-from hopper.array_module import Array, on_host
+from hopper.device.array_module import Array, on_host
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology

@@ -16,10 +16,10 @@ from cache_server.kernel import kernel
 from cache_server.neighbor_lists import NOTHING
 from cache_server.sampling import RemoteDraw
 from cache_server.sampling_spec import Drawn, ExcludedEdges, SamplingSpec
+from hopper.cluster.traffic import Cause, Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
 from hopper.partition.book import PartitionBook
-from hopper.traffic import Cause, Traffic
 
 Ids = NDArray[np.int64]
 

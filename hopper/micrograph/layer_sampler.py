@@ -20,12 +20,12 @@ from cache_server.draw import LAYERS, node_key, variate
 from cache_server.draw_kernels import list_neighbors, take_flagged
 from cache_server.kernel import kernel, read_only
 from cache_server.sampling_spec import DrawKey, Drawn
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
+from hopper.device.kernel_threads import threads_for
 from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 

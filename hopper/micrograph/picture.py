@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
+from hopper.display.palette import series
 from hopper.micrograph.micrograph import Micrograph, Vertex
-from hopper.palette import series
 from hopper.partition.book import PartitionBook
 
 _SHAPES: Final = "osD^vpPX"

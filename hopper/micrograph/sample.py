@@ -18,10 +18,10 @@ from cache_server.draw import DROPOUT, NEIGHBORS, draw_key, key_of, node_keys
 from cache_server.kernel import read_only
 from cache_server.neighbor_lists import NOTHING, NeighborLists
 from cache_server.sampling_spec import DrawKey, Drawn, ExcludedEdges, Method, SamplingSpec
+from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
 from hopper.micrograph.frontiers import FrontierPool, Frontiers, HashTable, RowTable

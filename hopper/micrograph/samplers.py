@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
-from hopper.plug_ins import PlugIn, find_plug_in
 
 SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
     "node": NeighborSampler,

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from cache_server.draw_kernels import count_until
 from cache_server.kernel import read_only
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
+from hopper.device.kernel_threads import threads_for
 from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
 from hopper.ops import StoredRows
 
 _NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}

@@ -15,11 +15,11 @@ from cache_server.draw import NEIGHBORS
 from cache_server.draw_kernels import find_range, units_at
 from cache_server.kernel import kernel, read_only
 from cache_server.sampling_spec import ExcludedEdges, Method, SamplingSpec
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
+from hopper.device.kernel_threads import threads_for
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
 

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import Cause
 from hopper.errors import ClusterError
 from hopper.migrate.flat_model import FlatModel
 from hopper.migrate.schedule import Move, Visit
-from hopper.run_log import RunLog
-from hopper.traffic import Cause
+from hopper.timing.run_log import RunLog
 
 _HEADER_WORDS, _TAG_HEADER, _TAG_BODY = 4, 1, 2
 _LOOK_SECONDS: Final = 1.0

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.merge_edges import RelationEdges, merge_edges

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hopper.config.model import MODEL_OPTIONS
+from hopper.config.plug_ins import describe_choices, import_class
 from hopper.config.section import Section
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
@@ -26,7 +27,6 @@ from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
 from hopper.models.sehgnn import SeHGNN
 from hopper.ops.counter_mask import drop_threshold
-from hopper.plug_ins import describe_choices, import_class
 
 _Model = TypeVar("_Model", bound=nn.Module)
 

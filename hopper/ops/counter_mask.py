@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from cache_server.draw import GOLDEN, absorb, absorb_each, variate
 from cache_server.kernel import kernel
+from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.errors import ConfigError, RequestError
-from hopper.kernel_threads import FEW_NUMBERS, threads_for
 
 LANES: Final = 4
 """The 16-bit lanes of one 64-bit variate. One lane decides one element."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.errors import RequestError
 from hopper.ops.precision import in_full, product_dtype
 

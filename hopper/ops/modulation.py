@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cache_server.kernel import kernel
+from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
-from hopper.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.ops.csr import destinations_to_sources, edge_order
 from hopper.ops.edges import check_constant_weights, destination_rows, edge_sum, source_rows
 from hopper.ops.message_passing import check_rows

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.graph.block import Edges
-from hopper.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.ops import numba_loops
 from hopper.ops.csr import Csr
 from hopper.ops.torch_kernels import EdgeKernels

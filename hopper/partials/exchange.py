@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hopper.cluster import Cluster, Exchange
-from hopper.run_log import RunLog
+from hopper.cluster.cluster import Cluster, Exchange
+from hopper.timing.run_log import RunLog
 
 Kind = TypeVar("Kind", bound=Hashable)
 

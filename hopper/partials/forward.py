@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.models.gnn import expect_own
 from hopper.models.merged import merge_patterns
@@ -17,7 +17,7 @@ from hopper.partials.exchange import KindsExchange
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
 from hopper.partials.stack import LayerInputs, Stack
 from hopper.partials.transfer import Kind, LayerTransfer, RowKind, Sums
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 Rows = Mapping[str, Tensor]
 """Rows by node type."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.device_copies import to_device
+from hopper.device.copies import to_device
 from hopper.graph.block import Block, Edges, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import pick_rows

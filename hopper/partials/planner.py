@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges

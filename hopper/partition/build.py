@@ -39,7 +39,7 @@ from hopper.partition.write import (
     write_server,
 )
 from hopper.partition.write_topology import fill_draw_arrays, fill_topology, lay_out_topology
-from hopper.phases import Phases, Progress
+from hopper.timing.phases import Phases, Progress
 
 Measure = Callable[[PartitionedGraph], dict[str, Any] | None]
 """Measures the locality of a division."""

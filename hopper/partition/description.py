@@ -11,11 +11,11 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hopper.errors import GraphError
+from hopper.files.whole_files import write_text
 from hopper.graph.json_file import read_json
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.book import PartitionBook
 from hopper.partition.file_names import DESCRIPTION_FILE
-from hopper.whole_files import write_text
 
 PARTITION_SCHEMA_VERSION: Final = 2
 """Version 1 stores every source and edge id in 64 bits, and is still opened."""

@@ -31,7 +31,7 @@ from hopper.partition.build_context import BuildContext
 from hopper.partition.executor import Executor
 from hopper.partition.file_names import listed_file, map_file, server_folder
 from hopper.partition.write_topology import BY_EDGE
-from hopper.phases import Phases, Progress
+from hopper.timing.phases import Phases, Progress
 
 _MOST_HOPS: Final = 1 << 16
 

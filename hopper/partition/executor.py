@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 
+from hopper.cluster.ray_cluster import connect_to_ray, one_line
 from hopper.errors import RequestError
 from hopper.graph.memory_budget import MemoryBudget, limit_memory, memory_budget
 from hopper.partition.build_context import BuildContext
-from hopper.phases import Progress, Silent
-from hopper.ray_cluster import connect_to_ray, one_line
+from hopper.timing.phases import Progress, Silent
 
 T = TypeVar("T")
 Parts = Sequence[Sequence[Any]]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-from hopper.kernel_threads import threads_for
+from hopper.device.kernel_threads import threads_for
 
 Ids = NDArray[np.int64]
 

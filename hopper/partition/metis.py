@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from cache_server.draw import key_of
 from cache_server.process import end_with_parent
 from hopper.errors import RequestError, cannot_import
+from hopper.files.scratch import scratch_folder
 from hopper.graph.array_file import create_array, release_pages, save_array
 from hopper.graph.memory_budget import row_ranges
 from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
-from hopper.quick_imports import quick_imports
-from hopper.scratch import scratch_folder
+from hopper.process.quick_imports import quick_imports
 
 Backend = Literal["dgl", "pymetis"]
 Ids = NDArray[np.int64]

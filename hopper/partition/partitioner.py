@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.config.plug_ins import FORM, find_plug_in
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
@@ -18,8 +19,7 @@ from hopper.partition.metis import assign_metis, choose_backend, symmetrize
 from hopper.partition.random import assign_random
 from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, count_nodes, split_by_type
 from hopper.partition.streaming import assign_stream
-from hopper.phases import Phases
-from hopper.plug_ins import FORM, find_plug_in
+from hopper.timing.phases import Phases
 
 METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"

@@ -12,7 +12,7 @@ from cache_server.kernel import kernel
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import Balance, room_of
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 
 Ids = NDArray[np.int64]
 Homes = NDArray[np.int32]

@@ -19,7 +19,7 @@ from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import Relation
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 Ids: TypeAlias = NDArray[np.int64]
 _BY_TIME: Final[tuple[layout.StoredArray, ...]] = ("times", "by_time")

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Literal
 
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 Tables = Literal["link", "copy"]
 """How a partitioned directory stores whole files of the graph."""

@@ -21,7 +21,7 @@ from hopper.graph.layout import stored_features
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.phases import Phases, Progress
+from hopper.timing.phases import Phases, Progress
 
 FeatureKind = NodeType | EdgeType
 RowForms = Mapping[str, FeatureForm]

@@ -30,7 +30,7 @@ from hopper.partition.neighbor_stream import Chunk, NeighborStream
 from hopper.partition.place_blocks import Blocks, place_blocks
 from hopper.partition.random import hash_word
 from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 
 MOST_BLOCKS: Final = 1024
 DENSE_BYTES: Final = 64

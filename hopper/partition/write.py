@@ -32,7 +32,7 @@ from hopper.partition.by_node import divide_columns
 from hopper.partition.checksums import seal_directory
 from hopper.partition.file_names import server_folder
 from hopper.partition.placement import RANK_DTYPE
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 
 @contextmanager

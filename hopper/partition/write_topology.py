@@ -20,7 +20,7 @@ from hopper.graph.memory_budget import edges_at_once, row_ranges
 from hopper.graph.schema import Relation
 from hopper.partition.build_context import BuildContext
 from hopper.partition.sampling_index import write_sampling_index
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 Ids = NDArray[np.int64]
 BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")

@@ -1,6 +1,6 @@
 """``torchrun ... -m hopper.predict CONFIG.json`` runs one rank of a prediction."""
 
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 from hopper.train.parent import follow_parent
 
 if __name__ == "__main__":

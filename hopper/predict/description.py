@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hopper.errors import RequestError
+from hopper.files.whole_files import write_text
 from hopper.predict.order import DESCRIPTION_FILE, Order, read_order
 from hopper.predict.task_columns import TaskColumns
-from hopper.whole_files import write_text
 
 
 def begin_description(out: Path, order: Order) -> bool:

@@ -10,6 +10,8 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.features import open_graph
+from hopper.files.local_path import refuse_address
+from hopper.files.scratch import scratch_folder
 from hopper.inference import check_output
 from hopper.launch.run import (
     ranks_of,
@@ -17,14 +19,12 @@ from hopper.launch.run import (
     run_on_this_machine,
     write_config,
 )
-from hopper.local_path import refuse_address
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.predict.description import begin_description, count_predicted
 from hopper.predict.order import WORK_FOLDER, Order, PredictionRequest
 from hopper.predict.parts import Predictions
 from hopper.predict.trained import TrainedRun
-from hopper.scratch import scratch_folder
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
 

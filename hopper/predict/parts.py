@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
+from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
 from hopper.predict.order import Format, Order, read_order
 from hopper.predict.task_columns import TaskColumns
-from hopper.whole_files import replacing
 
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""

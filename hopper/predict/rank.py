@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import Config
 from hopper.config.bounds import parse_size
 from hopper.engines import Request

@@ -1,8 +1,8 @@
 """A backend for messages between ranks that are threads of one process.
 
-:class:`RankBackend` has the functions of ``torch.distributed`` that :class:`hopper.cluster.Cluster`
-calls. Tensors are copied once all ranks of a message have called. Without clocks ranks may run at
-once, and call from several threads.
+:class:`RankBackend` has the functions of ``torch.distributed`` that
+:class:`hopper.cluster.cluster.Cluster` calls. Tensors are copied once all ranks of a message have
+called. Without clocks ranks may run at once, and call from several threads.
 """
 
 from __future__ import annotations

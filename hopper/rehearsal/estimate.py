@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hopper.cluster.traffic import CAUSES, Cause
 from hopper.engines import Request, find_engine
 from hopper.engines.assemble import make_schedule
 from hopper.engines.build import make_engine, make_learnable
@@ -21,8 +22,7 @@ from hopper.rehearsal.clock import Link
 from hopper.rehearsal.measure import PHASES, IterationCost, measure_iteration
 from hopper.rehearsal.memory import Memory, MemoryMeter
 from hopper.rehearsal.world import ThreadCluster, World
-from hopper.run_log import RunLog
-from hopper.traffic import CAUSES, Cause
+from hopper.timing.run_log import RunLog
 from hopper.train.tuning import with_options
 from hopper.train.warm_cache import warm_cache
 

@@ -20,12 +20,12 @@ from cache_server.client import FeatureClient
 from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.service.server import FeatureServer
 from cache_server.store.shard import Shard
+from hopper.cluster.traffic import Cause
 from hopper.engines import Request, TrainStep
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.clock import MessageCost
 from hopper.rehearsal.world import ThreadCluster
-from hopper.traffic import Cause
 
 PHASES: Final = ("plan", "read", "train")
 """The phases of an iteration, which the pipeline runs in separate threads."""

@@ -18,7 +18,8 @@ from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.sampling import RemoteDraw
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import Traffic
 from hopper.engines import Request
 from hopper.errors import DeadlineExceeded
 from hopper.features import PartitionedRows, RemoteRows
@@ -26,7 +27,6 @@ from hopper.features.source import RowKind
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.backend import InMemoryBackend, RankBackend
 from hopper.rehearsal.clock import Link, RankClock, SerialScheduler
-from hopper.traffic import Traffic
 
 T = TypeVar("T")
 

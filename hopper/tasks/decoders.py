@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from hopper.config import Config
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.errors import ConfigError, HopperError
 from hopper.graph.schema import GraphSchema, Predicted
 from hopper.micrograph.subgraph import Pairs
-from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks.edge_decoders import EDGE_DECODERS, EdgeDecoder
 from hopper.tasks.sides import Side
 from hopper.tasks.target import Target

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from cache_server.draw import NEGATIVES, absorb_each, below, key_of, variate
 from cache_server.kernel import kernel
 from hopper.config import Task
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.config.task import NEGATIVES as BUILT_INS
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
-from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks.sides import SIDES, Side, type_at
 from hopper.tasks.training_links import LinkTable
 

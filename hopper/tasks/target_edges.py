@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement

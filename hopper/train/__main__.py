@@ -1,6 +1,6 @@
 """One rank: ``torchrun ... -m hopper.train CONFIG [--section.key VALUE ...]``."""
 
-from hopper.quick_imports import quick_imports
+from hopper.process.quick_imports import quick_imports
 from hopper.train.parent import follow_parent
 
 if __name__ == "__main__":

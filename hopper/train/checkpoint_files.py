@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from cache_server.events import events
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import Config, change_config
 from hopper.errors import RequestError
 from hopper.train.tensor_file import check_file

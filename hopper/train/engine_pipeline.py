@@ -18,7 +18,7 @@ from hopper.features import PartitionedRows
 from hopper.hetero.learnable import distinct_by_table
 from hopper.micrograph.route import GlobalBatch
 from hopper.pipeline import Lookahead, Moment, Pipeline, Stage
-from hopper.run_log import Stage as LoggedStage
+from hopper.timing.run_log import Stage as LoggedStage
 
 Seconds = dict[LoggedStage, float]
 """seconds by stage of the log that the pipeline's threads spent"""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.array_exchange import exchange_arrays
+from hopper.cluster.array_exchange import exchange_arrays
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Inference, Wanted, blocks_of, parts_of, score_block
 from hopper.models import Objective

@@ -13,6 +13,7 @@ from hopper.engines import TrainStep
 from hopper.engines.unused import describe_unused
 from hopper.errors import NonFiniteError, RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
+from hopper.files.whole_files import remove_unfinished
 from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
@@ -27,7 +28,6 @@ from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_lock import identify
 from hopper.train.trained_model import TrainedModel
 from hopper.train.warm_start import save_learned_rows
-from hopper.whole_files import remove_unfinished
 
 Models = dict[int, TrainedModel]
 """Models by number."""

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import CAUSES
 from hopper.engines import TrainState
 from hopper.errors import ConfigError
 from hopper.features import RowCounts
 from hopper.features.cached import Lookups
-from hopper.run_log import STAGES
-from hopper.traffic import CAUSES
+from hopper.timing.run_log import STAGES
 from hopper.train.callbacks import Running
 from hopper.train.results import ROW_KINDS, EpochRecord, finite_mean
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper.config import Config
+from hopper.config.plug_ins import PlugIn, find_plug_ins
 from hopper.engines import TrainStep
 from hopper.errors import ConfigError
-from hopper.plug_ins import PlugIn, find_plug_ins
 from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
 from hopper.train.results import GRADIENTS_FOLDER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hopper.config import Config
 from hopper.engines.build import make_engine, make_learnable
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 from hopper.train.console import RunConsole
 from hopper.train.parent import follow_parent
 from hopper.train.rank import join_cluster

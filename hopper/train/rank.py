@@ -11,10 +11,11 @@ import numba
 import torch
 
 from cache_server.process import keep_freed_memory
-from hopper.array_module import array_module
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import Config
-from hopper.device_choice import choose_device
+from hopper.device.array_module import array_module
+from hopper.device.choice import choose_device
+from hopper.device.kernel_threads import threads_of_a_rank
 from hopper.engines import Request, find_engine
 from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
@@ -23,9 +24,8 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
-from hopper.kernel_threads import threads_of_a_rank
-from hopper.run_log import RunLog
 from hopper.tasks import find_target
+from hopper.timing.run_log import RunLog
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.checkpoint_files import settle_resume
 from hopper.train.console import RunConsole

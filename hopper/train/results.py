@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.cluster.traffic import Cause
 from hopper.errors import RequestError
-from hopper.run_log import Stage
-from hopper.traffic import Cause
-from hopper.whole_files import read_non_finite, to_json, write_text
+from hopper.files.whole_files import read_non_finite, to_json, write_text
+from hopper.timing.run_log import Stage
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"

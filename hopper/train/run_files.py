@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.engines import TrainStep
+from hopper.files.whole_files import to_json, write_text
 from hopper.graph.columns import RoundingError
 from hopper.models import Objective
 from hopper.train.evaluate import Scored
@@ -21,7 +22,6 @@ from hopper.train.results import (
     refuse_finished,
 )
 from hopper.train.trained_model import TrainedModel
-from hopper.whole_files import to_json, write_text
 
 CONFIG_FILE = "config.json"
 

@@ -17,6 +17,7 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model_of_schema
 from hopper.engines.trial_configs import trial_name
 from hopper.errors import RequestError
+from hopper.files.whole_files import read_non_finite, write_text
 from hopper.graph.columns import find_class_difference, find_column_difference
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE
@@ -36,7 +37,6 @@ from hopper.train.results import (
 )
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, read_tensors
-from hopper.whole_files import read_non_finite, write_text
 
 _LABEL_NAMES: Final = "label_names.json"
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from hopper.errors import RequestError
-from hopper.whole_files import read_non_finite, replacing, to_json
+from hopper.files.whole_files import read_non_finite, replacing, to_json
 
 BEST_MODEL_FILE: Final = "best.safetensors"
 _VALUES_AT_ONCE: Final = 1 << 22

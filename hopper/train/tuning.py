@@ -20,15 +20,15 @@ from typing import Any, Final
 
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import Config, change_config
 from hopper.engines import AUTO, Engine, Request, TrainStep, engines_of, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import ConfigError, RequestError
+from hopper.files.whole_files import write_text
 from hopper.micrograph.route import GlobalBatch, RootSchedule
-from hopper.paired_ratio import Ratio, paired_ratio
+from hopper.timing.paired_ratio import Ratio, paired_ratio
 from hopper.train.engine_pipeline import EnginePipeline
-from hopper.whole_files import write_text
 
 TUNING_FILE: Final = "tuning.json"
 LEAST_ROUNDS: Final = 3

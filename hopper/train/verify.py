@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import Config
 from hopper.errors import GraphError, RequestError
 from hopper.partition import PartitionedGraph

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from cache_server.available_memory import available_memory
-from hopper.array_module import array_module
-from hopper.cluster import Cluster
-from hopper.device_copies import finish_copies, to_device
+from hopper.cluster.cluster import Cluster
+from hopper.device.array_module import array_module
+from hopper.device.copies import finish_copies, to_device
 from hopper.engines import AUTO, Request, TrainStep, engines_of, fetching_engines, is_fetching
 from hopper.engines.assemble import make_schedule
 from hopper.errors import GraphError, RequestError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.graph.layout import SCHEMA_FILE

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopper.cluster.traffic import CAUSES
 from hopper.config import Config, make_config
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.run_log import STAGES
-from hopper.traffic import CAUSES
+from hopper.timing.run_log import STAGES
 
 NODES, CLASSES, DIM = 240, 3, 64
 

@@ -21,11 +21,11 @@ from hopper.bench.results import RESULTS_FILE, run_entry
 from hopper.bench.statistics import figures
 from hopper.bench.table import feature_reduction, print_results
 from hopper.cli import main
+from hopper.cluster.traffic import CAUSES
 from hopper.config import Config, load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
-from hopper.run_log import STAGES
-from hopper.traffic import CAUSES
+from hopper.timing.run_log import STAGES
 from tests.server_processes import REPOSITORY, own_path
 
 ENGINES = ("model_centric", "hop", "zero_hop")

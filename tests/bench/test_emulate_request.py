@@ -30,7 +30,7 @@ from hopper.bench.table import describe_setting
 from hopper.cli import main
 from hopper.config import Config, make_config
 from hopper.errors import RequestError
-from hopper.signal_handlers import defer_signals
+from hopper.process.signal_handlers import defer_signals
 
 from .conftest import make_results, make_run
 

@@ -18,7 +18,7 @@ from hopper.bench.statistics import fewer_bytes, speed_up
 from hopper.bench.verdict import tell_bytes, tell_speed
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.paired_ratio import Ratio
+from hopper.timing.paired_ratio import Ratio
 
 from .conftest import make_results, make_run
 from .report_folders import SOUND, sound_results, write_ab, write_run, write_sweep

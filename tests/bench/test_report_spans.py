@@ -11,7 +11,7 @@ import pytest
 from hopper.bench.report.charts import timeline as draw
 from hopper.bench.report.spans import Timeline, read_timeline
 from hopper.errors import RequestError
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 from .report_folders import Line, opening_line, ring_spans, span, write_lines
 

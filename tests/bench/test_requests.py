@@ -18,7 +18,7 @@ from hopper.bench.train_process import train_in_process
 from hopper.cli import main
 from hopper.config import Config, change_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
-from hopper.signal_handlers import end_on_signals
+from hopper.process.signal_handlers import end_on_signals
 
 BOTH = ("model_centric", "hop")
 

@@ -14,7 +14,7 @@ from hopper.bench.statistics import (
     measured_epochs,
     speed_up,
 )
-from hopper.paired_ratio import paired_ratio
+from hopper.timing.paired_ratio import paired_ratio
 
 from .conftest import make_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper.bench.verdict import most_telling, tell_bytes, tell_speed
-from hopper.paired_ratio import Ratio
+from hopper.timing.paired_ratio import Ratio
 
 
 @pytest.mark.parametrize(

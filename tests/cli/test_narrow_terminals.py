@@ -15,7 +15,7 @@ from hopper.cli import main
 from hopper.cli.cache import _profile_table
 from hopper.cli.doctor import _table as findings_table
 from hopper.cli.sweep import ranking_table
-from hopper.console_tables import fit_columns, print_table
+from hopper.display.console_tables import fit_columns, print_table
 from hopper.doctor import Finding
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, NodeType
 from hopper.graph.schema import Relation

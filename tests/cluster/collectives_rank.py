@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
 from hopper.errors import DeadlineExceeded
 
 AWAIT_SECONDS = 60

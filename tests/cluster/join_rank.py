@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.errors import HopperError
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
-from hopper.device_choice import choose_device
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
+from hopper.device.choice import choose_device
 from hopper.errors import ConfigError
 from hopper.rehearsal.clock import Link
 from hopper.rehearsal.world import run_ranks as run_threads

@@ -22,11 +22,11 @@ import pytest
 import torch
 
 from hopper.bench.emulate.request import Request
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.rank_network import VARIABLE, Interface, Way, choose_interface
 from hopper.errors import ConfigError, RankSilent
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
-from hopper.rank_network import VARIABLE, Interface, Way, choose_interface
 from tests.bench.test_emulated_hosts import build_or_skip
 from tests.conftest import free_ports
 from tests.server_processes import own_path

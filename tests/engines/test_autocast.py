@@ -23,7 +23,7 @@ from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.models import Objective
 from hopper.ops import in_full, products_in
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 from .typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
 

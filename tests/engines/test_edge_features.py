@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cache_server.store.shard import Shard
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_full_sampler, make_model, make_sampler

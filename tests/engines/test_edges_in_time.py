@@ -19,7 +19,7 @@ from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 from tests.graphs import draw_ends
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")

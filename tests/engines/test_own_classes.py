@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request, TrainState
 from hopper.engines.build import make_engine, make_learnable
@@ -25,7 +25,7 @@ from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
 from hopper.micrograph.samplers import find_sampler
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 from .exactness import assert_exact
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, make_graph

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model

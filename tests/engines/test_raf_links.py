@@ -20,7 +20,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.rooted import root_name
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 from .typed_cases import BORROWS, KNOWS, LIKES, MODELS, WROTE, make_library, make_people
 

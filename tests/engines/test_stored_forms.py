@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.config.engines import BASELINES
 from hopper.engines import Request

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
+from hopper.config.plug_ins import find_plug_in
 from hopper.config.train import BUILT_INS
 from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, LRScheduler
 from hopper.engines.optimizer import RULES, UpdateRule
@@ -32,7 +33,6 @@ from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import LOSSES, Loss
 from hopper.models.metrics import METRICS, Metric
 from hopper.partition import partition_graph
-from hopper.plug_ins import find_plug_in
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 

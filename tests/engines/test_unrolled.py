@@ -33,7 +33,7 @@ from hopper.hetero.metatree import make_metatree
 from hopper.hetero.unroll import unroll
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 

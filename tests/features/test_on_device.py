@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hopper.array_module import array_module
+from hopper.device.array_module import array_module
 from hopper.features import DeviceRows, RowKind
 from hopper.hetero.row_cache import RecentRows, RowCache
 

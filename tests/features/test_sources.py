@@ -20,6 +20,7 @@ from cache_server.service.server import FeatureServer
 from cache_server.store import mapped_rows
 from cache_server.store.manifest import set_division
 from cache_server.store.shard import Shard
+from hopper.cluster.traffic import CAUSES, Traffic
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
     LocalRows,
@@ -33,7 +34,6 @@ from hopper.features import (
 )
 from hopper.hetero.row_cache import RowCache
 from hopper.partition import partition_graph
-from hopper.traffic import CAUSES, Traffic
 from tests.tcp_proxy import TcpProxy
 
 SERVER = 1

@@ -12,11 +12,11 @@ import pytest
 
 from cache_server.errors import BadRequest
 from cache_server.feature_codec import CODECS, FeatureForm
+from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.partition import PartitionedGraph
-from hopper.traffic import Traffic
 
 FORMS: tuple[FeatureForm, ...] = ("float16", "bfloat16", "int8")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
 from hopper.hetero.row_storage import MemoryStorage
 from hopper.partition import PartitionBook

@@ -19,7 +19,7 @@ from hopper.hetero.root_reads import BATCH, RootReads
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.refine import move_nodes
-from hopper.phases import Silent
+from hopper.timing.phases import Silent
 
 PAPERS, AUTHORS, SERVERS = 2400, 800, 3
 REFINER = VisitRefiner((4, 4), seed=3)

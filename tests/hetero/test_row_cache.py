@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopper.array_module import array_module
+from hopper.device.array_module import array_module
 from hopper.errors import ConfigError
 from hopper.hetero.row_cache import RecentRows, RowCache
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cache_server.draw import draw_key
-from hopper.array_module import on_host
 from hopper.config import make_config
+from hopper.device.array_module import on_host
 from hopper.engines import Request, assemble
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError

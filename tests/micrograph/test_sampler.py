@@ -23,11 +23,11 @@ from scipy.stats import chi2
 
 from cache_server.draw import DROPOUT, key_of
 from hopper.config.sampler import Sampler
+from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.frontiers import HashTable, RowTable
 from hopper.micrograph.labor_sampler import LaborSampler

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.migrate.flat_model import FlatModel
 from hopper.migrate.migration import ReplicaBuffers, Transport
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 
 def make_buffers(moves_parameters: bool) -> tuple[FlatModel, ReplicaBuffers]:

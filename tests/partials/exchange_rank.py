@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hopper.cluster import Cluster, Exchange
+from hopper.cluster.cluster import Cluster, Exchange
 from hopper.migrate.migration import broadcast
 from hopper.partials import RowExchange
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 # Rows of every rank, and lengths[sender][receiver]; rank 2 owns none and gets none.
 ROW_COUNTS = (3, 2, 0)

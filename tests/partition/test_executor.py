@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hopper import ray_cluster
+from hopper.cluster import ray_cluster
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph

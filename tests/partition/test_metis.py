@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from hopper.errors import RequestError
+from hopper.files.scratch import scratch_folder
 from hopper.partition.metis import Adjacency, assign_metis, choose_backend
-from hopper.scratch import scratch_folder
 
 PAIR = Adjacency(np.array([0, 1, 2]), np.array([1, 0]))
 
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from hopper.partition.metis import Adjacency, assign_metis
-from hopper.signal_handlers import EndedBySignal, end_on_signals
+from hopper.process.signal_handlers import EndedBySignal, end_on_signals
 
 nodes = 200_000
 ends = np.repeat(np.arange(nodes), 6), np.random.default_rng(0).integers(0, nodes, 6 * nodes)

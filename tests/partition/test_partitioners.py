@@ -32,7 +32,7 @@ from hopper.partition.random import assign_random
 from hopper.partition.stacked_ids import NodeArrays, type_starts
 from hopper.partition.streaming import assign_stream, number_of_blocks
 from hopper.partition.training import training_roots
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 from tests.partition.conftest import MakeGraph, planted_edges
 
 ARRAYS = NodeArrays(Path())
@@ -282,7 +282,7 @@ def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Pa
         "from hopper.graph.directory import GraphDirectory\n"
         "from hopper.partition.partitioner import Assigner\n"
         "from hopper.partition.balance import Balance\n"
-        "from hopper.phases import Phases\n"
+        "from hopper.timing.phases import Phases\n"
         "graph = GraphDirectory.open(sys.argv[1])\n"
         "for threads in (1, 2):\n"
         "    numba.set_num_threads(threads)\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopper.partition.stored_files import StoredFiles
-from hopper.phases import Silent
+from hopper.timing.phases import Silent
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hopper.partition import PartitionedGraph, build, partition_graph
 from hopper.partition.build_context import BuildContext, number_nodes
 from hopper.partition.by_node import Replicated
 from hopper.partition.write_topology import fill_topology, lay_out_topology
-from hopper.phases import Silent
+from hopper.timing.phases import Silent
 from tests.partition.conftest import MakeGraph
 
 RELATION = Relation("paper", "links", "paper")

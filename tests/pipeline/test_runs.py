@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
-from hopper.device_choice import choose_device
+from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory

@@ -21,7 +21,7 @@ from hopper.rehearsal.clock import Link
 from hopper.rehearsal.estimate import iteration_seconds
 from hopper.rehearsal.measure import IterationCost, Spent
 from hopper.rehearsal.world import ThreadCluster, World, run_ranks
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 
 IN_TURNS = Link(10**9, 1e-4, 2)
 

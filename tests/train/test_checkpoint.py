@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines.optimizer import Adam, Optimizer
 from hopper.errors import RequestError
@@ -23,7 +23,7 @@ from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.migrate.flat_model import FlatModel
 from hopper.partition import PartitionBook, PartitionedGraph, partition_graph
 from hopper.partition.placement import Placement
-from hopper.run_log import RunLog
+from hopper.timing.run_log import RunLog
 from hopper.train import tensor_file
 from hopper.train.checkpoint import (
     RunCheckpoints,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from hopper.cluster.traffic import CAUSES, Traffic
 from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.run_log import STAGES, RunLog
-from hopper.traffic import CAUSES, Traffic
+from hopper.timing.run_log import STAGES, RunLog
 from hopper.train.callbacks import Running
 from hopper.train.run_metrics import RunMetrics, check_metrics
 from tests.cache_server.test_metrics import PAGE, named_in, scrape

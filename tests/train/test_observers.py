@@ -22,13 +22,13 @@ from early_enough import EarlyEnough
 from rich.console import Console
 
 import hopper
+from hopper.cluster.traffic import Traffic
 from hopper.config import make_config
 from hopper.errors import ConfigError
 from hopper.features import RowCounts
 from hopper.features.cached import Lookups
 from hopper.launch.run import train
-from hopper.run_log import RunLog
-from hopper.traffic import Traffic
+from hopper.timing.run_log import RunLog
 from hopper.train import console as run_console
 from hopper.train import observers as run_observers
 from hopper.train.callbacks import Callback, Running

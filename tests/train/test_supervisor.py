@@ -19,7 +19,7 @@ from hopper.errors import DeadlineExceeded, RunEnded
 from hopper.launch import supervisor as supervisor_module
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import Place, Supervisor
-from hopper.signal_handlers import EndSignals
+from hopper.process.signal_handlers import EndSignals
 from hopper.train.rank_failures import record_failure
 
 LIMIT, SLACK = 2.0, 10.0

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.errors import RequestError
-from hopper.paired_ratio import Ratio
+from hopper.timing.paired_ratio import Ratio
 from hopper.train.results import EPOCHS_FILE
 from hopper.train.tuning import (
     LEAST_ROUNDS,

@@ -22,7 +22,7 @@ from hopper.bench.emulate.network import (
 from hopper.bench.emulate.request import Request
 from hopper.errors import ClusterError
 from hopper.launch.supervisor import Place
-from hopper.signal_handlers import defer_signals
+from hopper.process.signal_handlers import defer_signals
 
 
 @dataclass(frozen=True)

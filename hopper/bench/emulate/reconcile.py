@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.bench.statistics import Run, engines_of, label_of, sent_bytes
-from hopper.console_tables import print_table
+from hopper.display.console_tables import print_table
 
 TOLERANCE: Final = 0.10
 """The allowed relative difference between the two."""

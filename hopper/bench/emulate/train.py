@@ -21,7 +21,7 @@ from hopper.errors import ClusterError, DeadlineExceeded
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.run import prepare, ranks_of, write_config
 from hopper.launch.supervisor import Place, Supervisor
-from hopper.signal_handlers import defer_signals
+from hopper.process.signal_handlers import defer_signals
 from hopper.train.results import read_summary
 from hopper.train.run_lock import lock_run_folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hopper.bench.report.page import page
 from hopper.bench.report.source import read_source
-from hopper.whole_files import write_text
+from hopper.files.whole_files import write_text
 
 
 def write_report(folder: Path) -> Path:

@@ -25,8 +25,8 @@ from matplotlib.ticker import MaxNLocator
 from hopper.bench.report.spans import Timeline
 from hopper.bench.report.units import quantity
 from hopper.bench.verdict import tell_ratio
-from hopper.paired_ratio import Ratio
-from hopper.palette import COLOURS, STAGES
+from hopper.display.palette import COLOURS, STAGES
+from hopper.timing.paired_ratio import Ratio
 
 Shades = Mapping[str, tuple[str, float]]
 """By name, a colour of the palette and its opacity."""

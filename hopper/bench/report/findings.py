@@ -9,7 +9,7 @@ from hopper.bench.report.source import Source
 from hopper.bench.statistics import Figures, fewer_bytes, figures, speed_up
 from hopper.bench.verdict import most_telling, tell_bytes, tell_speed
 from hopper.config.engines import COMPARED_WITH
-from hopper.paired_ratio import Ratio
+from hopper.timing.paired_ratio import Ratio
 
 
 class Check(NamedTuple):

@@ -16,8 +16,8 @@ from hopper.bench.report import charts, units
 from hopper.bench.report.findings import find, headline
 from hopper.bench.report.source import Source
 from hopper.bench.statistics import measured_epochs
-from hopper.paired_ratio import CONFIDENCE
-from hopper.palette import CAUSES, COLOURS, STAGES, shades_of_engines, text_on, tint_percent
+from hopper.display.palette import CAUSES, COLOURS, STAGES, shades_of_engines, text_on, tint_percent
+from hopper.timing.paired_ratio import CONFIDENCE
 
 _ORIGINS: Final = {"local": "green", "cached": "orange", "reused": "sky", "fetched": "blue"}
 

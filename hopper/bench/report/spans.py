@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hopper.bench.report.records import check_record
 from hopper.bench.span_lines import log_files, log_lines
-from hopper.run_log import OPENED, Stage
+from hopper.timing.run_log import OPENED, Stage
 
 SHOWN_ITERATIONS: Final = 3
 _KEPT: Final = {False: 8, True: 40}

@@ -12,7 +12,7 @@ from hopper.graph.importers.splits import RandomSplit
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.publish import refuse_occupied
-from hopper.phases import Progress
+from hopper.timing.phases import Progress
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
 _READERS: Final = {

@@ -23,7 +23,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.array_file import iter_pieces, name_in_errors
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.publish import folder_beside
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 
 _BATCH: Final = 1 << 19
 """Rows that pass between the database and this process at once."""

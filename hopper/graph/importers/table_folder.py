@@ -23,7 +23,7 @@ from hopper.graph.importers.tables import GraphTables, Problems, read_relation
 from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labelled
-from hopper.phases import Phases, Progress
+from hopper.timing.phases import Phases, Progress
 
 Suffix = Literal["csv", "parquet"]
 _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}

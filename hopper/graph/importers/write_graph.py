@@ -32,7 +32,7 @@ from hopper.graph.importers.transforms import (
 )
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.write import GraphWriter
-from hopper.phases import Phases
+from hopper.timing.phases import Phases
 
 _SYMMETRIZED: Final = 96
 """Bytes of memory an edge while it is symmetrised: keys in both directions, sorted, and results."""

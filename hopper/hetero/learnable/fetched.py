@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hopper.cluster import Cluster, Exchange
+from hopper.cluster.cluster import Cluster, Exchange
 from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS

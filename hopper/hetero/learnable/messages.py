@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster, Exchange
+from hopper.cluster.cluster import Cluster, Exchange
 from hopper.hetero.learnable.table import TableShare
 from hopper.partition.placement import ByRank
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 from torch import Tensor
 
-from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster
+from hopper.cluster.array_exchange import exchange_arrays
+from hopper.cluster.cluster import Cluster
 from hopper.features.cached import Lookups
 from hopper.hetero.learnable.fetched import FetchedRows
 from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows

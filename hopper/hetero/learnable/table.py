@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster.cluster import Cluster
 from hopper.hetero.learnable.description import LearnableTable, Learning
 from hopper.hetero.row_kernels import mark
 from hopper.hetero.row_records import HeldRecords, LentRecords, RowRecords

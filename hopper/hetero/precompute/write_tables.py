@@ -20,7 +20,7 @@ from hopper.graph.topology import Topology
 from hopper.graph.write import GraphWriter
 from hopper.hetero.precompute.stored_graph import StoredGraph, open_stored, workspace
 from hopper.hetero.precompute.tables import Recipe, Table, row_widths
-from hopper.phases import Phases, Progress
+from hopper.timing.phases import Phases, Progress
 
 
 def precompute(

@@ -18,8 +18,8 @@ import psutil
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from hopper.cluster.rank_network import find_way
 from hopper.errors import ClusterError, DeadlineExceeded, RankSilent
-from hopper.rank_network import find_way
 
 # How long a rank whose wait failed looks for the rank that caused it: after a wait that passed its
 # deadline, and after a connection that broke, which other ranks may notice later.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopper.cluster import Cluster
-from hopper.traffic import Cause
+from hopper.cluster.cluster import Cluster
+from hopper.cluster.traffic import Cause
 
 
 def exchange_arrays(

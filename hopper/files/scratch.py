@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from hopper.signal_handlers import defer_signals
+from hopper.process.signal_handlers import defer_signals
 
 _DRAWN: Final = re.compile(r"[a-z0-9_]{8}")
 """What mkdtemp appends to a prefix."""

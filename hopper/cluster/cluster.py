@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
+from hopper.cluster.rank_network import ADVICE, choose_interface, find_way, use_interface
+from hopper.cluster.rank_store import RankStore, machine_key, name_ranks, silence_of
+from hopper.cluster.traffic import Cause, Traffic
 from hopper.errors import ConfigError, RankLost
-from hopper.rank_network import ADVICE, choose_interface, find_way, use_interface
-from hopper.rank_store import RankStore, machine_key, name_ranks, silence_of
-from hopper.time_limit import finish_within
-from hopper.traffic import Cause, Traffic
+from hopper.process.time_limit import finish_within
 
 _LOOK_SECONDS: Final = 1.0
 """How long a rank waits before it looks whether another rank's wait has failed."""

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from hopper.array_module import Array
+from hopper.device.array_module import Array
 
 
 def to_device(array: Tensor | Array, device: torch.device) -> Tensor:

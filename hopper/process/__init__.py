@@ -1,0 +1,1 @@
+"""One process: its signals, time limits and imports."""

@@ -1,0 +1,1 @@
+"""How long things take: spans of a run, phases of a command, ratios of measurements."""
