@@ -29,9 +29,9 @@ from benchmarks.paper.turns import measure_penalties, measure_seeds
 from benchmarks.summary import SUMMARY_FILE, Row
 from cache_server.errors import CacheServerError
 from hopper.cli.numbers import whole
-from hopper.config.override_words import split_overrides
 from hopper.display.console_tables import print_table
 from hopper.errors import HopperError, RequestError
+from hopper.process.override_words import split_overrides
 from hopper.process.signal_handlers import EndedBySignal, end_on_signals
 
 MEASURES: Final[Mapping[MeasureName, Callable[[Job, Cell], Measured]]] = {

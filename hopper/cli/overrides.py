@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper.config.override_words import split_overrides
 from hopper.files.local_path import EXPECTED, is_address
+from hopper.process.override_words import split_overrides
 
 
 class OverridableParser(argparse.ArgumentParser):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cache_server.events import events
 from hopper.config import Config, load_config
-from hopper.config.override_words import split_overrides
 from hopper.errors import StorageError, explain_os_error
+from hopper.process.override_words import split_overrides
 from hopper.train.parent import AWAIT_CONFIG
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import tell_failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,12 +78,13 @@ class CutLoss(MeanLoss):
 
 
 class NanOnce:
-    """Cross-entropy that is NaN at one call on one of the ranks."""
+    """Cross-entropy that is NaN at one call on one of the ranks, which are processes or threads."""
 
     label_kinds = ("class",)
 
     def __init__(self, *, classes: int, rank: int, call: int) -> None:
-        self._calls_left = call if threading.current_thread().name == f"rank-{rank}" else -1
+        names = threading.current_thread().name, f"rank-{os.environ.get('RANK')}"
+        self._calls_left = call if f"rank-{rank}" in names else -1
 
     def root_losses(self, logits: Any, labels: Any) -> Any:
         self._calls_left -= 1

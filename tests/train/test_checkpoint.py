@@ -125,6 +125,13 @@ def make_share(
     )
 
 
+class Complete(list[Any]):
+    """Models that are whole on every rank."""
+
+    def complete(self, *_: Any, **__: Any) -> None:
+        pass
+
+
 class RunOfOneRank:
     """A model and learnable rows in training, and their checkpoints."""
 
@@ -145,9 +152,7 @@ class RunOfOneRank:
         state = SimpleNamespace(
             cluster=cluster, learnable=self.rows, config=config, log=RunLog(None)
         )
-        engine: Any = SimpleNamespace(
-            state=state, models=[self.trained], complete=lambda *_, **__: None
-        )
+        engine: Any = SimpleNamespace(state=state, models=Complete([self.trained]))
         self.checkpoints = RunCheckpoints(engine, [self.model], folder, {"seed": 1})
 
     def train_once(self, generator: np.random.Generator) -> None:
