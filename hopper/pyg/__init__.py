@@ -1,0 +1,10 @@
+"""Hopper under PyG: its loaders with PyG's arguments and results, over feature servers.
+
+``torch_geometric`` must be installed; none of its compiled extras are needed. A training script
+keeps its model, its loss and its optimiser, and changes an import (docs/howto/pyg.md).
+"""
+
+from hopper.pyg.link_loader import LinkNeighborLoader
+from hopper.pyg.node_loader import NeighborLoader
+
+__all__ = ["LinkNeighborLoader", "NeighborLoader"]
