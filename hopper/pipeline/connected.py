@@ -16,8 +16,8 @@ from cache_server.security import PLAIN, Security
 from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows, RemoteRows
-from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.graph.schema import Relation
+from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.micrograph.route import (
     GlobalBatch,
     LocalRootSchedule,
@@ -148,7 +148,8 @@ class ConnectedGraph:
         node_type: the type of the roots; "" = the target type.
         seed: of the order of roots.
         drop_last: whether to leave out an incomplete last global batch.
-        shuffle: whether the order of roots is drawn in every epoch. If not, it is that of ``roots``.
+        shuffle: whether the order of roots is drawn in every epoch. If not, it is that of
+            ``roots``.
         placement: with "local" every mini-batch has roots of one server, and is drawn from them.
 
         Raises
@@ -163,7 +164,8 @@ class ConnectedGraph:
             raise RequestError(f"batch_size: expected at least 1, given {batch_size}")
         if isinstance(roots, str | np.ndarray):
             roots = self._nodes(roots, node_type or self.graph.schema.target_type())
-        make = LocalRootSchedule if placement == "local" else RootSchedule
+        is_local = placement == "local" and self.world > 1
+        make = LocalRootSchedule if is_local else RootSchedule
         schedule = make(
             roots,
             seed=seed,
@@ -173,7 +175,9 @@ class ConnectedGraph:
             shuffle=shuffle,
         )
         if not schedule.iterations:
-            raise RequestError(f"batch_size: {batch_size} a rank leave no iteration for {roots.count}")
+            raise RequestError(
+                f"batch_size: {batch_size} a rank leave no iteration for {roots.count}"
+            )
         return schedule
 
     def placement(self) -> RankPlacement:
@@ -193,9 +197,7 @@ class ConnectedGraph:
             raise RequestError(f"roots: expected distinct ids of {node_type!r} in [0, {count})")
         return TrainingNodes(self.placement(), node_type, ids, graph.global_ids(node_type))
 
-    def own_roots(
-        self, batch: GlobalBatch, placement: Placement = "home"
-    ) -> NDArray[np.int64]:
+    def own_roots(self, batch: GlobalBatch, placement: Placement = "home") -> NDArray[np.int64]:
         """Return the roots of a batch that this rank trains, maybe none: those whose features its
         server stores, or with another placement its mini-batch. One rank alone trains all."""
         if self.world == 1:

@@ -59,9 +59,9 @@ class Loader(Generic[T]):
     """The batches of a rank, epoch after epoch.
 
     Each ``for`` loop goes through an epoch. A loop that was left early is not gone on with: the
-    next one begins the next epoch, unless :meth:`load_state_dict` was called. Batches are read ahead
-    in threads, to the end of an epoch. It is a context manager that ends the threads, and closes
-    the graph if it has opened it.
+    next one begins the next epoch, unless :meth:`load_state_dict` was called. Batches are read
+    ahead in threads, to the end of an epoch. It is a context manager that ends the threads, and
+    closes the graph if it has opened it.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Loader(Generic[T]):
             lookahead.foresee([self._reads(one) for one in drawn])
 
         reach = config.lookahead if graph.rows.remote is not None else 0
-        pipeline = Pipeline[T](
+        return Pipeline[T](
             [
                 Stage("draw", self._draw, config.depth, config.nbytes, _drawn_bytes),
                 Stage("read", read, config.reads, config.nbytes, reach=reach, foresee=foresee),
@@ -134,7 +134,6 @@ class Loader(Generic[T]):
             start=(self._state["epoch"], self._state["iteration"]),
             ahead=config.depth > 0,
         )
-        return pipeline
 
     def _end_pipeline(self) -> None:
         """End an epoch that a loop has left, and go to the next one."""
@@ -392,4 +391,3 @@ def _drawn_bytes(drawn: Drawn) -> int:
     subgraph = drawn.subgraph
     nodes = sum(ids.nbytes for ids in subgraph.nodes.values())
     return nodes + 2 * 8 * subgraph.num_edges
-

@@ -84,6 +84,8 @@ def read_draws(
             "time_attr: draws in time are uniform and without replacement; expected no "
             "weight_attr and replace=False beside it"
         )
+    if weight_attr is not None and not any(kind.weighted for kind in schema.relations.values()):
+        raise RequestError("weight_attr: expected none, since the graph has no weights of edges")
     is_recent = time_attr is not None and temporal_strategy == "last"
     has_same_fanouts = all(len(set(fanouts)) == 1 for fanouts in fanouts_of.values())
     takes_all = all(fanout in (-1, 0) for fanouts in fanouts_of.values() for fanout in fanouts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,6 @@ def main(out: Path, parts: str, kind: str, servers: list[str]) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(5)
     size = GLOBAL_BATCH // dist.get_world_size()
-    make: Callable[..., Any]
     with hopper.connect(parts, servers) as graph:
         if kind == "blocks":
             model: Any = Blocks(10, 6).double()
