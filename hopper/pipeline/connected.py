@@ -52,9 +52,15 @@ class ConnectedGraph:
     """
 
     def __init__(
-        self, graph: PartitionedGraph, remote: RemoteRows | None, rank: int, world: int
+        self,
+        graph: PartitionedGraph,
+        remote: RemoteRows | None,
+        rank: int,
+        world: int,
+        arguments: Mapping[str, Any],
     ) -> None:
         self.graph, self.rank, self.world = graph, rank, world
+        self._arguments = arguments
         self._remote = remote
         self._ranks_per_server = max(1, world // graph.book.servers)
         self.rows = PartitionedRows(graph, rank // self._ranks_per_server, remote)
@@ -64,6 +70,10 @@ class ConnectedGraph:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a process that is sent this graph connect by itself."""
+        return partial(connect, **self._arguments), ()
 
     def close(self) -> None:
         """Close the connections to other servers."""
@@ -258,4 +268,6 @@ def connect(
         folders = [server_folder(graph.path, server) for server in range(count)]
         client = partial(InProcessClient, open_servicers(folders))
         remote = RemoteRows(graph, list(map(str, folders)), timeout, client)
-    return ConnectedGraph(graph, remote, rank, world)
+    arguments = {"partitioned": partitioned, "servers": servers, "rank": rank, "world": world}
+    arguments |= {"timeout": timeout, "security": security}
+    return ConnectedGraph(graph, remote, rank, world, arguments)

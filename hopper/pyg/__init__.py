@@ -6,5 +6,6 @@ keeps its model, its loss and its optimiser, and changes an import (docs/howto/p
 
 from hopper.pyg.link_loader import LinkNeighborLoader
 from hopper.pyg.node_loader import NeighborLoader
+from hopper.pyg.remote_backend import FeatureStore, GraphStore, Sampler
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader"]
+__all__ = ["FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader", "Sampler"]

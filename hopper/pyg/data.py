@@ -36,20 +36,19 @@ def to_data(subgraph: Subgraph, rows: PartitionedRows) -> Data | HeteroData:
     data: Any = HeteroData() if typed else Data()
     for name, kind in schema.node_types.items():
         nodes, store = subgraph.nodes[name], data[name] if typed else data
-        sizes = [size[name] for size in subgraph.sizes]
         if kind.feature_dim:
             store.x = read_features(rows, name, nodes)
         else:
             store.num_nodes = nodes.size
         store.n_id = torch.from_numpy(graph.original_ids(name)[nodes])
-        store.num_sampled_nodes = np.diff(sizes, prepend=0).tolist()
+        store.num_sampled_nodes = node_counts(subgraph, name)
     for relation, kind in schema.relations.items():
         store = data[tuple(relation)] if typed else data
-        edge_index, counts = _edges(subgraph, relation)
+        edge_index, counts = edge_index_of(subgraph, relation)
         store.edge_index, store.num_sampled_edges = edge_index, counts
         topology = subgraph.topologies[relation]
         if kind.feature_dim or topology.stored is None:
-            places = _edge_places(subgraph, relation)
+            places = edge_places(subgraph, relation)
             if kind.feature_dim:
                 store.edge_attr = read_features(rows, str(relation), places)
             if topology.stored is None:
@@ -57,7 +56,13 @@ def to_data(subgraph: Subgraph, rows: PartitionedRows) -> Data | HeteroData:
     return data
 
 
-def _edges(subgraph: Subgraph, relation: Relation) -> tuple[Tensor, list[int]]:
+def node_counts(subgraph: Subgraph, node_type: str) -> list[int]:
+    """Return how many nodes of a type are roots, and how many each hop has found."""
+    counts: list[int] = np.diff([size[node_type] for size in subgraph.sizes], prepend=0).tolist()
+    return counts
+
+
+def edge_index_of(subgraph: Subgraph, relation: Relation) -> tuple[Tensor, list[int]]:
     """Return ``edge_index`` of all hops, and the number of edges of each."""
     indices, destinations = [], []
     firsts = [0, *(size[relation.dst] for size in subgraph.sizes)]
@@ -70,7 +75,7 @@ def _edges(subgraph: Subgraph, relation: Relation) -> tuple[Tensor, list[int]]:
     return torch.from_numpy(edge_index), [int(part.size) for part in indices]
 
 
-def _edge_places(subgraph: Subgraph, relation: Relation) -> Ids:
+def edge_places(subgraph: Subgraph, relation: Relation) -> Ids:
     """Return [edges] int64: indices of the edges in the relation's CSC."""
     nodes, topology = subgraph.nodes[relation.dst], subgraph.topologies[relation]
     bounds = [0, *(size[relation.dst] for size in subgraph.sizes)]

@@ -132,6 +132,13 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
             raise RequestError("edge_label_time: expected it and time_attr, or neither")
         negatives = None if neg_sampling is None else NegativeSampling.cast(neg_sampling)
         amount = 0 if negatives is None else _whole_amount(negatives)
+        if edge_label is not None and negatives is not None:
+            if negatives.is_triplet():
+                raise RequestError("edge_label: triplets have none; expected None")
+            # As in PyG, 0 then says that there is no link.
+            edge_label = (
+                edge_label + 1 if edge_label.numel() and not edge_label.min() else edge_label
+            )
         pins, config = check_others(others), pipeline_config(pipeline or {})
         graph, closes = open_connected(data)
         try:
@@ -268,8 +275,7 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
         if self._mode == "binary":
             negative = torch.stack([ends["src_neg"].flatten(), ends["dst_neg"].flatten()])
             index = torch.cat([index, negative], 1)
-            # Labels of the links count from 1 where 0 says that there is none.
-            labels = torch.ones(len(drawn.places)) if labels is None else labels + 1
+            labels = torch.ones(len(drawn.places)) if labels is None else labels
             labels = torch.cat([labels, labels.new_zeros(negative.shape[1])])
             batch.loss_scale /= 1 + self._amount
         store.edge_label_index = index
