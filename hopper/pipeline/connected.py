@@ -268,6 +268,6 @@ def connect(
         folders = [server_folder(graph.path, server) for server in range(count)]
         client = partial(InProcessClient, open_servicers(folders))
         remote = RemoteRows(graph, list(map(str, folders)), timeout, client)
-    arguments = {"partitioned": partitioned, "servers": servers, "rank": rank, "world": world}
-    arguments |= {"timeout": timeout, "security": security}
+    arguments: dict[str, Any] = {"partitioned": partitioned, "servers": servers}
+    arguments |= {"rank": rank, "world": world, "timeout": timeout, "security": security}
     return ConnectedGraph(graph, remote, rank, world, arguments)

@@ -42,14 +42,14 @@ def to_data(subgraph: Subgraph, rows: PartitionedRows) -> Data | HeteroData:
             store.num_nodes = nodes.size
         store.n_id = torch.from_numpy(graph.original_ids(name)[nodes])
         store.num_sampled_nodes = node_counts(subgraph, name)
-    for relation, kind in schema.relations.items():
+    for relation, edges in schema.relations.items():
         store = data[tuple(relation)] if typed else data
         edge_index, counts = edge_index_of(subgraph, relation)
         store.edge_index, store.num_sampled_edges = edge_index, counts
         topology = subgraph.topologies[relation]
-        if kind.feature_dim or topology.stored is None:
+        if edges.feature_dim or topology.stored is None:
             places = edge_places(subgraph, relation)
-            if kind.feature_dim:
+            if edges.feature_dim:
                 store.edge_attr = read_features(rows, str(relation), places)
             if topology.stored is None:
                 store.e_id = torch.from_numpy(topology.edge_ids[places].astype(np.int64))

@@ -135,7 +135,7 @@ def check_others(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("pin_memory")) and torch.cuda.is_available()
 
 
-def find_input(schema: GraphSchema, given: Any, argument: str) -> tuple[str, Any]:
+def find_input(schema: GraphSchema, given: Any, argument: str) -> tuple[Any, Any]:
     """Return the node type or relation that an argument names, and what it says of it.
 
     Parameters
