@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hopper.config import Pipeline as PipelineConfig
 from hopper.config import make_config
-from hopper.errors import RequestError, cannot_import
+from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
@@ -218,23 +218,7 @@ class Batch:
         ------
         RequestError: DGL is not installed.
         """
-        try:
-            import dgl
-        except ImportError as error:
-            raise RequestError(cannot_import("Batch.as_dgl", "dgl", error)) from error
-        graphs = []
-        for hop in self.typed_blocks():
-            edges = {
-                tuple(relation): (block.indices, block.destinations())
-                for relation, block in hop.blocks.items()
-            }
-            graph = dgl.create_block(edges, dict(hop.sources), dict(hop.destinations))
-            for name, nodes in hop.nodes.items():
-                ids = torch.as_tensor(nodes.original)
-                graph.srcnodes[name].data[dgl.NID] = ids
-                graph.dstnodes[name].data[dgl.NID] = ids[: hop.destinations[name]]
-            graphs.append(graph)
-        return graphs
+        return [hop.to_dgl() for hop in self.typed_blocks()]
 
 
 def loader(

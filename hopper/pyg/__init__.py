@@ -4,6 +4,13 @@
 keeps its model, its loss and its optimiser, and changes an import (docs/howto/pyg.md).
 """
 
+from importlib.util import find_spec
+
+from hopper.errors import cannot_import
+
+if find_spec("torch_geometric") is None:
+    raise ImportError(cannot_import("hopper.pyg", "torch_geometric"))
+
 from hopper.pyg.link_loader import LinkNeighborLoader
 from hopper.pyg.node_loader import NeighborLoader
 from hopper.pyg.remote_backend import FeatureStore, GraphStore, Sampler
