@@ -62,7 +62,16 @@ if TYPE_CHECKING:
     from hopper.models.metrics import Metric
     from hopper.partition import PartitionedGraph
     from hopper.partition.partitioner import Partitioner
-    from hopper.pipeline import ConnectedGraph, Moment, Pipeline, Stage, connect
+    from hopper.pipeline import (
+        Batch,
+        ConnectedGraph,
+        Loader,
+        Moment,
+        Pipeline,
+        Stage,
+        connect,
+        loader,
+    )
     from hopper.predict.parts import Predictions
     from hopper.train.callbacks import Callback, Running
     from hopper.train.results import EpochRecord, TrialRecord
@@ -72,6 +81,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GNN",
+    "Batch",
     "Block",
     "Callback",
     "ClusterError",
@@ -89,6 +99,7 @@ __all__ = [
     "HopperError",
     "Layer",
     "LearningRateSchedule",
+    "Loader",
     "LocalRows",
     "Loss",
     "Metric",
@@ -123,6 +134,7 @@ __all__ = [
     "graph",
     "load_config",
     "load_model",
+    "loader",
     "make_config",
     "make_sampler",
     "ops",
@@ -133,6 +145,7 @@ __all__ = [
 # The module of each name that is imported at first use; an empty string for modules. A test
 # compares this table with the imports above.
 _HOMES = {
+    "Batch": "hopper.pipeline",
     "Block": "hopper.graph.block",
     "Callback": "hopper.train.callbacks",
     "Combination": "hopper.models.combination",
@@ -145,6 +158,7 @@ _HOMES = {
     "GraphSchema": "hopper.graph",
     "Layer": "hopper.models",
     "LearningRateSchedule": "hopper.engines.learning_rate",
+    "Loader": "hopper.pipeline",
     "LocalRows": "hopper.features",
     "Loss": "hopper.models.losses",
     "Metric": "hopper.models.metrics",
@@ -173,6 +187,7 @@ _HOMES = {
     "divide_graph": "hopper.hetero.divide",
     "graph": "",
     "load_config": "hopper.config",
+    "loader": "hopper.pipeline",
     "make_config": "hopper.config",
     "make_sampler": "hopper.engines.assemble",
     "ops": "",

@@ -4,7 +4,18 @@ It knows nothing of engines: they are its clients, and so is a training loop of 
 """
 
 from hopper.pipeline.connected import ConnectedGraph, connect
+from hopper.pipeline.loader import Batch, Loader, loader
 from hopper.pipeline.lookahead import Lookahead
 from hopper.pipeline.pipeline import Moment, Pipeline, Stage
 
-__all__ = ["ConnectedGraph", "Lookahead", "Moment", "Pipeline", "Stage", "connect"]
+__all__ = [
+    "Batch",
+    "ConnectedGraph",
+    "Loader",
+    "Lookahead",
+    "Moment",
+    "Pipeline",
+    "Stage",
+    "connect",
+    "loader",
+]
