@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -67,7 +67,6 @@ class Loader(Generic[T]):
     ----------
     draw: draws an iteration.
     read: makes the batch of it, given the rows to read from.
-    reads: tells the distinct nodes that a drawn iteration reads, by table of features.
     iterations: of an epoch.
     """
 
@@ -76,14 +75,13 @@ class Loader(Generic[T]):
         graph: ConnectedGraph,
         draw: Callable[[Moment], Drawn],
         read: Callable[[Drawn, PartitionedRows], T],
-        reads: Callable[[Drawn], Mapping[str, Ids]],
         iterations: int,
         config: PipelineConfig,
         *,
         closes: bool = False,
     ) -> None:
         self.graph = graph
-        self._draw, self._read, self._reads = draw, read, reads
+        self._draw, self._read = draw, read
         self._iterations, self._config, self._closes = iterations, config, closes
         self._state = {"epoch": 0, "iteration": 0, "iterations": iterations}
         self._pipeline: Pipeline[T] | None = None
@@ -121,7 +119,7 @@ class Loader(Generic[T]):
                 return self._read(drawn, graph.rows)
 
         def foresee(drawn: Sequence[Drawn]) -> None:
-            lookahead.foresee([self._reads(one) for one in drawn])
+            lookahead.foresee([node_reads(graph, one.subgraph) for one in drawn])
 
         reach = config.lookahead if graph.rows.remote is not None else 0
         return Pipeline[T](
@@ -257,11 +255,11 @@ def loader(
     ------
     ConfigError, RequestError, GraphError: names what is wrong, before anything is read.
     """
-    opened, closes = open_connected(graph)
-    with ExitStack() as on_error:
-        if closes:
-            on_error.callback(opened.close)
-        config = pipeline_config(pipeline or {})
+    config = pipeline_config(pipeline or {})
+    with connected(graph) as opened:
+        for relation in edge_features:
+            if opened.graph.schema.relations[relation].feature_dim is None:
+                raise RequestError(f"edge_features: edges of {relation} have no features")
         neighbors = opened.sampler(fanouts, seed=seed, **sampler)
         schedule = opened.schedule(
             batch_size,
@@ -271,27 +269,25 @@ def loader(
             shuffle=shuffle,
             placement=placement,
         )
-        for relation in edge_features:
-            if opened.graph.schema.relations[relation].feature_dim is None:
-                raise RequestError(f"edge_features: edges of {relation} have no features")
-        made = Loader(
+        return Loader(
             opened,
             draw_with(opened, neighbors, schedule, placement),
             lambda drawn, rows: _read_batch(drawn, rows, edge_features),
-            lambda drawn: node_reads(opened, drawn.subgraph),
             schedule.iterations,
             config,
-            closes=closes,
+            closes=opened is not graph,
         )
-        on_error.pop_all()
-    return made
 
 
-def open_connected(graph: Connectable) -> tuple[ConnectedGraph, bool]:
-    """Return a connected graph, and whether it was opened here."""
+@contextmanager
+def connected(graph: Connectable) -> Iterator[ConnectedGraph]:
+    """Open a partitioned directory that is not open; close it again if the block fails."""
     if isinstance(graph, ConnectedGraph):
-        return graph, False
-    return connect(graph), True
+        yield graph
+        return
+    with ExitStack() as on_error:
+        yield on_error.enter_context(connect(graph))
+        on_error.pop_all()
 
 
 def pipeline_config(values: Mapping[str, Any]) -> PipelineConfig:

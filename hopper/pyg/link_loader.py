@@ -17,6 +17,7 @@ from cache_server.draw import NEGATIVES, absorb_each, key_of
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.schema import Relation
+from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement as RankPlacement
@@ -26,8 +27,7 @@ from hopper.pipeline.loader import (
     Drawn,
     Ids,
     Loader,
-    node_reads,
-    open_connected,
+    connected,
     pipeline_config,
 )
 from hopper.pipeline.pipeline import Moment
@@ -130,21 +130,10 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
     ) -> None:
         if (edge_label_time is None) != (time_attr is None):
             raise RequestError("edge_label_time: expected it and time_attr, or neither")
-        negatives = None if neg_sampling is None else NegativeSampling.cast(neg_sampling)
-        amount = 0 if negatives is None else _whole_amount(negatives)
-        if edge_label is not None and negatives is not None:
-            if negatives.is_triplet():
-                raise RequestError("edge_label: triplets have none; expected None")
-            # As in PyG, 0 then says that there is no link.
-            edge_label = (
-                edge_label + 1 if edge_label.numel() and not edge_label.min() else edge_label
-            )
         pins, config = check_others(others), pipeline_config(pipeline or {})
-        graph, closes = open_connected(data)
-        try:
-            schema = graph.graph.schema
+        with connected(data) as graph:
             draws = read_draws(
-                schema,
+                graph.graph.schema,
                 num_neighbors,
                 replace=replace,
                 subgraph_type=subgraph_type,
@@ -154,23 +143,12 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
                 weight_attr=weight_attr,
             )
             links = _read_links(graph.graph, edge_label_index, graph.placement())
-            relation = links.relation
-            for name, given in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
-                if given is not None and given.shape[:1] != (links.count,):
-                    raise RequestError(
-                        f"{name}: expected {links.count}, one of each link, given "
-                        f"{list(given.shape)}"
-                    )
-            sampler = graph.sampler(
-                draws.fanouts,
-                seed=seed,
-                node_type=relation.dst,
-                fanouts_of=draws.fanouts_of,
-                **draws.settings,
-            )
-            if isinstance(sampler, TemporalSampler) and edge_label_time is not None:
-                sampler.set_times({}, [edge_label_time.numpy()])
-            schedule = graph.schedule(
+            self._links = links
+            self._roots = LinkRoots(links, edge_label, edge_label_time, neg_sampling, seed)
+            self._sampler = draws.make_sampler(graph, links.relation.dst, seed)
+            if isinstance(self._sampler, TemporalSampler) and edge_label_time is not None:
+                self._sampler.set_times({}, [edge_label_time.numpy()])
+            self._schedule = graph.schedule(
                 batch_size,
                 roots=links,
                 seed=seed,
@@ -178,104 +156,122 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
                 shuffle=shuffle,
                 placement=placement,
             )
-        except BaseException:
-            if closes:
-                graph.close()
-            raise
-        self._links, self._sampler, self._amount = links, sampler, amount
-        self._times = None if edge_label_time is None else edge_label_time.numpy()
-        self._mode = "" if negatives is None else negatives.mode.value
-        self._key = NEGATIVES, seed
-
-        def draw(moment: Moment) -> DrawnLinks:
-            batch = schedule.batch(*moment)
-            places = graph.own_roots(batch, placement)
-            versions, ends = self._ends(places, moment)
-            subgraph = sampler.sample_versions(versions, *moment, once=True)
-            return DrawnLinks(subgraph, batch, graph.world, places, ends)
-
-        def read(drawn: Drawn, rows: PartitionedRows) -> Any:
-            assert isinstance(drawn, DrawnLinks)
-            batch = to_data(drawn.subgraph, rows)
-            store = batch[tuple(relation)] if is_typed(schema) else batch
-            self._add_links(store, batch, drawn, edge_label)
-            if transform is not None:
-                batch = transform(batch)
-            return batch.pin_memory() if pins else batch
-
-        super().__init__(
-            graph,
-            draw,
-            read,
-            lambda drawn: node_reads(graph, drawn.subgraph),
-            schedule.iterations,
-            config,
-            closes=closes,
-        )
-        self._description = (
-            f"{type(self).__name__}({graph.graph.path}, num_neighbors={num_neighbors}, "
-            f"placement={placement!r}, "
-            f"{'exact' if draws.exact else 'approximate'} expansion)"
-        )
+            super().__init__(
+                graph,
+                self._draw_links,
+                self._read_batch,
+                self._schedule.iterations,
+                config,
+                closes=graph is not data,
+            )
+        self._transform, self._pins, self._placement = transform, pins, placement
+        self._description = draws.describe(self, num_neighbors, placement)
 
     def __repr__(self) -> str:
         return self._description
 
-    def _ends(self, places: Ids, moment: Moment) -> tuple[dict[str, Ids], dict[str, Ids]]:
+    def _draw_links(self, moment: Moment) -> DrawnLinks:
+        batch = self._schedule.batch(*moment)
+        places = self.graph.own_roots(batch, self._placement)
+        roots, ends = self._roots.find(self.graph.graph, self._sampler, places, moment)
+        subgraph = self._sampler.sample_versions(roots, *moment, once=True)
+        return DrawnLinks(subgraph, batch, self.graph.world, places, ends)
+
+    def _read_batch(self, drawn: Drawn, rows: PartitionedRows) -> Any:
+        assert isinstance(drawn, DrawnLinks)
+        batch: Any = to_data(drawn.subgraph, rows)
+        self._roots.add_to(batch, drawn)
+        if self._transform is not None:
+            batch = self._transform(batch)
+        return batch.pin_memory() if self._pins else batch
+
+
+class LinkRoots:
+    """The ends of links and of their negatives as roots, and what a batch says of them.
+
+    Parameters
+    ----------
+    labels, times: [n], of each link.
+    neg_sampling: as of :class:`LinkNeighborLoader`.
+    seed: of the negatives.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        labels: Tensor | None,
+        times: Tensor | None,
+        neg_sampling: Any,
+        seed: int,
+    ) -> None:
+        for name, given in (("edge_label", labels), ("edge_label_time", times)):
+            if given is not None and given.shape[:1] != (links.count,):
+                raise RequestError(
+                    f"{name}: expected {links.count}, one of each link, given {list(given.shape)}"
+                )
+        negatives = None if neg_sampling is None else NegativeSampling.cast(neg_sampling)
+        if negatives is not None and labels is not None:
+            if negatives.is_triplet():
+                raise RequestError("edge_label: triplets have none; expected None")
+            if labels.numel() and labels.min() == 0:
+                # As in PyG, 0 then says that there is no link.
+                labels = labels + 1
+        self._links, self._labels, self._seed = links, labels, seed
+        self._times = None if times is None else times.numpy()
+        self._mode = "" if negatives is None else negatives.mode.value
+        self._amount = 0 if negatives is None else _whole_amount(negatives)
+
+    def find(
+        self, graph: PartitionedGraph, sampler: NeighborSampler, places: Ids, moment: Moment
+    ) -> tuple[dict[str, Ids], dict[str, Ids]]:
         """Return the distinct roots by node type, and each end's rows among them."""
-        links, sampler, amount = self._links, self._sampler, self._amount
-        relation, graph = links.relation, self.graph.graph
+        links, amount = self._links, self._amount
         nodes = {"src": links.src[places], "dst": links.dst[places]}
-        types = {"src": relation.src, "dst": relation.dst}
-        for end in ("dst",) if self._mode == "triplet" else ("src", "dst") if amount else ():
-            keys = absorb_each(
-                np.uint64(key_of(*self._key, *moment, list(types).index(end))), places
-            )
+        types = {"src": links.relation.src, "dst": links.relation.dst}
+        replaced = {"": (), "triplet": ("dst",), "binary": ("src", "dst")}[self._mode]
+        for end in replaced:
+            key = key_of(NEGATIVES, self._seed, *moment, ("src", "dst").index(end))
             globals_ = graph.global_ids(types[end])
-            nodes[f"{end}_neg"] = globals_[draw_below(keys, amount, globals_.size)]
-            types[f"{end}_neg"] = types[end]
+            drawn = draw_below(absorb_each(np.uint64(key), places), amount, globals_.size)
+            nodes[f"{end}_neg"], types[f"{end}_neg"] = globals_[drawn], types[end]
         versions = {}
         for end, ids in nodes.items():
             times = None
             if self._times is not None:
-                repeated = np.repeat(self._times[places], ids.size // max(1, places.size))
-                times = repeated.reshape(ids.shape).ravel()
+                repeats = amount if end.endswith("_neg") else 1
+                times = np.repeat(self._times[places], repeats)
             versions[end] = sampler.versions_at(types[end], ids.ravel(), times)
         roots, rows = {}, {}
         for node_type in dict.fromkeys(types.values()):
             ends = [end for end in nodes if types[end] == node_type]
-            roots[node_type], places_ = np.unique(
-                np.concatenate([versions[end] for end in ends]), return_inverse=True
-            )
+            all_of_type = np.concatenate([versions[end] for end in ends])
+            roots[node_type], indices = np.unique(all_of_type, return_inverse=True)
             stops = np.cumsum([versions[end].size for end in ends])[:-1]
-            for end, of_end in zip(ends, np.split(places_, stops), strict=True):
+            for end, of_end in zip(ends, np.split(indices, stops), strict=True):
                 rows[end] = of_end.reshape(nodes[end].shape)
         return roots, rows
 
-    def _add_links(
-        self, store: Any, batch: Any, drawn: DrawnLinks, edge_label: Tensor | None
-    ) -> None:
+    def add_to(self, batch: Any, drawn: DrawnLinks) -> None:
         """Add the links and their negatives to a batch, in PyG's names."""
+        relation, typed = self._links.relation, isinstance(batch, HeteroData)
+        store = batch[tuple(relation)] if typed else batch
         ends = {end: torch.from_numpy(rows) for end, rows in drawn.ends.items()}
-        labels = None if edge_label is None else edge_label[torch.from_numpy(drawn.places)]
-        store.input_id = torch.from_numpy(drawn.places)
-        batch.loss_scale = drawn.loss_scale
+        places = torch.from_numpy(drawn.places)
+        labels = None if self._labels is None else self._labels[places]
+        store.input_id, batch.loss_scale = places, drawn.loss_scale
         if self._times is not None:
             store.edge_label_time = torch.from_numpy(self._times[drawn.places])
         if self._mode == "triplet":
-            relation, typed = self._links.relation, isinstance(batch, HeteroData)
             src, dst = (batch[relation.src], batch[relation.dst]) if typed else (batch, batch)
             src.src_index, dst.dst_pos_index = ends["src"], ends["dst"]
             negatives = ends["dst_neg"]
             dst.dst_neg_index = negatives[:, 0] if self._amount == 1 else negatives
-            if labels is not None:
-                store.edge_label = labels
             return
         index = torch.stack([ends["src"], ends["dst"]])
         if self._mode == "binary":
             negative = torch.stack([ends["src_neg"].flatten(), ends["dst_neg"].flatten()])
             index = torch.cat([index, negative], 1)
-            labels = torch.ones(len(drawn.places)) if labels is None else labels
+            labels = torch.ones(len(places)) if labels is None else labels
             labels = torch.cat([labels, labels.new_zeros(negative.shape[1])])
             batch.loss_scale /= 1 + self._amount
         store.edge_label_index = index

@@ -14,15 +14,15 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.schema import GraphSchema
 from hopper.micrograph.temporal_sampler import TemporalSampler
+from hopper.partition import PartitionedGraph
 from hopper.pipeline.connected import Placement
 from hopper.pipeline.loader import (
     Connectable,
     Drawn,
     Ids,
     Loader,
+    connected,
     draw_with,
-    node_reads,
-    open_connected,
     pipeline_config,
     read_labels,
 )
@@ -91,8 +91,7 @@ class NeighborLoader(Loader[Data | HeteroData]):
         if input_time is not None and time_attr is None:
             raise RequestError("input_time: expected time_attr beside it")
         pins, config = check_others(others), pipeline_config(pipeline or {})
-        graph, closes = open_connected(data)
-        try:
+        with connected(data) as graph:
             schema = graph.graph.schema
             draws = read_draws(
                 schema,
@@ -104,73 +103,57 @@ class NeighborLoader(Loader[Data | HeteroData]):
                 time_attr=time_attr,
                 weight_attr=weight_attr,
             )
-            node_type, ids = _read_input(schema, input_nodes)
-            sampler = graph.sampler(
-                draws.fanouts,
-                seed=seed,
-                node_type=node_type,
-                fanouts_of=draws.fanouts_of,
-                **draws.settings,
-            )
-            roots = graph.graph.split(ids) if isinstance(ids, str) else ids
+            node_type, split, ids = _read_input(graph.graph, input_nodes)
+            sampler = draws.make_sampler(graph, node_type, seed)
             if input_time is not None and isinstance(sampler, TemporalSampler):
-                sampler.set_times({node_type: _times_of(schema, node_type, roots, input_time)})
+                sampler.set_times({node_type: _times_of(schema, node_type, ids, input_time)})
             schedule = graph.schedule(
                 batch_size,
-                roots=ids if isinstance(ids, str) else roots,
+                roots=split or ids,
                 node_type=node_type,
                 seed=seed,
                 drop_last=drop_last,
                 shuffle=shuffle,
                 placement=placement,
             )
-        except BaseException:
-            if closes:
-                graph.close()
-            raise
+            super().__init__(
+                graph,
+                draw_with(graph, sampler, schedule, placement, once=True),
+                self._read_batch,
+                schedule.iterations,
+                config,
+                closes=graph is not data,
+            )
+        self._transform, self._pins = transform, pins
         # Where each original id is among the input nodes.
-        order = np.argsort(roots, kind="stable")
-        ascending = roots[order]
-
-        def read(drawn: Drawn, rows: PartitionedRows) -> Any:
-            batch = to_data(drawn.subgraph, rows)
-            store = batch[node_type] if is_typed(schema) else batch
-            originals = graph.graph.original_ids(node_type)[drawn.subgraph.roots]
-            store.input_id = torch.from_numpy(order[np.searchsorted(ascending, originals)])
-            store.batch_size = originals.size
-            labels = read_labels(rows, node_type, drawn.subgraph.roots)
-            if labels is not None:
-                store.y = labels
-            if drawn.subgraph.times:
-                store.seed_time = torch.from_numpy(
-                    drawn.subgraph.times[node_type][: originals.size]
-                )
-            batch.loss_scale = drawn.loss_scale
-            if transform is not None:
-                batch = transform(batch)
-            return batch.pin_memory() if pins else batch
-
-        super().__init__(
-            graph,
-            draw_with(graph, sampler, schedule, placement, once=True),
-            read,
-            lambda drawn: node_reads(graph, drawn.subgraph),
-            schedule.iterations,
-            config,
-            closes=closes,
-        )
-        self._description = (
-            f"{type(self).__name__}({graph.graph.path}, num_neighbors={num_neighbors}, "
-            f"placement={placement!r}, "
-            f"{'exact' if draws.exact else 'approximate'} expansion)"
-        )
+        self._order = np.argsort(ids, kind="stable")
+        self._ascending = ids[self._order]
+        self._description = draws.describe(self, num_neighbors, placement)
 
     def __repr__(self) -> str:
         return self._description
 
+    def _read_batch(self, drawn: Drawn, rows: PartitionedRows) -> Any:
+        subgraph = drawn.subgraph
+        batch = to_data(subgraph, rows)
+        store = batch[subgraph.target] if isinstance(batch, HeteroData) else batch
+        roots = rows.graph.original_ids(subgraph.target)[subgraph.roots]
+        store.input_id = torch.from_numpy(self._order[np.searchsorted(self._ascending, roots)])
+        store.batch_size = roots.size
+        labels = read_labels(rows, subgraph.target, subgraph.roots)
+        if labels is not None:
+            store.y = labels
+        if subgraph.times:
+            store.seed_time = torch.from_numpy(subgraph.times[subgraph.target][: roots.size])
+        batch.loss_scale = drawn.loss_scale
+        if self._transform is not None:
+            batch = self._transform(batch)
+        return batch.pin_memory() if self._pins else batch
 
-def _read_input(schema: GraphSchema, given: Any) -> tuple[str, str | Ids]:
-    """Return the type of the input nodes, and the name of their split or their original ids."""
+
+def _read_input(graph: PartitionedGraph, given: Any) -> tuple[str, str, Ids]:
+    """Return the type of the input nodes, the split that they are or "", and their original ids."""
+    schema = graph.schema
     if given is None and not is_typed(schema):
         given = next(iter(schema.node_types))
     name, ids = find_input(schema, given, "input_nodes")
@@ -182,10 +165,10 @@ def _read_input(schema: GraphSchema, given: Any) -> tuple[str, str | Ids]:
             f"input_nodes: expected a type of {', '.join(schema.node_types)}, given {node_type!r}"
         )
     if isinstance(ids, str):
-        return node_type, ids
+        return node_type, ids, graph.split(ids)
     count = schema.node_types[node_type].count
     if ids is None:
-        return node_type, np.arange(count)
+        return node_type, "", np.arange(count)
     nodes = torch.as_tensor(ids)
     if nodes.dtype == torch.bool:
         if nodes.shape != (count,):
@@ -198,7 +181,7 @@ def _read_input(schema: GraphSchema, given: Any) -> tuple[str, str | Ids]:
         raise RequestError(
             f"input_nodes: expected [n] ids, given {nodes.dtype} of shape {list(nodes.shape)}"
         )
-    return node_type, nodes.numpy().astype(np.int64)
+    return node_type, "", nodes.numpy().astype(np.int64)
 
 
 def _times_of(schema: GraphSchema, node_type: str, ids: Ids, given: Tensor) -> Ids:

@@ -157,7 +157,6 @@ class Sampler(sampler.BaseSampler):
             num_neighbors,
             replace=replace,
             subgraph_type=subgraph_type,
-            disjoint=False,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
             weight_attr=weight_attr,
@@ -195,10 +194,7 @@ class Sampler(sampler.BaseSampler):
             _check_fork()
             self._process = os.getpid()
         if self._sampler is None:
-            draws = self._draws
-            self._sampler = self._graph.sampler(
-                draws.fanouts, fanouts_of=draws.fanouts_of, **draws.settings
-            )
+            self._sampler = self._draws.make_sampler(self._graph, "", 0)
         if not isinstance(seed, dict):
             seed = {next(iter(schema.node_types)): seed}
         roots: dict[str, Ids] = {

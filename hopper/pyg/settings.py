@@ -10,6 +10,9 @@ import torch
 
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.micrograph.sample import NeighborSampler
+from hopper.pipeline.connected import ConnectedGraph
+from hopper.pipeline.loader import Loader
 from hopper.pyg.data import is_typed
 
 Fanouts = Sequence[int] | Mapping[tuple[str, str, str], Sequence[int]]
@@ -37,17 +40,35 @@ class Draws:
     settings: Mapping[str, Any]
     exact: bool
 
+    def make_sampler(self, graph: ConnectedGraph, node_type: str, seed: int) -> NeighborSampler:
+        """Make the sampler of roots of a type."""
+        return graph.sampler(
+            self.fanouts,
+            seed=seed,
+            node_type=node_type,
+            fanouts_of=self.fanouts_of,
+            **self.settings,
+        )
+
+    def describe(self, loader: Loader[Any], num_neighbors: Fanouts, placement: str) -> str:
+        """Return the ``repr`` of a loader."""
+        path, expansion = loader.graph.graph.path, "exact" if self.exact else "approximate"
+        return (
+            f"{type(loader).__name__}({path}, num_neighbors={num_neighbors}, "
+            f"placement={placement!r}, {expansion} expansion)"
+        )
+
 
 def read_draws(
     schema: GraphSchema,
     num_neighbors: Fanouts,
     *,
-    replace: bool,
-    subgraph_type: Any,
-    disjoint: bool,
-    temporal_strategy: str,
-    time_attr: str | None,
-    weight_attr: str | None,
+    replace: bool = False,
+    subgraph_type: Any = "directional",
+    disjoint: bool = False,
+    temporal_strategy: str = "uniform",
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
 ) -> Draws:
     """Check what a loader was asked to draw.
 
