@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         Moment,
         Pipeline,
         Stage,
+        check_gradients,
         connect,
         loader,
     )
@@ -128,6 +129,7 @@ __all__ = [
     "TrialResult",
     "TypedBlocks",
     "UpdateRule",
+    "check_gradients",
     "config",
     "connect",
     "divide_graph",
@@ -182,6 +184,7 @@ _HOMES = {
     "TrialResult": "hopper.train.run_result",
     "TypedBlocks": "hopper.graph.block",
     "UpdateRule": "hopper.engines.optimizer",
+    "check_gradients": "hopper.pipeline",
     "config": "",
     "connect": "hopper.pipeline",
     "divide_graph": "hopper.hetero.divide",

@@ -3,6 +3,7 @@
 It knows nothing of engines: they are its clients, and so is a training loop of one's own.
 """
 
+from hopper.pipeline.check_gradients import check_gradients
 from hopper.pipeline.connected import ConnectedGraph, connect
 from hopper.pipeline.loader import Batch, Loader, loader
 from hopper.pipeline.lookahead import Lookahead
@@ -16,6 +17,7 @@ __all__ = [
     "Moment",
     "Pipeline",
     "Stage",
+    "check_gradients",
     "connect",
     "loader",
 ]

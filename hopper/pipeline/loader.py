@@ -65,7 +65,7 @@ class Loader(Generic[T]):
 
     Parameters
     ----------
-    draw: draws an iteration.
+    draw: draws an iteration, for this rank or as if it were alone.
     read: makes the batch of it, given the rows to read from.
     iterations: of an epoch.
     """
@@ -73,7 +73,7 @@ class Loader(Generic[T]):
     def __init__(
         self,
         graph: ConnectedGraph,
-        draw: Callable[[Moment], Drawn],
+        draw: Callable[[Moment, bool], Drawn],
         read: Callable[[Drawn, PartitionedRows], T],
         iterations: int,
         config: PipelineConfig,
@@ -109,10 +109,22 @@ class Loader(Generic[T]):
         self._pipeline = None
         assert self._state["epoch"] > epoch
 
+    def make(self, moment: tuple[int, int], *, alone: bool = False) -> T:
+        """Make the batch of an epoch and iteration, apart from the loop.
+
+        Parameters
+        ----------
+        alone: whether it has all roots of the global batch, as on a single rank.
+        """
+        return self._read(self._draw(Moment(*moment), alone), self.graph.rows)
+
     def _start(self) -> Pipeline[T]:
         """Make the pipeline of an epoch, which begins where the state says."""
         config, graph = self._config, self.graph
         lookahead = Lookahead(graph.rows, config.lookahead_nbytes)
+
+        def draw(moment: Moment) -> Drawn:
+            return self._draw(moment, False)
 
         def read(drawn: Drawn) -> T:
             with graph.rows.one_operation(), lookahead.turn():
@@ -124,7 +136,7 @@ class Loader(Generic[T]):
         reach = config.lookahead if graph.rows.remote is not None else 0
         return Pipeline[T](
             [
-                Stage("draw", self._draw, config.depth, config.nbytes, _drawn_bytes),
+                Stage("draw", draw, config.depth, config.nbytes, _drawn_bytes),
                 Stage("read", read, config.reads, config.nbytes, reach=reach, foresee=foresee),
             ],
             self._iterations,
@@ -302,15 +314,15 @@ def draw_with(
     placement: Placement,
     *,
     once: bool = False,
-) -> Callable[[Moment], Drawn]:
-    """Return what draws a rank's part of an iteration."""
+) -> Callable[[Moment, bool], Drawn]:
+    """Return what draws a rank's part of an iteration, or all of it."""
 
-    def draw(moment: Moment) -> Drawn:
+    def draw(moment: Moment, alone: bool) -> Drawn:
         batch = schedule.batch(*moment)
-        roots = graph.own_roots(batch, placement)
+        roots = batch.roots if alone else graph.own_roots(batch, placement)
         versions = {sampler.target: sampler.versions(sampler.target, roots)}
         subgraph = sampler.sample_versions(versions, *moment, once=once)
-        return Drawn(subgraph, batch, graph.world)
+        return Drawn(subgraph, batch, 1 if alone else graph.world)
 
     return draw
 

@@ -170,12 +170,13 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
     def __repr__(self) -> str:
         return self._description
 
-    def _draw_links(self, moment: Moment) -> DrawnLinks:
+    def _draw_links(self, moment: Moment, alone: bool) -> DrawnLinks:
         batch = self._schedule.batch(*moment)
-        places = self.graph.own_roots(batch, self._placement)
+        places = batch.roots if alone else self.graph.own_roots(batch, self._placement)
         roots, ends = self._roots.find(self.graph.graph, self._sampler, places, moment)
         subgraph = self._sampler.sample_versions(roots, *moment, once=True)
-        return DrawnLinks(subgraph, batch, self.graph.world, places, ends)
+        world = 1 if alone else self.graph.world
+        return DrawnLinks(subgraph, batch, world, places, ends)
 
     def _read_batch(self, drawn: Drawn, rows: PartitionedRows) -> Any:
         assert isinstance(drawn, DrawnLinks)

@@ -90,6 +90,24 @@ class Blocks(nn.Module):
         return batch.labels
 
 
+def check(loader: Any, model: Any) -> dict[str, Any]:
+    """Compare gradients of the loss as it should be, and of the mean that scripts have."""
+
+    def summed(_: nn.Module, batch: Any) -> Tensor:
+        labels = model.labels(batch)
+        return cross_entropy(model(batch), labels, reduction="sum") * batch.loss_scale
+
+    def mean(_: nn.Module, batch: Any) -> Tensor:
+        return cross_entropy(model(batch)[: len(model.labels(batch))], model.labels(batch))
+
+    said = ""
+    try:
+        hopper.check_gradients(loader, model, mean, batches=4)
+    except hopper.ExactnessError as error:
+        said = str(error)
+    return {"summed": hopper.check_gradients(loader, model, summed), "mean": said}
+
+
 def main(out: Path, parts: str, kind: str, servers: list[str]) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(5)
@@ -105,6 +123,7 @@ def main(out: Path, parts: str, kind: str, servers: list[str]) -> None:
             model = TypedSage(graph.graph, 4).double()
             inputs = "paper", "train"
             loader = NeighborLoader(graph, [2, 2], inputs, batch_size=size, shuffle=True)
+        checked = check(loader, model)
         replicated = DistributedDataParallel(model, find_unused_parameters=True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         gradients, rootless = [], 0
@@ -123,7 +142,7 @@ def main(out: Path, parts: str, kind: str, servers: list[str]) -> None:
                     ]
                     gradients.append(torch.cat(flat).tolist())
     dist.destroy_process_group()
-    out.write_text(json.dumps({"gradients": gradients, "rootless": rootless}))
+    out.write_text(json.dumps({"gradients": gradients, "rootless": rootless, "checked": checked}))
 
 
 if __name__ == "__main__":

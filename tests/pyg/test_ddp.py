@@ -37,6 +37,9 @@ def test_gradients_on_any_number_of_ranks_are_those_of_one(
     rootless = 0
     for world in (1, 2, 4):
         results = run_ranks(RANK_SCRIPT, world, tmp_path / f"{world}", str(parts), kind, *servers)
+        for checked in (result["checked"] for result in results):
+            assert checked["summed"] < LIMIT
+            assert ("gradients: those of" in checked["mean"]) == (world > 1)
         rootless += sum(result["rootless"] for result in results)
         assert all(result["gradients"] == results[0]["gradients"] for result in results)
         gradients[world] = torch.tensor(results[0]["gradients"], dtype=torch.float64)
