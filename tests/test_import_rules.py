@@ -59,6 +59,7 @@ HOMES = {
     "cupy": ("hopper.device.array_module",),
     "networkx": ("hopper.hetero", "hopper.graph.importers"),
     "triton": ("hopper.ops",),
+    "pytorch_lightning": ("hopper.pyg.lightning",),
     "torch_geometric": ("hopper.pyg", "hopper.graph.importers", "hopper.bench.peers"),
     "duckdb": ("hopper.graph.importers",),
     "grpc": ("cache_server",),
