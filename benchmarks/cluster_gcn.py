@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.draw import permute
-from cache_server.sampling_spec import Drawn
+from cache_server.draws.counter import permute
+from cache_server.draws.spec import Drawn
 from hopper.engines import Spec
 from hopper.engines.model_centric import ModelCentric
 from hopper.errors import RequestError

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.rounds import Measured, Results, make_parser, positive, take_turns
-from cache_server.draw import permute
+from cache_server.draws.counter import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.samplers import SAMPLERS

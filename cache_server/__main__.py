@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from cache_server.errors import CacheServerError
+from cache_server.errors import CacheServerError, SourceError
 from cache_server.events import events
 from cache_server.limits import (
     DEFAULT_DRAIN_SECONDS,
@@ -59,9 +60,9 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     add("memory-in-flight", text, type=_size, metavar="SIZE")
     repeated: dict[str, Any] = {"action": "append", "default": []}
     text = "class that provides the features of a node type instead of a file; may be repeated"
-    add("features", text, metavar="TYPE=package.module:Class", **repeated)
+    add("features", text, type=_source, metavar="TYPE=package.module:Class", **repeated)
     text = "keywords for the constructor of that class"
-    add("features-options", text, metavar="TYPE={JSON}", **repeated)
+    add("features-options", text, type=_source_options, metavar="TYPE={JSON}", **repeated)
     text = "form of messages on stderr: text for warnings, json for all events, one a line"
     add("log-format", text, choices=("text", "json"), default="text")
     text = "where Prometheus reads metrics; port 0: any free one"
@@ -82,27 +83,17 @@ def serve_with(options: argparse.Namespace) -> int:
     # These take a second to import, and --help needs none of them.
     from cache_server.security import Security
     from cache_server.service.server import serve
-    from cache_server.store.row_source import parse_requests
+    from cache_server.store.row_source import SourceRequest
 
     events.set_format(options.log_format, process="server", server=options.server)
     files = (key.replace("-", "_") for key in SECURITY_OPTIONS)
     named_files = {file: getattr(options, file) for file in files}
     try:
-        serve(
-            options.partitioned,
-            options.server,
-            options.listen,
-            port_file=options.port_file,
-            die_with_parent=options.die_with_parent,
-            threads=options.threads,
-            drain_seconds=options.drain,
-            ids_per_request=options.ids_per_request,
-            send_seconds=options.send_timeout,
-            sources=parse_requests(options.features, options.features_options),
-            security=Security(**named_files, insecure=options.insecure),
-            metrics=options.metrics,
-            memory=options.memory_in_flight,
-        )
+        names, keywords = dict(options.features), dict(options.features_options)
+        for node_type in keywords.keys() - names.keys():
+            raise SourceError(f"--features-options: expected a type of --features, got {node_type}")
+        sources = {of: SourceRequest(name, keywords.get(of, {})) for of, name in names.items()}
+        serve(options, Security(**named_files, insecure=options.insecure), sources)
     except (CacheServerError, OSError) as error:
         events.fail("error", f"error: {error}")
         return 2
@@ -130,6 +121,24 @@ def _seconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"expected seconds >= 0, found {text!r}")
     return value
+
+
+def _source(text: str) -> tuple[str, str]:
+    node_type, _, name = text.partition("=")
+    if not all(name.partition(":")):
+        raise argparse.ArgumentTypeError(f"expected TYPE=package.module:Class, found {text!r:.100}")
+    return node_type, name
+
+
+def _source_options(text: str) -> tuple[str, dict[str, Any]]:
+    node_type, _, keywords = text.partition("=")
+    try:
+        options = json.loads(keywords)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError(f"expected TYPE={{JSON}}, found {text!r:.100}")
+    return node_type, options
 
 
 if __name__ == "__main__":

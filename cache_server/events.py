@@ -39,17 +39,11 @@ class Events:
 
     def warn(self, event: str, text: str, **fields: Any) -> None:
         """Write a warning in either format."""
-        if self._format == "json":
-            self._write("warning", event, text, fields)
-        else:
-            _write_line(f"{time.strftime('%H:%M:%S')}  warning: {text}")
+        self._write("warning", event, text, fields, f"{time.strftime('%H:%M:%S')}  warning: {text}")
 
     def fail(self, event: str, text: str, **fields: Any) -> None:
         """Write the error that ends this process; in the text format the line is ``text`` alone."""
-        if self._format == "json":
-            self._write("error", event, text, fields)
-        else:
-            _write_line(text)
+        self._write("error", event, text, fields, text)
 
     def note(self, event: str, text: str, **fields: Any) -> None:
         """Write an ordinary event, in the JSON format only."""
@@ -64,16 +58,16 @@ class Events:
             times = 1 + self._skipped.pop(event, 0)
         self._write("info", event, text, fields | {"times": times})
 
-    def _write(self, level: str, event: str, text: str, fields: dict[str, Any]) -> None:
-        line = {"unix": time.time(), "level": level, "event": event, "text": text}
-        _write_line(json.dumps(line | self._common_fields | fields))
-
-
-def _write_line(line: str) -> None:
-    """Write a line at once. Where Python does not buffer, print() writes the line's end by itself,
-    and a line of another process could come between."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    def _write(
+        self, level: str, event: str, text: str, fields: dict[str, Any], line: str = ""
+    ) -> None:
+        if self._format == "json":
+            entry = {"unix": time.time(), "level": level, "event": event, "text": text}
+            line = json.dumps(entry | self._common_fields | fields)
+        # Written at once: where Python does not buffer, print() writes the line's end by itself,
+        # and a line of another process could come between.
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 events: Final = Events()

@@ -11,10 +11,11 @@ import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar, cast, overload
+from typing import IO, Any, TypeVar, cast, overload
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 from numpy.typing import NDArray
 
@@ -38,14 +39,11 @@ def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F],
     Options are those of ``numba.njit``, such as ``parallel=True``."""
 
     def compile_later(function: _F) -> _F:
-        """Make a function that is compiled at its first call."""
         compiled: Any = numba.njit(nogil=True, **options)(function)
         # Under NUMBA_DISABLE_JIT njit returns the plain function.
         if not numba.config.DISABLE_JIT:
             compiled._cache = _SharedCache(function)
-            compiled._compiler.compile = compiled._cache.release_after_failure(
-                compiled._compiler.compile
-            )
+            compiled.compile = compiled._cache.release_after(compiled.compile)
         return cast(_F, compiled)
 
     return compile_later if function is None else compile_later(function)
@@ -67,15 +65,12 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 class _SharedCache(FunctionCache):
     """numba's cache of one function, locked by the process that compiles a signature.
 
-    Other processes that miss a signature of the function wait until it has been added. Threads need
-    no lock here, since numba calls both methods under a lock of its own. Locks cannot deadlock,
-    since a caller's is always taken before its callee's.
+    Other processes that miss a signature of the function wait until it has been added. Locks cannot
+    deadlock, since a caller's is always taken before its callee's.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._lock_file: int | None = None
-        """file descriptor of the lock while this process holds it"""
+    _lock_file: IO[bytes] | None = None
+    """while this process holds the lock"""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the machine code of a signature; None = this process must compile it."""
@@ -83,11 +78,15 @@ class _SharedCache(FunctionCache):
         # only needs the memory management, and the compiler imports the rest itself.
         rtsys.initialize(target_context)
         loaded = self._load(sig, target_context)
-        if loaded is None and self._acquire_lock():
+        if loaded is None and self._lock_file is None:
+            # Some files cannot be locked.
+            with suppress(OSError):
+                self._impl.locator.ensure_cache_path()
+                path = os.path.join(self._cache_path, self._impl.filename_base + ".lock")
+                self._lock_file = open(path, "ab")  # noqa: SIM115
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX)
             # Another process may have added it meanwhile.
             loaded = self._load(sig, target_context)
-            if loaded is not None:
-                self._release_lock()
         return loaded
 
     def _load(self, sig: Any, target_context: Any) -> Any:
@@ -99,40 +98,17 @@ class _SharedCache(FunctionCache):
             self._cache_file.flush()
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Save the machine code of a signature, and release the lock."""
-        try:
-            super().save_overload(sig, data)
-        finally:
-            self._release_lock()
+    def release_after(self, compile_signature: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function that loads, or compiles and saves, and then releases the lock."""
 
-    def release_after_failure(self, compile_signature: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that compiles, and releases the lock if that fails, since numba saves
-        nothing then, and others would wait as long as this process runs."""
+        def load_or_compile(signature: Any) -> Any:
+            # numba takes this lock too, so no other thread is between the two.
+            with global_compiler_lock:
+                try:
+                    return compile_signature(signature)
+                finally:
+                    if self._lock_file is not None:
+                        self._lock_file.close()
+                        self._lock_file = None
 
-        def compile_or_release(args: Any, return_type: Any) -> Any:
-            try:
-                return compile_signature(args, return_type)
-            except BaseException:
-                self._release_lock()
-                raise
-
-        return compile_or_release
-
-    def _acquire_lock(self) -> bool:
-        """Wait for the lock; return whether it was acquired now. Some files cannot be locked."""
-        if self._lock_file is not None:
-            return False
-        with suppress(OSError):
-            self._impl.locator.ensure_cache_path()
-            path = os.path.join(self._cache_path, self._impl.filename_base + ".lock")
-            self._lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-            return True
-        self._release_lock()
-        return False
-
-    def _release_lock(self) -> None:
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
+        return load_or_compile

@@ -6,27 +6,36 @@ or a client is made.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
 import os
 import socket
 import ssl
 import stat
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
-from cache_server.certificates import find_fault
-from cache_server.errors import SecurityError
+from cache_server.errors import ListenError, SecurityError
 from cache_server.events import events
 
 HEADER: Final = "authorization"
 _SCHEME: Final = "Bearer "
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_TOKEN: Final = 4096
+_LAST_PORT: Final = 65535
+_ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""errors of IPv6 addresses, which names have even on a machine without IPv6"""
+_TURNS: Final = 8
+"""turns of each end of a handshake, which needs at most three"""
+_INVALID_PURPOSE: Final = 26
+"""OpenSSL's X509_V_ERR_INVALID_PURPOSE"""
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,10 @@ class Security:
     token_file: str = ""
     insecure: bool = False
 
-    def check_server(self, listen: str) -> None:
-        """Check that a server's files fit each other, and that ``listen`` is protected."""
+    def check_server(self, listen: str, name: str = "listen") -> tuple[str, int]:
+        """Check that the address of a setting is free and protected, and that a server's files fit
+        each other; return its host and port."""
+        address = _find_free(listen, name)
         self._check_files()
         if self.tls_ca and not self.tls_certificate:
             raise SecurityError(
@@ -54,6 +65,7 @@ class Security:
             )
         if not (self.tls_certificate or self.insecure or is_loopback(listen)):
             raise _in_the_open("listening on", listen, "tls_certificate and tls_key")
+        return address
 
     def check_client(self, addresses: Sequence[str]) -> None:
         """Check that a client's files fit each other, and that all addresses are protected."""
@@ -92,13 +104,24 @@ class Security:
                 )
         except (OSError, ValueError) as error:
             raise _unreadable(key, files, expected, error) from error
-        fault = find_fault(self.tls_ca, self.tls_certificate, self.tls_key)
-        if fault is not None:
-            file, reason = fault
-            key = "tls_ca" if file == self.tls_ca else "tls_certificate"
-            raise SecurityError(
-                f"{key}: {file}: {reason}; have it issued anew (docs/howto/secure.md)"
-            )
+        authorities = context.get_ca_certs()
+        # An expired certificate does no harm beside a valid one.
+        if authorities and not any(map(_is_valid_now, authorities)):
+            raise _outdated("tls_ca", self.tls_ca, "expired, or not valid yet")
+        try:
+            if self.tls_certificate:
+                # Without authorities to vouch for it, it is its own, and only its time matters.
+                client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                client.load_verify_locations(self.tls_ca or self.tls_certificate)
+                if not self.tls_ca:
+                    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+                shake_hands(client, self.tls_certificate, self.tls_key)
+        except ssl.SSLCertVerificationError as error:
+            # One that may only be a client's cannot be judged in a server's place.
+            if error.verify_code != _INVALID_PURPOSE:
+                vouched = f"not vouched for by {self.tls_ca}: " if self.tls_ca else ""
+                text = vouched + error.verify_message
+                raise _outdated("tls_certificate", self.tls_certificate, text) from error
         if self.token_file:
             Token(self.token_file)
 
@@ -114,27 +137,26 @@ class Security:
         """Make a server's credentials of checked files, which follow the files; None = no TLS."""
         if not self.tls_certificate:
             return None
+        held = self._read_tls()
 
-        def read() -> Any:
-            ca, chain, key = self._read_tls()
+        def configure() -> Any:
+            ca, chain, key = held
             return grpc.ssl_server_certificate_configuration([(key, chain)], ca)
-
-        changes = self._changes()
 
         def renew() -> Any:
             """Return what changed files hold, or None to go on; grpc asks at every handshake."""
-            nonlocal changes
+            nonlocal held
             try:
-                before, changes = changes, self._changes()
-                if changes == before:
+                before, held = held, self._read_tls()
+                if held == before:
                     return None
                 self._check_files()
-                return read()
+                return configure()
             except (OSError, SecurityError) as error:
                 events.warn("certificates", f"the earlier certificates stay in use: {error}")
                 return None
 
-        return grpc.dynamic_ssl_server_credentials(read(), renew, bool(self.tls_ca))
+        return grpc.dynamic_ssl_server_credentials(configure(), renew, bool(self.tls_ca))
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """Make a client's credentials of checked files; None = no TLS."""
@@ -150,11 +172,6 @@ class Security:
     def _read_tls(self) -> list[bytes | None]:
         files = (self.tls_ca, self.tls_certificate, self.tls_key)
         return [Path(file).read_bytes() if file else None for file in files]
-
-    def _changes(self) -> list[tuple[int, int]]:
-        """Return what differs once one of the files has been written or replaced."""
-        files = filter(None, (self.tls_ca, self.tls_certificate, self.tls_key))
-        return [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, files)]
 
 
 PLAIN: Final = Security()
@@ -190,6 +207,35 @@ class Token:
         return hmac.compare_digest(value, self._header.encode())
 
 
+def shake_hands(
+    client: ssl.SSLContext, certificate: str, key: str, name: str | None = None
+) -> dict[str, Any]:
+    """Connect two ends in memory, since ssl describes and verifies a certificate only after a
+    handshake; return the server's certificate as the client sees it."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key, password="")  # none
+    client.check_hostname = name is not None
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    waiting = list(ends)
+    for _ in range(_TURNS):
+        for end in tuple(waiting):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                waiting.remove(end)
+    if waiting:
+        raise ssl.SSLError("the two ends of a handshake within this process did not meet")
+    return dict(ends[0].getpeercert() or {})
+
+
+def _is_valid_now(certificate: dict[str, Any]) -> bool:
+    begin, end = (ssl.cert_time_to_seconds(certificate[key]) for key in ("notBefore", "notAfter"))
+    return begin <= time.time() <= end
+
+
 def readers_of(file: str) -> str:
     """Return who can read a file that nobody else should, as a text; "" = nobody."""
     status = Path(file).stat()
@@ -215,6 +261,33 @@ def is_loopback(address: str) -> bool:
     return all(ipaddress.ip_address(host).is_loopback for host in hosts)
 
 
+def _find_free(listen: str, name: str) -> tuple[str, int]:
+    """Split "host:port", and check that the port is free on all addresses of the host, of which
+    grpc would bind any one: on ``localhost`` that could be ::1, while clients reach another process
+    on 127.0.0.1."""
+    host, separator, digits = listen.rpartition(":")
+    if not separator or not host or not digits.isdecimal() or int(digits) > _LAST_PORT:
+        raise ListenError(f"{name}: expected HOST:PORT, found {listen!r}")
+    host, port, where = host.strip("[]"), int(digits), f"{name}: cannot bind {listen}"
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ListenError(f"{where}: {host!r} is no address: {error}") from error
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                # grpc sets this too: a port that a server has just released can be bound again.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno not in _ABSENT or len(addresses) == 1:
+                text = f"{where}: {address[0]} port {port}: {error.strerror}"
+                raise ListenError(text) from error
+    return host, port
+
+
 def _unreadable(key: str, path: str, expected: str, error: Exception) -> SecurityError:
     reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
     return SecurityError(f"{key}: {path}: expected {expected}: {reason}")
@@ -226,3 +299,7 @@ def _in_the_open(act: str, address: str, expected: str) -> SecurityError:
         f"along; expected {expected}, or insecure for a network that only you and those you trust "
         "can reach"
     )
+
+
+def _outdated(key: str, file: str, fault: str) -> SecurityError:
+    return SecurityError(f"{key}: {file}: {fault}; have it issued anew (docs/howto/secure.md)")

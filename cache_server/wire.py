@@ -10,14 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from cache_server.draws.spec import Drawn
 from cache_server.errors import BadRequest
-from cache_server.sampling_spec import Drawn
 
 SERVICE: Final = "hopper.features.v1.FeatureService"
 FETCH_ROWS: Final = f"/{SERVICE}/FetchRows"
@@ -34,7 +34,8 @@ CHUNK_BYTES: Final = 1 << 20
 ID_BYTES: Final = 8
 NAME_BYTES: Final = 256
 """longest name of a kind or type, in UTF-8"""
-DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16")
+Dtype = Literal["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16"]
+DTYPES: Final[tuple[str, ...]] = get_args(Dtype)
 
 PART_HEADER: Final = "hopper-part"
 """header of requests for rows and neighbours that names the server they are meant for. It costs

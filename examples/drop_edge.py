@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.draw import variate
-from cache_server.sampling_spec import Drawn
+from cache_server.draws.counter import variate
+from cache_server.draws.spec import Drawn
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.frontier_kernels import keep_edges

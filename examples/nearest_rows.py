@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw_kernels import list_neighbors
+from cache_server.draws.kernels import list_neighbors
 from hopper.engines import DataParallelEngine, Spec
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition.by_node import Replicated

@@ -5,23 +5,20 @@ the committed modules in ``cache_server/generated`` are rewritten; a test compar
 
 protoc's own ``features_pb2.py`` refuses every protobuf that is older than its compiler, which other
 packages of the same environment may need. What is written instead holds the file's descriptor and
-makes the same classes of it, with any protobuf from 4.25 on. ``features_pb2_grpc.py``, for tests
-and for those who want a stub, is protoc's without what only a grpcio as new as the compiler takes.
+makes the same classes of it, with any protobuf from 4.25 on.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "cache_server" / "proto"
-# The stubs import each other by this package, so protoc must see the sources under its path.
+# protoc must see the sources under the path of the package that its modules are in.
 PACKAGE = Path("cache_server") / "generated"
 TEMPLATE = '''"""Messages of the feature service.
 
@@ -45,8 +42,6 @@ def _message(name: str) -> Any:
 {messages}
 '''
 BYTES_PER_LINE = 24
-_VERSION_CHECK = re.compile(r"^import warnings\n|^GRPC_GENERATED_VERSION.*?^    \)\n", re.M | re.S)
-_REGISTERED = re.compile(r",\s*_registered_method=True|^ *server\.add_registered_method.*\n", re.M)
 
 
 def generate(out: Path) -> list[Path]:
@@ -73,7 +68,6 @@ def generate(out: Path) -> list[Path]:
             f"--proto_path={PACKAGE}={PROTO}",
             f"--proto_path={resources.files('grpc_tools') / '_proto'}",
             f"--descriptor_set_out={described.name}",
-            f"--grpc_python_out={out}",
             *(str(PACKAGE / name) for name in sources),
         ]
         if protoc.main(arguments) != 0:
@@ -88,16 +82,7 @@ def generate(out: Path) -> list[Path]:
             messages="\n".join(f'{m.name} = _message("{m.name}")' for m in file.message_type),
         )
         (out / source.with_name(f"{source.stem}_pb2.py")).write_text(module)
-        stub = out / source.with_name(f"{source.stem}_pb2_grpc.py")
-        stub.write_text(_without_version_check(stub.read_text()))
-    return sorted(folder.glob("*_pb2*.py"))
-
-
-def _without_version_check(stub: str) -> str:
-    """A stub that any grpcio takes."""
-    first, rest = stub.split("\n", 1)
-    made_by = f"{first}\n# Made by grpcio-tools {version('grpcio-tools')}\n"
-    return made_by + _REGISTERED.sub("", _VERSION_CHECK.sub("", rest))
+    return sorted(folder.glob("*_pb2.py"))
 
 
 def _as_literal(data: bytes) -> str:

@@ -67,7 +67,6 @@ HOMES = {
     "grpc_health": (),
     "prometheus_client": (
         "cache_server.service.metrics",
-        "cache_server.service.metrics_port",
         "hopper.train.run_metrics",
     ),
 }

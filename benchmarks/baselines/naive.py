@@ -29,6 +29,7 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.migration import ReplicaBuffers, Transfer, Transport
 from hopper.migrate.schedule import Visit, visits
+from hopper.ops import StoredRows
 from hopper.partition.layout import Columns
 
 
@@ -131,7 +132,10 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     ) -> Tensor:
         """Return features [n, dim] of distinct nodes; rows are zero where ``owned`` is false."""
         state, trainer = self.state, self.state.trainer
-        stored = rows.stored_local(trainer.reads.inputs[self._target].node_type, ids, owned)
+        places = np.flatnonzero(owned)
+        rows.rows.local += places.size
+        node_type = trainer.reads.inputs[self._target].node_type
+        stored = StoredRows.of([rows.local.part(node_type, ids[places], places)], ids.size)
         if not trainer.reads_in_place:
             return stored.to_tensor().to(state.cluster.device).to(trainer.dtype)
         return stored.to(trainer.dtype)

@@ -127,13 +127,8 @@ class NeutronStar(Cooperative):
         """
         assert isinstance(rows, PartitionedRows)
         with self.state.log.stage("gather", operation="dependencies"):
-            fetched = self._fetched
-            if fetched is None:
-                fetched = PregatheredRows(rows, plan.reads)
-            else:
-                fetched = fetched.with_more(rows, plan.reads)
-            self._fetched = fetched
-        return super().read(plan, fetched)
+            self._fetched = PregatheredRows(rows, plan.reads, self._fetched)
+        return super().read(plan, self._fetched)
 
     def _keep(self, costs: Costs | None) -> None:
         """Decide which nodes of other ranks this rank computes itself."""

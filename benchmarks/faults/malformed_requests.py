@@ -11,8 +11,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from benchmarks.faults.load import features_of, rows_of, rows_request
+from cache_server.draws.spec import VERSION
 from cache_server.generated import features_pb2
-from cache_server.sampling_spec import VERSION
 from cache_server.store.shard import Shard
 from cache_server.wire import CHECK, DESCRIBE, DESCRIBE_GRAPH, FETCH_ROWS, READ_IDS, STREAMS
 

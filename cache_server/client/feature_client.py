@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
-import threading
+import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server import wire
-from cache_server.client.connection import Connection, Replicas
-from cache_server.client.operation import Attempts, Deadline, OnTransfer, Operation, Task
+from cache_server.client.calls import (
+    Destination,
+    DrawCall,
+    IdsCall,
+    MessageCall,
+    PendingCall,
+    RemoteDraw,
+    RowsCall,
+)
+from cache_server.client.operation import Connection, Deadline, Links, OnTransfer, Operation
 from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
 from cache_server.limits import IDS_PER_REQUEST
-from cache_server.pending_call import Destination, IdsCall, PendingCall, RowsCall
-from cache_server.sampling import DrawCall, RemoteDraw
 from cache_server.security import PLAIN, Security
 
 
@@ -67,7 +71,7 @@ class FeatureClient:
         self._security = security
         self._on_transfer = on_transfer
         self._is_closed = False
-        self._links: dict[int, _Links] = {}
+        self._links: dict[int, Links] = {}
         """by process id, since a forked process inherits channels that it cannot use"""
 
     def __enter__(self) -> FeatureClient:
@@ -85,33 +89,30 @@ class FeatureClient:
 
     def wait_until_serving(self, limit: float) -> None:
         """Wait until every server is ready, and check that each is the expected one."""
-        operation = Operation("wait until serving", Deadline(limit), self._open().pool)
-        limits = [self._ids_per_request]
+        servers, described = len(self.addresses), features_pb2.ServerDescription
 
-        def wait(server: int) -> None:
-            attempts = self._attempts(operation, server)
-            description = attempts.ask_once(wire.DESCRIBE, b"")
-            misfit = find_misfit(description, server, len(self.addresses), self._division)
-            if misfit:
-                raise attempts.bad_reply(misfit)
-            limits.append(description.ids_per_request)
+        def find_fault(server: int) -> Callable[[Any], str]:
+            return lambda reply: find_misfit(reply, server, servers, self._division)
 
-        operation.run([partial(wait, server) for server in range(len(self.addresses))])
-        self._ids_per_request = min(limits)
+        calls = [MessageCall(i, described, find_fault=find_fault(i)) for i in range(servers)]
+        self._operate("wait until serving", wire.DESCRIBE, calls, Deadline(limit)).run()
+        limits = (call.reply.ids_per_request for call in calls)
+        self._ids_per_request = min(self._ids_per_request, *limits)
 
     def describe(self, server: int) -> Any:
         """Return what ``server`` holds: the message ``ServerDescription`` of features.proto."""
-        return self._ask_once("Describe", wire.DESCRIBE, server)
+        return self._ask(wire.DESCRIBE, MessageCall(server, features_pb2.ServerDescription))
 
     def describe_graph(self, server: int = 0) -> Any:
         """Return what ``server`` says of the whole graph: the message ``GraphDescription``."""
-        return self._ask_once("DescribeGraph", wire.DESCRIBE_GRAPH, server)
+        return self._ask(wire.DESCRIBE_GRAPH, MessageCall(server, features_pb2.GraphDescription))
 
     def is_serving(self, server: int) -> bool:
         """Return whether the health check of ``server`` succeeds; raise as :meth:`describe`."""
         request = features_pb2.HealthCheckRequest(service=wire.SERVICE).SerializeToString()
-        reply = self._ask_once("Check", wire.CHECK, server, request)
-        return bool(reply.status == features_pb2.HealthCheckResponse.SERVING)
+        call = MessageCall(server, features_pb2.HealthCheckResponse, request)
+        status = self._ask(wire.CHECK, call).status
+        return bool(status == features_pb2.HealthCheckResponse.SERVING)
 
     def read_ids(
         self, kind: str, type: str, first: int, count: int, server: int = 0
@@ -124,8 +125,7 @@ class FeatureClient:
         out = np.empty(max(0, count), np.int64)
         positions = np.arange(first, first + out.size)
         call = IdsCall(server, positions, Destination(kind, type, out))
-        operation, tasks = self._prepare(f"ReadIds {kind}/{type}", wire.READ_IDS, [call], None)
-        operation.run(tasks)
+        self._operate(f"ReadIds {kind}/{type}", wire.READ_IDS, [call]).run()
         return out
 
     def fetch_rows(
@@ -160,11 +160,10 @@ class FeatureClient:
         """
         if ids.keys() != places.keys():
             raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
-        destination = Destination(kind, type, out, form)
-        calls = [RowsCall(server, ids[server], destination, places[server]) for server in ids]
-        name, count = f"FetchRows {destination.name}", self._on_transfer
-        operation, tasks = self._prepare(name, wire.FETCH_ROWS, calls, count, limit)
-        operation.run(tasks)
+        table = Destination(kind, type, out, form)
+        calls = [RowsCall(server, ids[server], table, places[server]) for server in ids]
+        name, deadline = f"FetchRows {table.name}", Deadline(self.deadline, limit)
+        self._operate(name, wire.FETCH_ROWS, calls, deadline, self._on_transfer).run()
 
     def begin_sampling(
         self,
@@ -174,53 +173,44 @@ class FeatureClient:
         """Ask all servers in ``draws`` to draw neighbors; returns what waits for the answers."""
         calls = [DrawCall(server, server_draws) for server, server_draws in draws.items()]
         name, method = "SampleNeighbors", wire.SAMPLE_NEIGHBORS
-        operation, tasks = self._prepare(name, method, calls, on_transfer)
-        operation.begin(tasks)
+        operation = self._operate(name, method, calls, on_transfer=on_transfer)
+        operation.begin()
         return operation.finish
 
-    def _prepare(
+    def _ask(self, method: str, call: MessageCall) -> Any:
+        self._operate(method.rpartition("/")[2], method, [call]).run()
+        return call.reply
+
+    def _operate(
         self,
         name: str,
         method: str,
         calls: Sequence[PendingCall],
-        on_transfer: OnTransfer | None,
-        left: float | None = None,
-    ) -> tuple[Operation, list[Task]]:
-        """Return an operation, and a task of it for each call that is not empty."""
-        links = self._open()
-        operation = Operation(name, Deadline(self.deadline, left), links.pool)
+        deadline: Deadline | None = None,
+        on_transfer: OnTransfer | None = None,
+    ) -> Operation:
+        links, servers = self._open(), len(self.addresses)
+        for call in calls:
+            if not 0 <= call.server < servers:
+                raise BadRequest(f"server {call.server} is outside [0, {servers})")
+        deadline = deadline or Deadline(self.deadline)
+        limit = self._ids_per_request
+        return Operation(name, method, calls, links, deadline, limit, on_transfer)
 
-        def count(server: int, sent: int, received: int) -> None:
-            if on_transfer is not None:
-                with links.one_transfer:
-                    on_transfer(server, sent, received)
-
-        def ask(call: PendingCall, attempts: Attempts) -> None:
-            attempts.ask(call, method, self._ids_per_request, count)
-
-        asked = [(call, self._attempts(operation, call.server)) for call in calls]
-        return operation, [partial(ask, *pair) for pair in asked if pair[0].size]
-
-    def _ask_once(self, name: str, method: str, server: int, request: bytes = b"") -> Any:
-        operation = Operation(name, Deadline(self.deadline), self._open().pool)
-        return self._attempts(operation, server).ask_once(method, request)
-
-    def _attempts(self, operation: Operation, server: int) -> Attempts:
-        if not 0 <= server < len(self.addresses):
-            raise BadRequest(f"server {server} is outside [0, {len(self.addresses)})")
-        return Attempts(operation, server, self.addresses[server], self._open().replicas[server])
-
-    def _connect(self, server: int) -> Replicas:
-        """Make the connections to the servers of one part."""
+    def _connect(self, server: int) -> list[Connection]:
+        """Make the connections to the servers of one part, in the order in which to ask them."""
         part = wire.name_part(server, self._division) if self._division else ""
         addresses = self.addresses[server].split(",")
-        return Replicas([Connection(address, self._security, part) for address in addresses])
+        # Clients begin with different ones. The choice need not be unpredictable.
+        first = random.randrange(len(addresses))  # noqa: S311
+        order = addresses[first:] + addresses[:first]
+        return [Connection(address, self._security, part) for address in order]
 
-    def _open(self) -> _Links:
+    def _open(self) -> Links:
         """Return the connections of this process, and make them if it has none yet."""
         links = self._links.get(os.getpid())
         if links is None and not self._is_closed:
-            made = _Links([self._connect(server) for server in range(len(self.addresses))])
+            made = Links(self.addresses, list(map(self._connect, range(len(self.addresses)))))
             # Of several threads that come here at once, the first one's connections are kept.
             links = self._links.setdefault(os.getpid(), made)
             if links is not made:
@@ -229,22 +219,6 @@ class FeatureClient:
             self.close()
             raise BadRequest("the client is closed")
         return links
-
-
-class _Links:
-    """A process's connections to the servers, and the threads that wait for them."""
-
-    def __init__(self, replicas: Sequence[Replicas]) -> None:
-        self.replicas = replicas
-        self.pool = futures.ThreadPoolExecutor(max(4, 2 * len(replicas)), "feature-client")
-        self.one_transfer = threading.Lock()
-
-    def close(self) -> None:
-        """Cancel running calls, close all connections and end the threads."""
-        for replicas in self.replicas:
-            for connection in replicas.connections:
-                connection.close()
-        self.pool.shutdown()
 
 
 def find_misfit(description: Any, server: int, servers: int, division: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cache_server.client.connection import Connection, Replicas
 from cache_server.client.feature_client import FeatureClient
+from cache_server.client.operation import Connection
 from cache_server.service.flow import FlowControl, Reply
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import NO_SOURCES, SourceRequest
@@ -31,8 +31,8 @@ class InProcessClient(FeatureClient):
         self.addresses = tuple(addresses)
         self._servicers = servicers
 
-    def _connect(self, server: int) -> Replicas:
-        return Replicas([_Connection(self._servicers[server])])
+    def _connect(self, server: int) -> list[Connection]:
+        return [_Connection(self._servicers[server])]
 
 
 class _Connection(Connection):

@@ -1,4 +1,4 @@
-"""Asking several servers at once, with retries, until every answer has arrived.
+"""Connections to servers, and asking several at once until every answer has arrived.
 
 Waits between attempts grow exponentially with full jitter ("Exponential Backoff And Jitter", AWS
 Architecture Blog, 2015) and end before the deadline.
@@ -15,19 +15,35 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
+from grpc.experimental import ChannelOptions
 
-from cache_server.client.connection import Replicas
+from cache_server.client.calls import PendingCall
 from cache_server.errors import (
     BadReply,
+    BadRequest,
+    CallError,
     DeadlineExceeded,
     InvalidRequest,
     ServerFault,
     ServerUnavailable,
 )
 from cache_server.events import events
-from cache_server.pending_call import PendingCall
-from cache_server.wire import AlteredChunk, chunk_seeds
+from cache_server.security import Security
+from cache_server.wire import METHODS, PART_HEADER, AlteredChunk, chunk_seeds
 
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # The user names the servers, so a proxy that is configured for the web must not be used.
+    ("grpc.enable_http_proxy", 0),
+    # A restarted server must be reachable again within a retry or two.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # gRPC gives up connecting after this time, and TLS over a slow link or a busy machine needs it.
+    ("grpc.min_reconnect_backoff_ms", 2000),
+    # The thread that reads a stream also drives it, which saves a thread per call.
+    (ChannelOptions.SingleThreadedUnaryStream, 1),
+)
 _FIRST_WAIT_SECONDS: Final = 0.05
 _LONGEST_WAIT_SECONDS: Final = 1.0
 _SHORTEST_ATTEMPT_SECONDS: Final = 0.01
@@ -48,8 +64,51 @@ _TOO_LARGE: Final = "larger than max"
 """how grpc reports a message above its size limit, as RESOURCE_EXHAUSTED; a retry would fail too"""
 _REFUSALS: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
-Task = Callable[[], None]
 OnTransfer = Callable[[int, int, int], None]
+
+
+class Connection:
+    """The methods of one server. Safe to use from several threads."""
+
+    def __init__(self, address: str, security: Security, part: str = "") -> None:
+        token, credentials = security.token(), security.channel_credentials()
+        self._metadata: tuple[tuple[str, str], ...] = ((PART_HEADER, part),) if part else ()
+        if token is not None:
+            self._metadata += token.metadata()
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, _OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, _OPTIONS)
+        # Without serialisers grpc passes bytes through unchanged. A single reply is a stream too.
+        self._methods = {method: self._channel.unary_stream(method) for method in METHODS}
+
+    def call(self, method: str, request: bytes, timeout: float) -> Any:
+        """Call a method with a serialised request: returns a call to iterate over."""
+        try:
+            return self._methods[method](request, timeout=timeout, metadata=self._metadata)
+        except ValueError as error:
+            # grpc raises this for a channel that is closed.
+            raise BadRequest("the client is closed") from error
+
+    def close(self) -> None:
+        """Close the channel and cancel its running calls."""
+        self._channel.close()
+
+
+class Links:
+    """A process's connections to the servers of each part, and the threads that wait for them."""
+
+    def __init__(self, addresses: Sequence[str], replicas: Sequence[list[Connection]]) -> None:
+        self.addresses, self.replicas = addresses, replicas
+        self.pool = futures.ThreadPoolExecutor(max(4, 2 * len(replicas)), "feature-client")
+        self.one_transfer = threading.Lock()
+
+    def close(self) -> None:
+        """Cancel running calls, close all connections and end the threads."""
+        for connections in self.replicas:
+            for connection in connections:
+                connection.close()
+        self.pool.shutdown()
 
 
 class Deadline:
@@ -65,24 +124,37 @@ class Deadline:
 
 
 class Operation:
-    """Tasks that ask several servers under one deadline. The first failure ends them all."""
+    """Calls of several servers under one deadline. The first failure ends them all."""
 
-    def __init__(self, name: str, deadline: Deadline, pool: futures.Executor) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        method: str,
+        calls: Sequence[PendingCall],
+        links: Links,
+        deadline: Deadline,
+        ids_limit: int,
+        on_transfer: OnTransfer | None,
+    ) -> None:
+        self.name, self.method = name, method
         self.deadline = deadline
+        self.ids_limit = ids_limit
+        """most ids in a request"""
         self.stop = threading.Event()
-        self._pool = pool
+        self._links, self._on_transfer = links, on_transfer
+        # A call without ids has been answered.
+        self._attempts = [Attempts(self, call, links) for call in calls if call.size]
         self._calls: set[Any] = set()
-        self._lock = threading.Lock()
         self._pending: list[futures.Future[None]] = []
         self._failures: list[BaseException] = []
 
-    def begin(self, tasks: Sequence[Task]) -> None:
-        """Start tasks without waiting for them."""
-        self._pending = [self._pool.submit(self._try, task) for task in tasks]
+    def begin(self, left: int = 0) -> None:
+        """Start all calls but the last ``left`` ones, without waiting for them."""
+        started = self._attempts[: max(0, len(self._attempts) - left)]
+        self._pending = [self._links.pool.submit(self._try, one) for one in started]
 
     def finish(self) -> None:
-        """Wait for all tasks, and raise the first failure."""
+        """Wait for all calls, and raise the first failure."""
         try:
             futures.wait(self._pending)
         except BaseException:
@@ -91,32 +163,36 @@ class Operation:
         if self._failures:
             raise self._failures[0]
 
-    def run(self, tasks: Sequence[Task]) -> None:
-        """Run tasks at once, the last one in this thread; raise the first failure."""
-        self.begin(tasks[:-1])
-        for task in tasks[-1:]:
-            self._try(task)
+    def run(self) -> None:
+        """Make all calls at once, the last one in this thread; raise the first failure."""
+        self.begin(1)
+        for one in self._attempts[-1:]:
+            self._try(one)
         self.finish()
+
+    def count(self, server: int, sent: int, received: int) -> None:
+        """Tell the bytes of a request and its reply, from one thread at a time."""
+        if self._on_transfer is not None:
+            with self._links.one_transfer:
+                self._on_transfer(server, sent, received)
 
     @contextmanager
     def cancellable(self, call: Any) -> Iterator[Any]:
         """Let a failure elsewhere cancel a call in the block, and cancel it at the block's end."""
-        with self._lock:
-            self._calls.add(call)
+        self._calls.add(call)
         try:
             # All calls may have been cancelled just before this one was added.
             if self.stop.is_set():
                 call.cancel()
             yield call
         finally:
-            with self._lock:
-                self._calls.discard(call)
+            self._calls.discard(call)
             call.cancel()
 
-    def _try(self, task: Task) -> None:
-        """Run a task. If it fails, keep its error and abandon the other tasks."""
+    def _try(self, attempts: Attempts) -> None:
+        """Make a call. If it fails, keep its error and abandon the others."""
         try:
-            task()
+            attempts.run()
         except BaseException as error:
             self._failures.append(error)
             self._abandon()
@@ -124,87 +200,73 @@ class Operation:
     def _abandon(self) -> None:
         """Cancel running calls and end the waits between attempts."""
         self.stop.set()
-        with self._lock:
-            for call in self._calls:
-                call.cancel()
+        for call in list(self._calls):
+            call.cancel()
 
 
 class Attempts:
-    """The attempts of an operation on one server, or on its replicas one after the other."""
+    """The attempts of a call of one server, or of its replicas one after the other.
 
-    def __init__(self, operation: Operation, server: int, address: str, replicas: Replicas) -> None:
+    The first of the replicas is asked; one that fails moves to the end, for all calls of a client.
+    """
+
+    def __init__(self, operation: Operation, call: PendingCall, links: Links) -> None:
         self._operation, self._deadline = operation, operation.deadline
-        self._names_for_errors = (server, address, operation.name, self._deadline.limit_seconds)
-        self._server, self._address = server, address
-        self._replicas, self._connection = replicas, replicas.current
+        self._call, self._server = call, call.server
+        self._address, self._replicas = links.addresses[call.server], links.replicas[call.server]
+        self._connection = self._replicas[0]
         self._failures = self._altered = 0
         self._longest_wait = _FIRST_WAIT_SECONDS
         self._last = ""
 
-    def ask(
-        self, pending: PendingCall, method: str, ids_per_request: int, on_transfer: OnTransfer
-    ) -> None:
-        """Send requests until the server has answered all of a call."""
-        while pending.done < pending.size:
-            start = pending.done
-            pending.end = end = pending.end_of_request(start, ids_per_request)
-            request = pending.request(start, end)
+    def run(self) -> None:
+        """Send requests until the server has answered all of the call."""
+        call, operation = self._call, self._operation
+        while call.done < call.size:
+            start = call.done
+            call.end = end = call.end_of_request(start, operation.ids_limit)
+            request = call.request(start, end)
             timeout = self._attempt_seconds()
             seeds, received = chunk_seeds(request), 0
             try:
-                call = self._connection.call(method, request, timeout)
-                with self._operation.cancellable(call):
-                    for message in call:
+                messages = self._connection.call(operation.method, request, timeout)
+                with operation.cancellable(messages):
+                    for message in messages:
                         received += len(message)
-                        pending.take(message, next(seeds))
-                if pending.done != end:
-                    raise ValueError(f"{pending.done - start} of {end - start} rows came")
+                        call.take(message, next(seeds))
+                if call.done != end:
+                    raise ValueError(f"{call.done - start} of {end - start} rows came")
             except grpc.RpcError as error:
-                if pending.done > start:
+                if call.done > start:
                     self._longest_wait = _FIRST_WAIT_SECONDS
                 self._retry_after(error)
             except AlteredChunk as error:
                 # A bad cable or network card may deliver the next attempt intact.
                 self._altered += 1
                 if self._altered > _ALTERED_REPLIES:
-                    raise self.bad_reply(
-                        f"altered on the way {self._altered} times, the last: {error}"
-                    ) from error
+                    text = f"altered on the way {self._altered} times, the last: {error}"
+                    raise self._error(BadReply, text) from error
                 self._wait(f"altered on the way: {error}")
             except ValueError as error:
-                raise self.bad_reply(str(error)) from error
+                raise self._error(BadReply, str(error)) from error
             finally:
-                on_transfer(pending.server, len(request), received)
-
-    def ask_once(self, method: str, request: bytes) -> Any:
-        """Return the single reply to a request."""
-        while True:
-            timeout = self._attempt_seconds()
-            try:
-                return self._connection.call(method, request, timeout)
-            except grpc.RpcError as error:
-                self._retry_after(error)
-
-    def bad_reply(self, detail: str) -> BadReply:
-        """Make the error for a reply that does not fit what was asked."""
-        return BadReply(*self._names_for_errors, detail)
+                operation.count(self._server, len(request), received)
 
     def _attempt_seconds(self) -> float:
         """Return the time left, or half of it if another server can be asked afterwards."""
         self._check_time()
-        remaining = self._deadline.remaining()
-        return remaining / 2 if self._replicas.are_several else remaining
+        return self._deadline.remaining() / min(2, len(self._replicas))
 
     def _retry_after(self, error: grpc.RpcError) -> None:
         """Wait before the next attempt if an error may be temporary; raise ours if not."""
         code, details = error.code(), error.details() or ""
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            self._check_time(needs_replica=True, cause=error)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and len(self._replicas) == 1:
+            raise self._too_late() from error
         self._check_wanted()
         if code not in _TRANSIENT or _TOO_LARGE in details:
             if code in _REFUSALS:
-                raise InvalidRequest(*self._names_for_errors, details) from error
-            raise ServerFault(*self._names_for_errors, f"{code.name}: {details}") from error
+                raise self._error(InvalidRequest, details) from error
+            raise self._error(ServerFault, f"{code.name}: {details}") from error
         if code is grpc.StatusCode.CANCELLED:
             details = _CANCELLED_BY_SERVER
         self._wait(f"{code.name}: {details}")
@@ -214,10 +276,13 @@ class Attempts:
         self._failures += 1
         self._last = reason
         event, text = "retry", f"feature server {self._server} is asked again: {reason}"
-        if self._replicas.are_several:
+        if len(self._replicas) > 1:
             event, text = "failover", f"another server of part {self._server}: {reason}"
-            self._replicas.fail_over(self._connection)
-            self._connection = self._replicas.current
+            # Calls that fail on it at once all find the same order, and make the same of it.
+            order = list(self._replicas)
+            if order[0] is self._connection:
+                self._replicas[:] = order[1:] + order[:1]
+            self._connection = self._replicas[0]
         fields = {"server": self._server, "address": self._address}
         events.note(event, text, **fields, operation=self._operation.name)
         self._check_time()
@@ -230,16 +295,18 @@ class Attempts:
 
     def _check_wanted(self) -> None:
         if self._operation.stop.is_set():
-            detail = "given up because another server failed"
-            raise ServerFault(*self._names_for_errors, detail)
+            raise self._error(ServerFault, "given up because another server failed")
 
-    def _check_time(self, needs_replica: bool = False, cause: BaseException | None = None) -> None:
-        """Raise an error unless there is time for another attempt."""
-        has_time = self._deadline.remaining() >= _SHORTEST_ATTEMPT_SECONDS
-        if has_time and (self._replicas.are_several or not needs_replica):
-            return
+    def _check_time(self) -> None:
+        if self._deadline.remaining() < _SHORTEST_ATTEMPT_SECONDS:
+            raise self._too_late()
+
+    def _too_late(self) -> CallError:
         if self._failures:
             detail = f"unavailable in {self._failures} attempts, the last: {self._last}"
-            raise ServerUnavailable(*self._names_for_errors, detail) from cause
-        detail = "not finished within the limit"
-        raise DeadlineExceeded(*self._names_for_errors, detail) from cause
+            return self._error(ServerUnavailable, detail)
+        return self._error(DeadlineExceeded, "not finished within the limit")
+
+    def _error(self, kind: type[CallError], detail: str) -> CallError:
+        limit = self._deadline.limit_seconds
+        return kind(self._server, self._address, self._operation.name, limit, detail)

@@ -66,8 +66,11 @@ class Reply:
         try:
             yield
         finally:
-            self.waited += time.monotonic() - self.waits_since
-            self.waits_since = math.inf
+            self.waited, self.waits_since = self.seconds_waited(), math.inf
+
+    def seconds_waited(self) -> float:
+        """Return how long it has waited for its client, all waits together."""
+        return self.waited + max(0.0, time.monotonic() - self.waits_since)
 
     def count_message(self, message: bytes, *, rows: int = 0, neighbours: int = 0) -> None:
         """Count a chunk that is about to be sent."""
@@ -96,7 +99,7 @@ class FlowControl:
     ) -> None:
         self.pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="feature")
         self.limit = memory
-        self.on_given_up: Callable[[Reply], None] = lambda _reply: None
+        self.on_given_up: Callable[[], None] = lambda: None
         self._of_a_connection = max(min(threads, 2), threads // 4)
         self._of_an_address = max(min(threads, 2), threads * 3 // 4)
         self._largest_request = largest_request
@@ -154,32 +157,24 @@ class FlowControl:
         with self._lock:
             if asks and nbytes > reply.held:
                 others = [other for other in self._replies if other is not reply]
-                self._check_memory("", others, nbytes, self.limit)
-                beside = [other for other in others if other.address == reply.address]
-                self._check_memory(reply.address, beside, nbytes, self.limit // 4 * 3)
+                for address, limit in (("", self.limit), (reply.address, self.limit // 4 * 3)):
+                    used = sum(other.held for other in others if address in ("", other.address))
+                    if used and used + nbytes > limit:
+                        whose = f"replies to {address or 'all'} may hold {limit:,} bytes"
+                        raise NoRoom(address, f"{whose} of this server's memory, and do")
             reply.held = nbytes
 
     def make_room(self, address: str = "") -> None:
         """Give up the reply that has waited longest for its client, if it did for a while."""
-        now = time.monotonic()
         with self._lock:
-            waited = {
-                reply: reply.waited + max(0.0, now - reply.waits_since)
-                for reply in self._replies
-                if not reply.is_given_up and address in ("", reply.address)
-            }
-            slowest = max(waited, key=waited.__getitem__, default=None)
-            if slowest is None or waited[slowest] < _SHARE_TO_MAKE_ROOM * self._send_seconds:
+            replies = (reply for reply in self._replies if address in ("", reply.address))
+            candidates = (reply for reply in replies if not reply.is_given_up)
+            slowest = max(candidates, key=Reply.seconds_waited, default=None)
+            least = _SHARE_TO_MAKE_ROOM * self._send_seconds
+            if slowest is None or slowest.seconds_waited() < least:
                 return
             slowest.is_given_up = True
-        self._give_up(slowest, waited[slowest], "to make room for another call")
-
-    def _check_memory(self, address: str, others: list[Reply], nbytes: int, limit: int) -> None:
-        used = sum(other.held for other in others)
-        if used and used + nbytes > limit:
-            whose = address or "all"
-            text = f"replies to {whose} may hold {limit:,} bytes of this server's memory, and do"
-            raise NoRoom(address, text)
+        self._give_up(slowest, slowest.seconds_waited(), "to make room for another call")
 
     def _end_idle(self) -> None:
         while not self._ended.wait(min(1.0, self._send_seconds / _CHECKS_PER_LIMIT)):
@@ -199,4 +194,4 @@ class FlowControl:
         text = f"a call is given up {why}: it waited {seconds:.1f} s for {what}"
         events.note("slow reader", text, peer=reply.peer, bytes=reply.nbytes)
         reply.cancel()
-        self.on_given_up(reply)
+        self.on_given_up()

@@ -18,11 +18,11 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from cache_server import wire
+from cache_server.draws.spec import DrawKey, SamplingRequest, SamplingSpec
 from cache_server.errors import BadRequest
 from cache_server.events import events
 from cache_server.generated import features_pb2
 from cache_server.limits import IDS_PER_REQUEST
-from cache_server.sampling_spec import DrawKey, SamplingRequest, SamplingSpec
 from cache_server.security import Token
 from cache_server.service.flow import (
     COPIES_OF_CHUNK,
@@ -33,12 +33,11 @@ from cache_server.service.flow import (
     Reply,
 )
 from cache_server.service.metrics import ServerMetrics
-from cache_server.store.graph_files import GRAPH_FILE, PARTITION_FILE
-from cache_server.store.shard import Shard
-from cache_server.store.table import RoundedTable, Table
+from cache_server.store.shard import GRAPH_FILE, PARTITION_FILE, Shard
+from cache_server.store.table import Table, round_table
 
 if TYPE_CHECKING:
-    from cache_server.shard_topology import ShardTopology
+    from cache_server.store.topology import ShardTopology
 
 _QUICK_THREADS: Final = 2
 _MOST_DRAWS: Final = 1 << 12
@@ -48,10 +47,6 @@ _LONGEST_TEXT: Final = 1000
 
 _Request = TypeVar("_Request", bound=Message)
 _Answer = Callable[[bytes, Reply], Iterator[bytes]]
-
-
-class _NotFound(BadRequest):
-    """A health check names a service that is not here."""
 
 
 class FeatureServicer(grpc.GenericRpcHandler):
@@ -120,9 +115,8 @@ class FeatureServicer(grpc.GenericRpcHandler):
     def _check(self, raw: bytes) -> Message:
         service = _decode(features_pb2.HealthCheckRequest, raw).service
         if service not in ("", wire.SERVICE):
-            raise _NotFound(f"service: expected {wire.SERVICE} or none")
-        statuses = features_pb2.HealthCheckResponse
-        status = statuses.SERVING if self.is_serving else statuses.NOT_SERVING
+            raise BadRequest(f"service: expected {wire.SERVICE} or none")
+        status = "SERVING" if self.is_serving else "NOT_SERVING"
         return features_pb2.HealthCheckResponse(status=status)
 
     def _answer(
@@ -137,8 +131,7 @@ class FeatureServicer(grpc.GenericRpcHandler):
         try:
             reply = answer(raw).SerializeToString()
         except BadRequest as error:
-            is_unknown = isinstance(error, _NotFound)
-            status = grpc.StatusCode.NOT_FOUND if is_unknown else grpc.StatusCode.INVALID_ARGUMENT
+            status = grpc.StatusCode.INVALID_ARGUMENT
             _refuse(context, str(error), status)
         self.metrics.count_request(path, status)
         return reply
@@ -198,21 +191,17 @@ class FeatureServicer(grpc.GenericRpcHandler):
 
     def _fetch_rows(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
         """Yield serialised ``RowChunk`` messages with the rows of the request's ids, in order."""
-        request = _decode(features_pb2.FetchRowsRequest, raw)
-        for field in ("kind", "type", "dtype", "form"):
-            wire.check_name(field, getattr(request, field))
+        request = _decode(features_pb2.FetchRowsRequest, raw, "kind", "type", "dtype", "form")
         table = self.shard.table(request.kind, request.type)
         table.expect(request.dtype, request.dim)
         rows = table.local_rows(wire.decode_ids(request.ids, self.ids_per_request))
         if request.form:
-            table = RoundedTable(table, request.form, self.shard.server)
+            table = round_table(table, request.form, self.shard.server)
         yield from self._send_rows(raw, reply, table, rows)
 
     def _read_ids(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
         """Yield serialised ``RowChunk`` messages with a range of an array of ids."""
-        request = _decode(features_pb2.ReadIdsRequest, raw)
-        for field in ("kind", "type"):
-            wire.check_name(field, getattr(request, field))
+        request = _decode(features_pb2.ReadIdsRequest, raw, "kind", "type")
         table = self.shard.graph.table(request.kind, request.type)
         first, count = request.first, request.count
         if not (0 <= first <= first + count <= table.spec.count):
@@ -292,12 +281,15 @@ def _describe_tables(tables: Iterable[Table]) -> list[Message]:
     ]
 
 
-def _decode(message_type: type[_Request], raw: bytes) -> _Request:
+def _decode(message_type: type[_Request], raw: bytes, *names: str) -> _Request:
+    """Decode a request, and check its fields that are names."""
     request = message_type()
     try:
         request.ParseFromString(raw)
     except DecodeError:
         raise BadRequest(f"{len(raw)} bytes are not a {message_type.DESCRIPTOR.name}") from None
+    for field in names:
+        wire.check_name(field, getattr(request, field))
     return request
 
 

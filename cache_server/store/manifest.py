@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
+import xxhash
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from cache_server.errors import ManifestError
 from cache_server.store.npy import map_npy
-from cache_server.store.table import TableDescription
-from cache_server.wire import DTYPES
+from cache_server.wire import Dtype
 
 MANIFEST: Final = "shard.json"
-SCHEMA_VERSION: Final = 1
-_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+/[A-Za-z0-9_.+-]+)?")
-_DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
+_WORD: Final = r"[A-Za-z0-9_.+-]+"
+_Count = Annotated[int, Field(ge=0)]
+_Name = Annotated[str, Field(pattern=f"^{_WORD}(/{_WORD}/{_WORD})?$")]
 
-_Rule = tuple[Callable[[Any], object], str]
-"""tells whether a field's value is right, and what was expected"""
+
+def _check_inside(file: str) -> str:
+    if not file or Path(file).is_absolute() or ".." in Path(file).parts:
+        raise ValueError("expected a path inside the folder")
+    return file
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSpec(TableDescription):
-    """A table as ``shard.json`` names it; ``file`` is relative to the shard's directory."""
+class TableSpec:
+    """The name, range and format of a table's rows.
 
-    file: str
+    ``kind`` is "features" or "labels" (any path-safe word), ``type`` a node type or a relation as
+    ``src/rel/dst``, and ``first_id`` the global id of the first of ``count`` rows. One-dimensional
+    arrays have ``dim`` 1. ``file`` is relative to the server's directory; "" = rows are no file's.
+    """
+
+    kind: _Name
+    type: _Name
+    first_id: _Count
+    count: _Count
+    dim: Annotated[int, Field(ge=1)]
+    dtype: Dtype
+    file: Annotated[str, AfterValidator(_check_inside), Field(validate_default=True)] = ""
 
 
-class Manifest(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
     """The content of ``shard.json``; see :class:`cache_server.store.shard.Shard`."""
 
-    server: int
-    servers: int
-    division: str
+    schema: Literal[1] = 1
+    server: _Count
+    servers: Annotated[int, Field(ge=1)]
+    division: Annotated[str, Field(pattern="^[0-9a-f]{0,64}$")] = ""
     tables: list[TableSpec]
+
+
+_MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def write_manifest(
@@ -51,18 +71,13 @@ def write_manifest(
     division: str = "",
 ) -> Path:
     """Write ``directory``/shard.json for existing table files, and return its path."""
-    path = Path(directory) / MANIFEST
-    content = {
-        "schema": SCHEMA_VERSION,
-        "server": server,
-        "servers": servers,
-        "division": division,
-        "tables": [asdict(spec) for spec in tables],
-    }
-    for spec in _parse_manifest(path, content).tables:
+    path, of_server = Path(directory) / MANIFEST, {"server": server, "servers": servers}
+    content = Manifest(**of_server, division=division, tables=list(tables))
+    text = json.dumps(asdict(content), indent=2) + "\n"
+    for spec in _parse_manifest(path, text).tables:
         map_table(path.parent, spec)
     temporary = path.with_name(f".{MANIFEST}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
     return path
 
@@ -73,18 +88,23 @@ def set_division(directory: Path, division: str) -> None:
     write_manifest(directory, manifest.server, manifest.servers, manifest.tables, division)
 
 
+def file_checksum(file: Path) -> str:
+    """Return the 128-bit XXH3 of a file in hexadecimal, which tells accidental changes alone:
+    whoever can write a file can write its checksum too."""
+    with file.open("rb", buffering=0) as stream:
+        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
+
+
 def read_manifest(directory: Path) -> Manifest:
     """Read ``directory``/shard.json; raise ManifestError if it is missing or malformed."""
     path = directory / MANIFEST
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ManifestError(f"{path}: expected a file, found something else")
-        content = json.loads(path.read_bytes())
+        text = path.read_bytes()
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: is not JSON: {error}") from error
-    return _parse_manifest(path, content)
+    return _parse_manifest(path, text)
 
 
 def map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
@@ -93,56 +113,22 @@ def map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
     return map_npy(directory / spec.file, spec.dtype, *shapes).reshape(spec.count, spec.dim)
 
 
-def _parse_manifest(path: Path, content: Any) -> Manifest:
-    _check(f"{path}", ": ", content, _MANIFEST_RULES)
-    server, servers = content["server"], content["servers"]
-    if server >= servers:
-        raise ManifestError(f"{path}: server: expected less than {servers}, found {server}")
-    specs = []
-    for index, entry in enumerate(content["tables"]):
-        _check(f"{path}: tables[{index}]", ".", entry, _TABLE_RULES)
-        specs.append(TableSpec(**{key: entry[key] for key in _TABLE_RULES}))
-        if [(spec.kind, spec.type) for spec in specs].count((entry["kind"], entry["type"])) > 1:
-            name = f"{entry['kind']}/{entry['type']}"
+def _parse_manifest(path: Path, text: str | bytes) -> Manifest:
+    try:
+        manifest = _MANIFEST.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+        place = "".join(keys).removeprefix(".")
+        text = first["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+        where = ": ".join(filter(None, (str(path), place)))
+        raise ManifestError(f"{where}: {text}, found {first['input']!r:.100}") from error
+    if manifest.server >= manifest.servers:
+        raise ManifestError(
+            f"{path}: server: expected less than {manifest.servers}, found {manifest.server}"
+        )
+    names = [f"{spec.kind}/{spec.type}" for spec in manifest.tables]
+    for name in names:
+        if names.count(name) > 1:
             raise ManifestError(f"{path}: tables: {name} is given twice")
-    return Manifest(server, servers, content.get("division", ""), specs)
-
-
-def _check(where: str, dot: str, fields: Any, rules: Mapping[str, _Rule]) -> None:
-    if not isinstance(fields, dict):
-        raise ManifestError(f"{where}: expected an object, found {type(fields).__name__}")
-    for key, (is_right, expected) in rules.items():
-        value = fields.get(key, "" if key == "division" else None)
-        if not is_right(value):
-            raise ManifestError(f"{where}{dot}{key}: expected {expected}, found {value!r:.100}")
-
-
-def _integer(least: int) -> _Rule:
-    return lambda value: type(value) is int and value >= least, f"an integer >= {least}"
-
-
-def _text(is_right: Callable[[str], object], expected: str) -> _Rule:
-    return lambda value: isinstance(value, str) and is_right(value), expected
-
-
-def _is_inside(file: str) -> bool:
-    return bool(file) and not Path(file).is_absolute() and ".." not in Path(file).parts
-
-
-_MANIFEST_RULES: Final[Mapping[str, _Rule]] = {
-    "schema": (lambda version: version == SCHEMA_VERSION, str(SCHEMA_VERSION)),
-    "servers": _integer(1),
-    "server": _integer(0),
-    "division": _text(_DIVISION.fullmatch, "up to 64 hexadecimal digits"),
-    "tables": (lambda entries: isinstance(entries, list), "a list"),
-}
-_NAME_RULE: Final = _text(_NAME.fullmatch, "a name of [A-Za-z0-9_.+-], or src/rel/dst of these")
-_TABLE_RULES: Final[Mapping[str, _Rule]] = {
-    "kind": _NAME_RULE,
-    "type": _NAME_RULE,
-    "first_id": _integer(0),
-    "count": _integer(0),
-    "dim": _integer(1),
-    "dtype": _text(DTYPES.__contains__, f"one of {', '.join(DTYPES)}"),
-    "file": _text(_is_inside, "a path inside"),
-}
+    return manifest

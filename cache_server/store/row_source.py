@@ -6,10 +6,9 @@ for rows by original id, the number that the graph's owner knows a node by.
 
 from __future__ import annotations
 
-import json
 import pkgutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, get_args
 
@@ -123,33 +122,3 @@ class CheckedSource:
             raise SourceError(
                 f"{self._name}: expected the same row of an id every time, whatever is read with it"
             )
-
-
-def parse_requests(features: Sequence[str], options: Sequence[str]) -> dict[str, SourceRequest]:
-    """Parse the values of ``--features`` and ``--features-options``, by node type."""
-    requests = {}
-    for node_type, name in (_split("--features", text) for text in features):
-        if not all(name.partition(":")):
-            raise SourceError(
-                f"--features: expected TYPE=package.module:Class; got {node_type}={name:.100}"
-            )
-        requests[node_type] = SourceRequest(name)
-    for node_type, text in (_split("--features-options", text) for text in options):
-        try:
-            keywords = json.loads(text)
-        except ValueError:
-            keywords = None
-        if not isinstance(keywords, dict) or node_type not in requests:
-            raise SourceError(
-                f"--features-options: expected TYPE={{JSON}} of a type of --features; got "
-                f"{node_type}={text:.100}"
-            )
-        requests[node_type] = SourceRequest(requests[node_type].name, keywords)
-    return requests
-
-
-def _split(option: str, text: str) -> tuple[str, str]:
-    node_type, equals, value = text.partition("=")
-    if not equals:
-        raise SourceError(f"{option}: expected TYPE=...; got {text!r:.100}")
-    return node_type, value

@@ -3,25 +3,73 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from cache_server.certificates import (
-    SOON_DAYS,
-    Validity,
-    authorities_of,
-    check_issued,
-    read_validity,
-)
 from cache_server.errors import SecurityError
-from cache_server.security import readers_of
+from cache_server.security import readers_of, shake_hands
 from hopper.config import Cluster
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.train.security import FILES, security_of
 
+SOON_DAYS: Final = 30
+"""a certificate that expires within this many days causes a warning"""
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ssl has no name"""
+_DAY: Final = 86_400.0
 _LOOPBACK: Final = "127.0.0.1"
 _RENEW: Final = "have it issued anew (docs/howto/secure.md), and start servers and ranks again"
+
+
+@dataclass(frozen=True)
+class Validity:
+    """When a certificate is valid, in seconds since 1970."""
+
+    begin: float
+    end: float
+
+    @property
+    def days(self) -> float:
+        """Days until the end; negative if it has passed."""
+        return (self.end - time.time()) / _DAY
+
+    @property
+    def is_now(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.begin <= time.time() <= self.end
+
+    def __str__(self) -> str:
+        begin, end = (time.strftime("%Y-%m-%d", time.gmtime(s)) for s in (self.begin, self.end))
+        if self.days < 0:
+            return f"expired on {end}, {-self.days:.0f} days ago"
+        if not self.is_now:
+            return f"not valid before {begin}; is this machine's clock right?"
+        return f"valid until {end}, {self.days:.0f} days from now"
+
+
+def validity_of(certificate: dict[str, Any]) -> Validity:
+    """Return the validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
+    begin, end = (ssl.cert_time_to_seconds(certificate[key]) for key in ("notBefore", "notAfter"))
+    return Validity(begin, end)
+
+
+def authorities_of(file: str) -> list[Validity]:
+    """Return the validity of each authority's certificate in a PEM file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(file)
+    return [validity_of(certificate) for certificate in context.get_ca_certs()]
+
+
+def read_validity(certificate: str, key: str) -> Validity:
+    """Return the validity of the first certificate in a PEM file, expired or not."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(certificate)
+    # The certificate is its own authority here, and may have expired.
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    return validity_of(shake_hands(client, certificate, key))
 
 
 def check_certificates(case: Case) -> Iterator[Finding]:
@@ -77,7 +125,9 @@ def _check_certificate(cluster: Cluster, has_servers_here: bool) -> Iterator[Fin
         return
     try:
         # Clients connect to servers that are started here under this name.
-        check_issued(file, key, cluster.tls_ca, _LOOPBACK)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.load_verify_locations(cluster.tls_ca)
+        shake_hands(client, file, key, _LOOPBACK)
     except ssl.SSLCertVerificationError as error:
         advice = f"have it issued for IP:{_LOOPBACK} too"
         yield wrong(subject, f"{file}: {error.verify_message}", advice)

@@ -15,14 +15,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from cache_server.certificates import SOON_DAYS, client_context, validity_of
 from cache_server.client import FeatureClient, find_misfit
 from cache_server.client.operation import Deadline
 from cache_server.errors import CallError, SecurityError
 from cache_server.limits import IDS_PER_REQUEST
 from cache_server.security import Security
-from cache_server.store.table import FEATURES, TableDescription
+from cache_server.store.manifest import TableSpec
+from cache_server.store.table import FEATURES
 from cache_server.wire import DTYPES, little_endian
+from hopper.doctor.certificates import SOON_DAYS, validity_of
 from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.versions import numbers
 from hopper.process.time_limit import finish_within
@@ -171,7 +172,12 @@ def _check_certificate(
     if not security.tls_ca:
         return
     try:
-        context = client_context(security.tls_ca, security.tls_certificate, security.tls_key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(security.tls_ca)
+        if security.tls_certificate:
+            context.load_cert_chain(security.tls_certificate, security.tls_key)
+        # gRPC requires HTTP/2.
+        context.set_alpn_protocols(["h2"])
         with context.wrap_socket(connection, server_hostname=host) as secured:
             validity = validity_of(dict(secured.getpeercert() or {}))
     except ssl.SSLCertVerificationError as error:
@@ -228,7 +234,7 @@ def _compare_versions(description: Any) -> Iterator[Finding]:
         yield warning("", ", ".join(differ), "what is sent is the same; install equal versions")
 
 
-def _widest(description: Any) -> TableDescription | None:
+def _widest(description: Any) -> TableSpec | None:
     """Return the table with the widest rows. Tables of features come before all others."""
     usable = [
         table
@@ -236,7 +242,7 @@ def _widest(description: Any) -> TableDescription | None:
         if table.count > 0 and table.dtype in DTYPES and 0 < table.dim <= _FETCH_BYTES // 8
     ]
 
-    def preference(table: TableDescription) -> tuple[bool, int]:
+    def preference(table: TableSpec) -> tuple[bool, int]:
         return table.kind == FEATURES, table.dim * little_endian(table.dtype).itemsize
 
     return max(usable, key=preference, default=None)

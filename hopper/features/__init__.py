@@ -1,9 +1,8 @@
 """Sources of feature and label rows: local files, other servers, caches and devices."""
 
 from hopper.features.cached import CachedRows, DeviceRows, Lookups, RowCacheLike
-from hopper.features.download import download_graph
 from hopper.features.local import LocalRows
-from hopper.features.opening import open_graph, own_server
+from hopper.features.opening import download_graph, open_graph, own_server
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows

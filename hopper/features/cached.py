@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from threading import RLock, local
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -74,21 +75,10 @@ def look_up(
     return Lookups(ids.size - missing_ids.size, missing_ids.size)
 
 
-class _Counts:
-    """Hits and misses by node type."""
-
-    def __init__(self) -> None:
-        self.lookups: dict[str, Lookups] = {}
-
-
-class _CountsOfThread(_Counts, local):
-    """Counts of which every thread has its own."""
-
-
 class _CountedCaches:
-    """Caches by node type, whose hits and misses are counted."""
+    """Caches by node type, and their lookups, as attributes of ``counts``."""
 
-    def __init__(self, caches: Mapping[str, RowCacheLike], counts: _Counts) -> None:
+    def __init__(self, caches: Mapping[str, RowCacheLike], counts: local | SimpleNamespace) -> None:
         self._caches = dict(caches)
         self._counts = counts
 
@@ -99,26 +89,25 @@ class _CountedCaches:
 
     def take_lookups(self) -> dict[str, Lookups]:
         """Return the counts by node type since the last call, and set them to zero."""
-        counted, self._counts.lookups = self._counts.lookups, {}
-        return dict.fromkeys(self.node_types, Lookups()) | counted
+        lookups = vars(self._counts)
+        counted = dict.fromkeys(self.node_types, Lookups()) | lookups
+        lookups.clear()
+        return counted
 
     def _look_up(
         self, node_type: str, ids: Array, out: Array, places: Array, fetch: Callable[..., None]
     ) -> None:
         counted = look_up(self._caches[node_type], ids, out, places, fetch)
-        lookups = self._counts.lookups
+        lookups = vars(self._counts)
         lookups[node_type] = lookups.get(node_type, Lookups()).plus(counted)
 
 
 class CachedRows(_CountedCaches):
-    """A source of remote rows that serves cached rows itself and fetches the others.
-
-    A cached row equals the stored one, so a cache changes the traffic and nothing else. Features of
-    types without a cache, and all labels, are always fetched.
-    """
+    """A source of remote rows that serves cached rows itself and fetches the others: features of
+    types without a cache, and all labels."""
 
     def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCacheLike]) -> None:
-        super().__init__(caches, _Counts())
+        super().__init__(caches, SimpleNamespace())
         self._remote = remote
 
     def add_level(self, caches: Mapping[str, RowCacheLike]) -> CachedRows:
@@ -148,7 +137,7 @@ class CachedRows(_CountedCaches):
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Read rows into a table, cached ones from the cache; see :meth:`RowFiller.fill`."""
+        """Read rows into a table, cached ones from the cache; see :meth:`RemoteSource.fill`."""
         fetch = partial(self._remote.fill, kind, node_type)
         if kind != "features" or node_type not in self._caches:
             fetch(ids, out, places)
@@ -158,15 +147,12 @@ class CachedRows(_CountedCaches):
 
 class DeviceRows(_CountedCaches):
     """Feature rows, in the dtype in which they are stored, of which some are cached on a device.
-
-    A hit costs no copy to the device. A miss reads the row from its source and copies it there.
-    Each thread counts its own hits and misses.
-    """
+    Each thread counts its own hits and misses."""
 
     def __init__(
         self, device: torch.device, caches: Mapping[str, RowCacheLike], one_reader: RLock
     ) -> None:
-        super().__init__(caches, _CountsOfThread())
+        super().__init__(caches, local())
         self._one_reader = one_reader
         self.evicts = any(cache.evicts for cache in caches.values())
         self._device = device

@@ -23,19 +23,13 @@ def copy_rows(
     ``table`` [n, dim] and ``out`` [m, dim] are C-contiguous and of one dtype; ``rows`` and
     ``places`` [k] are in range.
     """
-    word = _widest_word(table.shape[1] * table.itemsize)
+    words, row_bytes = (np.uint64, np.uint32, np.uint16, np.uint8), table.shape[1] * table.itemsize
+    word = next(word for word in words if row_bytes % np.dtype(word).itemsize == 0)
     # numba would compile again for every dtype of row numbers, which takes seconds. Row numbers are
     # few bytes beside those of rows.
     sources, goals = (read_only(ids.astype(np.int64, copy=False)) for ids in (rows, places))
     with threads_for(rows.size):
         _copy(read_only(np.asarray(table).view(word)), sources, out.view(word), goals)
-
-
-def _widest_word(row_bytes: int) -> type[np.unsignedinteger[Any]]:
-    for word in (np.uint64, np.uint32, np.uint16):
-        if row_bytes % np.dtype(word).itemsize == 0:
-            return word
-    return np.uint8
 
 
 @kernel(parallel=True)

@@ -40,7 +40,7 @@ class LocalRows:
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
-        return np.take(self._prepare(kind, node_type, rows), rows, axis=0)
+        return np.take(self._table(kind, node_type, rows), rows, axis=0)
 
     def fill(
         self,
@@ -55,7 +55,7 @@ class LocalRows:
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
         else:
-            copy_rows(self._prepare(kind, node_type, rows), rows, out, places)
+            copy_rows(self._table(kind, node_type, rows), rows, out, places)
 
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
@@ -65,17 +65,19 @@ class LocalRows:
         whole_rows = None if places is None else torch.from_numpy(places)
         if self._is_sourced("features", node_type):
             return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole_rows)
-        stored = self._prepare("features", node_type, rows)
-        table = self._mapped.get(node_type)
-        if table is None:
-            table = self._mapped[node_type] = _read_only(stored)
+        stored = self._table("features", node_type, rows)
+        if node_type not in self._mapped:
+            # A tensor that nobody writes to may share a read-only map.
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                self._mapped[node_type] = torch.from_numpy(stored)
         # New page faults mean that the table is not in memory yet. This thread then waits for the
         # disk, so that the computing thread need not.
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         if faults != self._faults and ("features", node_type) not in self._alone:
             self._faults = faults
             read_ahead(stored, rows)
-        return RowPart(table, torch.from_numpy(rows), whole_rows)
+        return RowPart(self._mapped[node_type], torch.from_numpy(rows), whole_rows)
 
     def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:
         """Return the number of elements in a row, and their dtype."""
@@ -106,15 +108,11 @@ class LocalRows:
             )
         return rows
 
-    def _prepare(self, kind: RowKind, node_type: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return :meth:`_table` after starting to read ``rows`` from the disk."""
-        table = self._table(kind, node_type)
-        if (kind, node_type) in self._alone:
-            read_ahead(table, rows)
-        return table
-
-    def _table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
-        """Return the memory map of this server's rows: [rows, dim]."""
+    def _table(
+        self, kind: RowKind, node_type: str, needed: NDArray[np.int64] | None = None
+    ) -> NDArray[Any]:
+        """Return the memory map of this server's rows, [rows, dim], and read those ahead that are
+        needed of a table that does not fit memory."""
         table = self._tables.get((kind, node_type))
         if table is None:
             read_table = self._graph.features if kind == "features" else self._graph.labels
@@ -126,11 +124,6 @@ class LocalRows:
                 self._alone.add((kind, node_type))
             table = stored if stored.ndim == 2 else stored[:, None]
             self._tables[kind, node_type] = table
+        if needed is not None and (kind, node_type) in self._alone:
+            read_ahead(table, needed)
         return table
-
-
-def _read_only(table: NDArray[Any]) -> Tensor:
-    """Share a read-only array's memory with a tensor, without torch's warning about it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(table)

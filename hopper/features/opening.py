@@ -1,19 +1,33 @@
-"""Opening a run's graph, with user-defined feature sources where the configuration names them."""
+"""Opening a run's graph, with user-defined feature sources where the configuration names them, and
+that of a running cluster in a process without its partitioned directory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
+from typing import Final
 
+import numpy as np
+
+from cache_server.client import FeatureClient
 from cache_server.errors import SourceError
+from cache_server.security import PLAIN, Security
 from cache_server.store.row_source import CheckedSource, RowSource
+from cache_server.store.shard import GRAPH_FILE, PARTITION_FILE
 from hopper.config import Config
 from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.errors import ConfigError
+from hopper.features.remote import map_errors
+from hopper.graph.array_file import create_array
+from hopper.graph.layout import split_file
 from hopper.partition import PartitionedGraph
+from hopper.partition.file_names import map_file
+
+_IDS_AT_ONCE: Final = 1 << 20
 
 
 def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
@@ -40,9 +54,8 @@ def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
         make = cache(partial(_make_source, plug_in, name, node_type, count))
         tried = min(server, graph.book.servers - 1)
         source, stored = make(tried), graph.stored(node_type, tried)
-        nodes = slice(stored.first, stored.stop) if stored.ids is None else stored.ids
         with _naming_the_key():
-            source.check(graph.original_ids(node_type)[nodes])
+            source.check(stored.pick(graph.original_ids(node_type)))
         sources[node_type] = make
         node_types[node_type] = replace(
             node_types[node_type],
@@ -63,8 +76,8 @@ def own_server(config: Config) -> int:
 def _make_source(
     plug_in: PlugIn[RowSource], name: str, node_type: str, count: int, server: int
 ) -> CheckedSource:
-    source = plug_in.make(node_type=node_type, count=count, server=server)
     with _naming_the_key():
+        source = plug_in.make(node_type=node_type, count=count, server=server)
         return CheckedSource(name, node_type, source)
 
 
@@ -74,3 +87,47 @@ def _naming_the_key() -> Iterator[None]:
         yield
     except SourceError as error:
         raise ConfigError(f"data.features: {error}") from error
+
+
+def download_graph(
+    addresses: Sequence[str], folder: Path, *, deadline: float = 30.0, security: Security = PLAIN
+) -> PartitionedGraph:
+    """Write what the first feature server tells of the whole graph to a folder, and open it.
+
+    These are the schema, the offsets, the splits and the maps of ids: all that
+    :class:`RemoteRows` and a schedule of roots need. Rows and neighbours stay on the servers.
+
+    ``addresses`` are "host:port" of every server, in order of server index, and ``deadline`` are
+    the seconds that one request may take.
+
+    Raises
+    ------
+    ServerLost, DeadlineExceeded, ClusterError: a server cannot be asked, is of another division
+        than the first one, or has no such files.
+    GraphError: what the server tells is malformed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    make_client = partial(FeatureClient, addresses, deadline=deadline, security=security)
+    with map_errors():
+        with make_client() as client:
+            division = client.describe(0).division
+        with make_client(division=division) as client:
+            client.wait_until_serving(deadline)
+            description = client.describe_graph()
+            (folder / GRAPH_FILE).write_text(description.graph, encoding="utf-8")
+            (folder / PARTITION_FILE).write_text(description.partition, encoding="utf-8")
+            # Names and sizes are those of a checked schema, not what a server chooses.
+            graph = PartitionedGraph.open(folder)
+            for name, count in graph.schema.splits.items():
+                _download(client, "splits", name, split_file(folder, name), count)
+            for name, node_type in graph.schema.node_types.items():
+                for kind in ("original_ids", "global_ids"):
+                    _download(client, kind, name, map_file(folder, name, kind), node_type.count)
+    return graph
+
+
+def _download(client: FeatureClient, kind: str, name: str, file: Path, count: int) -> None:
+    ids = create_array(file, np.int64, (count,))
+    for first in range(0, count, _IDS_AT_ONCE):
+        part = ids[first : first + _IDS_AT_ONCE]
+        part[:] = client.read_ids(kind, name, first, part.size)

@@ -22,18 +22,16 @@ from hopper.errors import GraphError
 from hopper.features.cached import CachedRows, DeviceRows, Lookups, RowCacheLike
 from hopper.features.local import LocalRows
 from hopper.features.remote import RemoteRows
-from hopper.features.source import RemoteSource, RowFiller, RowKind
+from hopper.features.source import RemoteSource, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 
 
 @dataclass
 class RowCounts:
-    """Numbers of input rows that were read, by source. Rows cached on the device are not counted.
-
-    Remote rows are counted for every group that needs them, ``remote_unique`` ones as they are
-    fetched. ``lookups`` are those of all caches, by node type, on the device too.
-    """
+    """Numbers of input rows that were read, by source, without those cached on the device: remote
+    ones for every group that needs them, ``remote_unique`` ones as they are fetched. ``lookups``
+    are those of all caches, by node type, on the device too."""
 
     local: int = 0
     remote: int = 0
@@ -136,15 +134,18 @@ class PartitionedRows:
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
         with self._reading():
-            out = self.gather_with(kind, node_type, ids, local, self.remote)
+            out = self.gather_with(kind, node_type, ids, local, self.remote.fill)
         if kind == "features":
             self.rows.remote_unique += int(ids.size - local.sum())
         return out
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Fetch remote rows, leave local ones in place; see :meth:`InputRows.stored`."""
-        local = self.is_local(node_type, ids)
-        return self.stored_with(node_type, ids, local, self._fetch_part)
+
+        def fetch(name: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
+            return RowPart(torch.from_numpy(self.fetch(name, ids)), None, torch.from_numpy(places))
+
+        return self.stored_with(node_type, ids, self.is_local(node_type, ids), fetch)
 
     def stored_with(
         self,
@@ -165,11 +166,6 @@ class PartitionedRows:
             parts.append(remote(node_type, ids[remote_places], remote_places))
         return StoredRows.of(parts, ids.size)
 
-    def _fetch_part(
-        self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> RowPart:
-        return RowPart(torch.from_numpy(self.fetch(node_type, ids)), None, torch.from_numpy(places))
-
     def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Do what :meth:`stored` does, with other servers' columns of features by dimension."""
         if self._servers is None or self.graph.layout.has_whole_rows(node_type):
@@ -184,22 +180,9 @@ class PartitionedRows:
         rows = torch.from_numpy(np.concatenate(parts, 1))
         return StoredRows.of([RowPart(rows)], ids.size)
 
-    def stored_local(
-        self, node_type: str, ids: NDArray[np.int64], mine: NDArray[np.bool_]
-    ) -> StoredRows:
-        """Return features of distinct nodes, [n, dim], with zeros where [n] bool ``mine`` is not.
-
-        This server stores the nodes that it reads.
-        """
-        places = np.flatnonzero(mine)
-        self.rows.local += int(places.size)
-        return StoredRows.of([self.local.part(node_type, ids[places], places)], ids.size)
-
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Fetch features of distinct nodes of other servers: [n, dim].
-
-        The rows are counted as fetched, not as read; whoever reads them counts that.
-        """
+        """Fetch features of distinct nodes of other servers, [n, dim], and count them as fetched;
+        whoever reads them counts that."""
         if self.remote is None:
             raise _not_stored("features", node_type, ids[0])
         with self._reading():
@@ -213,25 +196,23 @@ class PartitionedRows:
         node_type: str,
         ids: NDArray[np.int64],
         local: NDArray[np.bool_],
-        remote: RowFiller | None,
+        fill: Callable[..., None] | None,
     ) -> NDArray[Any]:
-        """Do what :meth:`gather` does with remote rows from ``remote``.
-
-        Local rows, [n] bool ``local``, are copied while remote ones are fetched.
-        """
+        """Do what :meth:`gather` does with remote rows from a function like ``RemoteSource.fill``,
+        while local ones, [n] bool, are copied."""
         remote_places = np.flatnonzero(~local)
         if kind == "features":
             self.rows.local += int(ids.size - remote_places.size)
             self.rows.remote += int(remote_places.size)
         if remote_places.size == 0:
             return self.local.gather(kind, node_type, ids)
-        if remote is None:
+        if fill is None:
             raise _not_stored(kind, node_type, ids[remote_places[0]])
         local_places = np.flatnonzero(local)
         dim, dtype = self.local.row_format(kind, node_type)
         out = np.empty((ids.size, dim), dtype)
         fetching = self._fetchers(os.getpid()).submit(
-            remote.fill, kind, node_type, ids[remote_places], out, remote_places
+            fill, kind, node_type, ids[remote_places], out, remote_places
         )
         try:
             self.local.fill(kind, node_type, ids[local_places], out, local_places)
@@ -275,13 +256,9 @@ class PartitionedRows:
 def _start_fetchers(_process: int) -> ThreadPoolExecutor:
     """Return threads that read remote rows, for the reader of other servers and the reader of
     pre-gathered rows, which may run at once."""
-    return ThreadPoolExecutor(
-        2,
-        thread_name_prefix="remote-rows",
-        # numba keeps its number of threads per thread, so each must be told.
-        initializer=numba.set_num_threads,
-        initargs=(numba.get_num_threads(),),
-    )
+    # numba keeps its number of threads per thread, so each must be told.
+    set_threads, threads = numba.set_num_threads, numba.get_num_threads()
+    return ThreadPoolExecutor(2, "remote-rows", set_threads, (threads,))
 
 
 def _count_hits(lookups: Mapping[str, Lookups]) -> RowCounts:

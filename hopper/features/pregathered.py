@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -18,40 +17,29 @@ from hopper.ops import RowPart, StoredRows
 
 
 class PregatheredRows:
-    """A source of features that fetches all remote rows when it is made, each once."""
+    """A source of features that fetches all remote rows when it is made, each once.
+
+    Rows that an ``earlier`` source has are taken from there; it stays as it is.
+    """
 
     def __init__(
-        self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
+        self,
+        base: PartitionedRows,
+        requests: Mapping[str, Sequence[NDArray[np.int64]]],
+        earlier: PregatheredRows | None = None,
     ) -> None:
         self._base = base
-        self._fetched = {
-            node_type: _fetch_missing(base, node_type, groups, _NOTHING)
-            for node_type, groups in requests.items()
-        }
-
-    def with_more(
-        self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
-    ) -> PregatheredRows:
-        """Return a source of these and further rows, which ``base`` reads and counts from now on.
-
-        Rows that were not fetched before are fetched. This source stays as it is.
-        """
-        extended = copy.copy(self)
-        extended._base = base
-        extended._fetched = self._fetched | {
-            node_type: _fetch_missing(
-                base, node_type, groups, self._fetched.get(node_type, _NOTHING)
-            )
-            for node_type, groups in requests.items()
-        }
-        return extended
+        self._fetched = {} if earlier is None else dict(earlier._fetched)
+        for node_type, groups in requests.items():
+            fetched = self._fetched.get(node_type, _NOTHING)
+            self._fetched[node_type] = fetched.extend(base, node_type, groups)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Read rows; raise GraphError for a remote one that was not requested beforehand."""
         if kind != "features" or node_type not in self._fetched:
             return self._base.gather(kind, node_type, ids)
         local = self._base.is_local(node_type, ids)
-        return self._base.gather_with(kind, node_type, ids, local, self._fetched[node_type])
+        return self._base.gather_with(kind, node_type, ids, local, self._fetched[node_type].fill)
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Leave all rows where they are; see :meth:`InputRows.stored`."""
@@ -61,19 +49,6 @@ class PregatheredRows:
         return self._base.stored_with(node_type, ids, local, self._fetched[node_type].part)
 
 
-def _fetch_missing(
-    base: PartitionedRows,
-    node_type: str,
-    groups: Sequence[NDArray[np.int64]],
-    fetched: _FetchedRows,
-) -> _FetchedRows:
-    """Fetch the groups' remote rows that are not in ``fetched``; return both together."""
-    remote = [ids[~base.is_local(node_type, ids)] for ids in groups]
-    ids = np.unique(np.concatenate(remote)) if remote else np.empty(0, np.int64)
-    missing = ids[~fetched.contains(ids)]
-    return fetched.merge(missing, base.fetch(node_type, missing)) if missing.size else fetched
-
-
 class _FetchedRows:
     """Fetched rows of one node type, found by binary search in their ascending ids."""
 
@@ -81,15 +56,19 @@ class _FetchedRows:
         self._ids = ids
         self._rows = rows
 
-    def contains(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [n] bool: which of some distinct ids have been fetched."""
-        return np.isin(ids, self._ids, assume_unique=True)
-
-    def merge(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> _FetchedRows:
-        """Return these rows together with others, of ascending ids that are not among these."""
+    def extend(
+        self, base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.int64]]
+    ) -> _FetchedRows:
+        """Return these rows together with the groups' remote rows that are not among them."""
+        remote = [ids[~base.is_local(node_type, ids)] for ids in groups]
+        ids = np.unique(np.concatenate(remote)) if remote else np.empty(0, np.int64)
+        missing = ids[~np.isin(ids, self._ids, assume_unique=True)]
+        if not missing.size:
+            return self
+        rows = base.fetch(node_type, missing)
         if self._rows is None:
-            return _FetchedRows(ids, rows)
-        all_ids = np.concatenate((self._ids, ids))
+            return _FetchedRows(missing, rows)
+        all_ids = np.concatenate((self._ids, missing))
         order = np.argsort(all_ids)
         return _FetchedRows(all_ids[order], np.concatenate((self._rows, rows))[order])
 

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.client import FeatureClient
+from cache_server.client.calls import RemoteDraw
 from cache_server.errors import CacheServerError, ServerUnavailable
 from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
-from cache_server.sampling import RemoteDraw
 from cache_server.security import PLAIN, Security
 from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
-from hopper.graph.layout import stored_features
+from hopper.graph.layout import StoredFeatures, stored_features
+from hopper.graph.schema import Labels
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 
@@ -28,17 +29,11 @@ class RemoteRows:
     """Reads rows from the feature servers that store them, from all servers at once.
 
     It connects when it is first used, and once more in a process that was forked since.
-
-    Parameters
-    ----------
-    addresses: "host:port" of every server, in order of server index.
-    deadline: seconds that one call may take, or all calls in a block of :meth:`one_operation`.
-    make_client: takes the keywords of :class:`cache_server.client.FeatureClient`.
-    wire: the form that float32 features are rounded to on the network; "stored" = not rounded.
-
-    Raises
-    ------
-    ConfigError: the number of addresses is wrong, or feature servers cannot serve this layout.
+    ``addresses`` are "host:port" of every server, in order of server index, and ``deadline`` are
+    the seconds that one call may take, or all calls in a block of :meth:`one_operation`.
+    ``make_client`` takes the keywords of :class:`cache_server.client.FeatureClient`. ``wire`` is
+    the form that float32 features are rounded to on the network; "stored" = not rounded. A
+    ConfigError tells that feature servers at these addresses cannot serve the graph's layout.
     """
 
     def __init__(
@@ -102,22 +97,13 @@ class RemoteRows:
     def begin_sampling(
         self, draws: Mapping[int, Sequence[RemoteDraw]], traffic: Traffic
     ) -> Callable[[], None]:
-        """Ask other servers to draw neighbours of their nodes, without waiting for the answers.
-
-        Several threads may call this at once.
-        """
+        """Ask other servers to draw neighbours, and return what waits for the answers."""
 
         def count(_server: int, sent: int, received: int) -> None:
             traffic.count("topology", sent + received)
 
         with map_errors():
-            finish = self._client.begin_sampling(draws, count)
-
-        def wait() -> None:
-            with map_errors():
-                finish()
-
-        return wait
+            return map_errors()(self._client.begin_sampling(draws, count))
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
         """Fetch the columns that one server stores; see :meth:`RemoteSource.columns`."""
@@ -185,15 +171,13 @@ class RemoteRows:
         self, kind: RowKind, node_type: str, rows: int, width: int | None = None
     ) -> NDArray[Any]:
         """Return a table for ``rows`` stored rows with ``width`` feature dimensions; None = all."""
+        schema = self._graph.schema
+        stored: StoredFeatures | Labels | None = schema.labels.get(node_type)
         if kind == "features":
-            stored = stored_features(self._graph.schema.table(node_type), width)
-            if stored is None:
-                raise GraphError(f"{self._graph.path}: {node_type!r} has no features")
-            return np.empty((rows, stored.columns), stored.dtype)
-        labels = self._graph.schema.labels.get(node_type)
-        if labels is None:
-            raise GraphError(f"{self._graph.path}: node type {node_type!r} has no labels")
-        return np.empty((rows, labels.columns), labels.dtype)
+            stored = stored_features(schema.table(node_type), width)
+        if stored is None:
+            raise GraphError(f"{self._graph.path}: {node_type!r} has no {kind}")
+        return np.empty((rows, stored.columns), stored.dtype)
 
 
 @contextmanager

@@ -12,41 +12,13 @@ from hopper.ops import StoredRows
 RowKind = Literal["features", "labels"]
 
 
-class RowFiller(Protocol):
-    """Reads rows into chosen rows of an existing table."""
-
-    def fill(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        out: NDArray[Any],
-        places: NDArray[np.int64],
-    ) -> None:
-        """Read the rows of [n] ids into ``out[places]``; errors as of :meth:`FeatureSource.gather`.
-
-        ``out`` [rows, dim] is C-contiguous and of the stored dtype, and undefined after an error.
-        Places are distinct.
-        """
-        ...
-
-
 class FeatureSource(Protocol):
     """Reads rows by global id. One conformance suite tests every implementation."""
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Read rows in the order asked for.
+        """Read the rows of [n] int64 global ids, which may repeat, in their order: [n, dim] in the
+        stored dtype. One-dimensional labels have dim 1.
 
-        Parameters
-        ----------
-        ids: [n] int64 global ids, repeats allowed, n may be 0.
-
-        Returns
-        -------
-        [n, dim] in the stored dtype. One-dimensional labels have dim 1.
-
-        Raises
-        ------
         GraphError: an id or the node type does not exist, or the type has no rows of this kind.
         ServerLost, DeadlineExceeded: a remote row could not be fetched.
         """
@@ -64,5 +36,20 @@ class InputRows(FeatureSource, Protocol):
         ...
 
 
-class RemoteSource(FeatureSource, RowFiller, Protocol):
+class RemoteSource(FeatureSource, Protocol):
     """Reads rows of other servers, from caches or by request. One thread may use it at a time."""
+
+    def fill(
+        self,
+        kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        out: NDArray[Any],
+        places: NDArray[np.int64],
+    ) -> None:
+        """Read the rows of [n] ids into ``out[places]``; errors as of :meth:`FeatureSource.gather`.
+
+        ``out`` [rows, dim] is C-contiguous and of the stored dtype, and undefined after an error.
+        Places are distinct.
+        """
+        ...

@@ -14,22 +14,17 @@ from hopper.errors import RequestError
 from hopper.features.partitioned import PartitionedRows
 from hopper.graph.columns import RoundingError, find_error
 
-SAMPLED_ROWS: Final = 1 << 16
-"""most rows of each of a server's tables that are read"""
+_SAMPLED_ROWS: Final = 1 << 16
 
 
 def measure_wire_error(
     rows: PartitionedRows, cluster: Cluster, wire: str
 ) -> dict[str, RoundingError]:
-    """Round rows of every server as ``cluster.feature_wire`` has it. Every rank must call this.
-
-    Each rank reads rows of its server, evenly spaced and at most 65,536 of a table.
-    """
-    if wire == "stored":
-        return {}
+    """Round rows of every server, evenly spaced and at most 65,536 of a table, as
+    ``cluster.feature_wire`` has it. Every rank must call this."""
     kinds = rows.graph.schema.feature_tables
     tables = [name for name, kind in kinds.items() if kind.feature_dtype == "float32"]
-    if not tables:
+    if wire == "stored" or not tables:
         return {}
     errors_here = [_round_rows(rows, table, find_codec(wire)) for table in tables]
     errors = cluster.all_gather(
@@ -55,7 +50,7 @@ def tell_wire_error(errors: dict[str, RoundingError], wire: str) -> list[str]:
 def _round_rows(rows: PartitionedRows, table: str, codec: FeatureCodec) -> RoundingError:
     """Return how much a codec rounds rows of this rank's server."""
     stored = rows.graph.stored(table, rows.server)
-    places = np.unique(np.linspace(0, stored.count - 1, SAMPLED_ROWS).astype(np.int64))
+    places = np.unique(np.linspace(0, stored.count - 1, _SAMPLED_ROWS).astype(np.int64))
     if not stored.count:
         return RoundingError(0.0, 0.0)
     ids = places + stored.first if stored.ids is None else stored.ids[places]

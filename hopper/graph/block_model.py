@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import below, key_of, mix, variate
+from cache_server.draws.counter import below, key_of, mix, variate
 from cache_server.kernel import kernel
 
 Ids = NDArray[np.int64]

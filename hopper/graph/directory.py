@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cache_server.neighbor_lists import StoredIds
+from cache_server.draws.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array

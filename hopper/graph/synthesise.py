@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress, TaskID
 
 from cache_server.available_memory import available_memory
-from cache_server.draw import SYNTHESIS, key_of
+from cache_server.draws.counter import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph import block_model
 from hopper.graph.array_file import iter_pieces

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.draws.neighbor_lists import NeighborLists, StoredIds
 from cache_server.kernel import kernel, read_only
-from cache_server.neighbor_lists import NeighborLists, StoredIds
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
@@ -45,7 +45,7 @@ class Topology:
     """[edges] int32 or int64, the edge's position in the list that the graph was made from"""
     in_degrees: Ids
     """[destinations] int64, full-graph in-degree under this relation. Where topology is divided,
-    degrees are a :class:`~cache_server.store.sharded_array.ShardedArray`, which is indexed alike"""
+    degrees are a :class:`~cache_server.store.npy.ShardedArray`, which is indexed alike"""
     out_degrees: Ids
     """[sources] int64, full-graph out-degree under this relation"""
     positions: NDArray[Any] | None = None

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permute
+from cache_server.draws.counter import permute
 from cache_server.kernel import kernel
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter

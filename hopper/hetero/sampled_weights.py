@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permute
+from cache_server.draws.counter import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.links import select_ends

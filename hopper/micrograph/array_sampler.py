@@ -15,8 +15,8 @@ from typing import Final, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import GOLDEN, NEIGHBORS, PHASES, key_of
-from cache_server.sampling_spec import DrawKey
+from cache_server.draws.counter import GOLDEN, NEIGHBORS, PHASES, key_of
+from cache_server.draws.spec import DrawKey
 from hopper.device.array_module import Array, on_host
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.client.calls import RemoteDraw
+from cache_server.draws.neighbor_lists import NOTHING
+from cache_server.draws.spec import Drawn, ExcludedEdges, SamplingSpec
 from cache_server.kernel import kernel
-from cache_server.neighbor_lists import NOTHING
-from cache_server.sampling import RemoteDraw
-from cache_server.sampling_spec import Drawn, ExcludedEdges, SamplingSpec
 from hopper.cluster.traffic import Cause, Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation

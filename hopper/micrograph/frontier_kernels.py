@@ -14,9 +14,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import draw_positions, node_key
+from cache_server.draws.counter import draw_positions, node_key
+from cache_server.draws.spec import DrawKey, Drawn
 from cache_server.kernel import kernel
-from cache_server.sampling_spec import DrawKey, Drawn
 
 # The entry of a frontier table for a node that has no row yet.
 UNSEEN: Final = -1

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import mix
+from cache_server.draws.counter import mix
 from cache_server.kernel import kernel
 from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
 

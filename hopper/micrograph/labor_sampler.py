@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.draw import LABOR
-from cache_server.sampling_spec import SamplingSpec
+from cache_server.draws.counter import LABOR
+from cache_server.draws.spec import SamplingSpec
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology

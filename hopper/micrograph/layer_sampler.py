@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.draw import LAYERS, node_key, variate
-from cache_server.draw_kernels import list_neighbors, take_flagged
+from cache_server.draws.counter import LAYERS, node_key, variate
+from cache_server.draws.kernels import list_neighbors, take_flagged
+from cache_server.draws.spec import DrawKey, Drawn
 from cache_server.kernel import kernel, read_only
-from cache_server.sampling_spec import DrawKey, Drawn
 from hopper.device.copies import to_device
 from hopper.device.kernel_threads import threads_for
 from hopper.errors import RequestError

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import MERGING, below, key_of, variate
+from cache_server.draws.counter import MERGING, below, key_of, variate
 from hopper.micrograph.route import GlobalBatch
 
 Selection = Literal["fewest", "random"]

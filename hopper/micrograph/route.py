@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permute
+from cache_server.draws.counter import permute
 from hopper.partition.placement import Placement
 
 

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import DROPOUT, NEIGHBORS, draw_key, key_of, node_keys
+from cache_server.draws.counter import DROPOUT, NEIGHBORS, draw_key, key_of, node_keys
+from cache_server.draws.neighbor_lists import NOTHING, NeighborLists
+from cache_server.draws.spec import DrawKey, Drawn, ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import read_only
-from cache_server.neighbor_lists import NOTHING, NeighborLists
-from cache_server.sampling_spec import DrawKey, Drawn, ExcludedEdges, Method, SamplingSpec
 from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.draw_kernels import count_until
+from cache_server.draws.kernels import count_until
 from cache_server.kernel import read_only
 from hopper.device.copies import to_device
 from hopper.device.kernel_threads import threads_for

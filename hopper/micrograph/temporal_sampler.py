@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import NEIGHBORS
-from cache_server.sampling_spec import Drawn, ExcludedEdges, Method, SamplingSpec
+from cache_server.draws.counter import NEIGHBORS
+from cache_server.draws.spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.sampling_spec import Drawn
+from cache_server.draws.spec import Drawn
 from hopper.graph.schema import Relation
 from hopper.micrograph.frontiers import DenseTable, RowTable
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.draw import NEIGHBORS
-from cache_server.draw_kernels import find_range, units_at
+from cache_server.draws.counter import NEIGHBORS
+from cache_server.draws.kernels import find_range, units_at
+from cache_server.draws.spec import ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import kernel, read_only
-from cache_server.sampling_spec import ExcludedEdges, Method, SamplingSpec
 from hopper.device.copies import to_device
 from hopper.device.kernel_threads import threads_for
 from hopper.graph.block import Block

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cache_server.draw import GOLDEN, absorb, absorb_each, variate
+from cache_server.draws.counter import GOLDEN, absorb, absorb_each, variate
 from cache_server.kernel import kernel
 from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.errors import ConfigError, RequestError

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.neighbor_lists import StoredIds
-from cache_server.store.sharded_array import map_by_node
+from cache_server.draws.neighbor_lists import StoredIds
+from cache_server.store.npy import map_by_node
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array

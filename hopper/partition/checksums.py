@@ -20,8 +20,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import xxhash
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from cache_server.checksum import file_checksum
-from cache_server.store.manifest import MANIFEST, set_division
+from cache_server.store.manifest import MANIFEST, file_checksum, set_division
 from cache_server.store.mapped_rows import exceed_memory
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json

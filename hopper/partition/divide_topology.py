@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.store.sharded_array import shard_file
+from cache_server.store.npy import shard_file
 from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import (

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.neighbor_lists import StoredIds
+from cache_server.draws.neighbor_lists import StoredIds
 from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cache_server.draw import absorb
+from cache_server.draws.counter import absorb
 from cache_server.kernel import kernel
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, iter_pieces

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import key_of
+from cache_server.draws.counter import key_of
 from cache_server.process import end_with_parent
 from hopper.errors import RequestError, cannot_import
 from hopper.files.scratch import scratch_folder

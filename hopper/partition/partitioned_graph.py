@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.neighbor_lists import StoredIds
+from cache_server.draws.neighbor_lists import StoredIds
 from cache_server.store.row_source import CheckedSource
 from hopper.errors import GraphError
 from hopper.graph import layout

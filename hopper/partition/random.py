@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb_each, key_of
+from cache_server.draws.counter import absorb_each, key_of
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.stacked_ids import NodeArrays

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import draw_positions, key_of
+from cache_server.draws.counter import draw_positions, key_of
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.memory_budget import memory_budget
 from hopper.partition import label_passes

@@ -14,8 +14,8 @@ import numba
 import torch
 from numpy.typing import NDArray
 
+from cache_server.client.calls import RemoteDraw
 from cache_server.client.in_process import InProcessClient, open_servicers
-from cache_server.sampling import RemoteDraw
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
 from hopper.cluster.cluster import Cluster

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.sampling_spec import ExcludedEdges
+from cache_server.draws.spec import ExcludedEdges
 from hopper.config import Task
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch, RootSchedule

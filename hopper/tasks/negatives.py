@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import NEGATIVES, absorb_each, below, key_of, variate
+from cache_server.draws.counter import NEGATIVES, absorb_each, below, key_of, variate
 from cache_server.kernel import kernel
 from hopper.config import Task
 from hopper.config.plug_ins import PlugIn, find_plug_in

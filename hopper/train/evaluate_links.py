@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.draw import NEGATIVES, absorb_each, key_of
+from cache_server.draws.counter import NEGATIVES, absorb_each, key_of
 from hopper.config import Task
 from hopper.inference import EndRows, Inference, Wanted, exchange_by_owner, parts_of
 from hopper.models import Objective

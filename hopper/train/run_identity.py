@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from cache_server.sampling_spec import VERSION
+from cache_server.draws.spec import VERSION
 from hopper.cluster.cluster import Cluster
 from hopper.config import Config, make_config
 from hopper.engines import find_engine

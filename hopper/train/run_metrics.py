@@ -19,8 +19,7 @@ from prometheus_client.registry import Collector
 
 from cache_server.errors import CacheServerError
 from cache_server.security import Security
-from cache_server.service.listen import check_free, parse_address
-from cache_server.service.metrics_port import MetricsPort
+from cache_server.service.metrics import MetricsPort
 from hopper.config import Config
 from hopper.engines.engine import TrainState
 from hopper.errors import ConfigError
@@ -126,8 +125,7 @@ def check_metrics(config: Config, servers: int) -> None:
                 )
             taken[address] = key
             with _config_errors():
-                check_free(*parse_address(address, key), address, key)
-                _security_of(config).check_server(address)
+                _security_of(config).check_server(address, key)
 
 
 def server_metrics(config: Config, server: int) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import grpc
 import numpy as np
 import psutil
 import pytest
@@ -96,6 +98,30 @@ def fetch(client: FeatureClient, ids: Any, dim: int = 5, server: int = 0) -> NDA
     out = np.zeros((len(ids), dim), np.float32)
     client.fetch_rows("features", "paper", {server: np.array(ids)}, out, {server: slice(None)})
     return out
+
+
+Answer = Callable[[bytes, grpc.ServicerContext], Iterator[bytes]]
+
+
+class ScriptedServer(grpc.GenericRpcHandler):
+    """A server in this process that answers methods as a test tells it."""
+
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
+        self._answers = answers
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        answer = self._answers.get(details.method)
+        return answer and grpc.unary_stream_rpc_method_handler(answer)
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.stop(0).wait(5)
 
 
 Serve = Callable[..., FeatureServer]

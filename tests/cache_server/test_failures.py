@@ -9,10 +9,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import numpy as np
@@ -31,13 +31,12 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.generated import features_pb2
-from cache_server.store.manifest import set_division
-from cache_server.store.row_source import CheckedSource
-from cache_server.store.shard import Shard
-from cache_server.store.table import SourceTable, TableDescription
+from cache_server.store.manifest import TableSpec, set_division
+from cache_server.store.shard import GraphFiles, Shard
+from cache_server.store.table import Table
 from cache_server.wire import DESCRIBE, FETCH_ROWS, decode_ids
 from hopper.config import make_config
-from tests.cache_server.conftest import Partitioned, Serve, Start, fetch
+from tests.cache_server.conftest import Partitioned, ScriptedServer, Serve, Start, fetch
 from tests.tcp_proxy import TcpProxy
 
 PAPERS = ("features", "paper")
@@ -49,9 +48,9 @@ def unused_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_a_server_that_never_started_is_named() -> None:
+def test_a_server_that_never_started_is_named_until_the_client_is_closed() -> None:
     address = f"127.0.0.1:{unused_port()}"
-    with FeatureClient([address], deadline=0.6) as client:
+    with FeatureClient([address], deadline=0.6) as client, ThreadPoolExecutor(1) as pool:
         for call in (lambda: fetch(client, [1]), lambda: client.describe(0)):
             with pytest.raises(ServerUnavailable) as caught:
                 call()
@@ -59,6 +58,13 @@ def test_a_server_that_never_started_is_named() -> None:
                 assert text in str(caught.value)
         with pytest.raises(ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"):
             client.wait_until_serving(0.3)
+        client.deadline = 30
+        waiting = pool.submit(fetch, client, [1])
+        time.sleep(0.3)
+        assert not waiting.done()
+        client.close()
+        with pytest.raises((ServerFault, BadRequest), match=r"[Cc]losed"):
+            waiting.result(5)
 
 
 def test_a_slow_connection_is_no_failure(partitioned: Partitioned, addresses: list[str]) -> None:
@@ -104,45 +110,28 @@ def test_a_server_that_stalls_dies_and_comes_back(partitioned: Partitioned, star
         np.testing.assert_array_equal(answer.result(20), before)
 
 
-Answer = Callable[[NDArray[np.int64], grpc.ServicerContext], Iterator[bytes]]
+Rows = Callable[[NDArray[np.int64], grpc.ServicerContext], Iterator[bytes]]
 
 
-class ScriptedServer(grpc.GenericRpcHandler):
-    """A server in this process that answers FetchRows, and describes itself, as a test tells it."""
+class RowServer(ScriptedServer):
+    """A server that answers each FetchRows in turn, and describes itself, as a test tells it."""
 
-    def __init__(self, *answers: Answer, **described: Any) -> None:
+    def __init__(self, *answers: Rows, **described: Any) -> None:
         self.requests: list[list[int]] = []
-        self._answers = list(answers)
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        self._server.add_generic_rpc_handlers((self,))
+        self._rows = list(answers)
         description = features_pb2.ServerDescription(server=0, servers=1, **described)
-        self._methods = {
-            FETCH_ROWS: grpc.unary_stream_rpc_method_handler(self._answer),
-            DESCRIBE: grpc.unary_unary_rpc_method_handler(
-                lambda *_: description.SerializeToString()
-            ),
-        }
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-
-    def service(self, details: grpc.HandlerCallDetails) -> Any:
-        return self._methods.get(details.method)
+        described_bytes = description.SerializeToString()
+        super().__init__({FETCH_ROWS: self._answer, DESCRIBE: lambda *_: iter([described_bytes])})
 
     def _answer(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         ids = decode_ids(features_pb2.FetchRowsRequest.FromString(raw).ids, 1000)
         self.requests.append(ids.tolist())
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        answer = self._rows.pop(0) if len(self._rows) > 1 else self._rows[0]
         for number, rows in enumerate(answer(ids, context)):
             # The checksum as docs/inside/feature-service.md has it.
             seed = (xxhash.xxh3_64_intdigest(raw) + number) % 2**64
             checksum = xxhash.xxh3_64_intdigest(rows, seed)
             yield features_pb2.RowChunk(data=rows, checksum=checksum).SerializeToString()
-
-    def __enter__(self) -> Self:
-        self._server.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.stop(0).wait(5)
 
 
 def rows_of(ids: Any) -> bytes:
@@ -153,7 +142,7 @@ def answer(ids: NDArray[np.int64], _context: grpc.ServicerContext) -> Iterator[b
     yield rows_of(ids)
 
 
-def breaking_after(count: int, code: grpc.StatusCode) -> Answer:
+def breaking_after(count: int, code: grpc.StatusCode) -> Rows:
     def answer(ids: NDArray[np.int64], context: grpc.ServicerContext) -> Iterator[bytes]:
         yield rows_of(ids[:count])
         context.abort(code, "lost on purpose")
@@ -166,7 +155,7 @@ def test_a_retry_asks_only_for_what_is_missing(code: str) -> None:
     counted: list[Any] = []
     status = grpc.StatusCode[code]
     with (
-        ScriptedServer(breaking_after(2, status), breaking_after(1, status), answer) as server,
+        RowServer(breaking_after(2, status), breaking_after(1, status), answer) as server,
         FeatureClient([server.address], on_transfer=lambda *a: counted.append(a)) as client,
     ):
         out = fetch(client, [7, 8, 9, 10, 11])
@@ -176,22 +165,17 @@ def test_a_retry_asks_only_for_what_is_missing(code: str) -> None:
     assert all(server == 0 and sent > 24 for server, sent, _ in counted)
 
 
-class SlowSource:
-    """A source of rows that takes longer than clients may leave a reply unread."""
-
-    dim, dtype = 5, "float32"
-
-    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        time.sleep(1.0)
-        return np.repeat(ids.astype(np.float32)[:, None], 5, axis=1)
-
-
 def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once(serve: Serve) -> None:
+    """It takes longer than clients may leave a reply unread."""
     facts: Any = {"kind": "features", "type": "paper", "dtype": "float32"}
-    spec = TableDescription(first_id=0, count=9, dim=5, **facts)
-    source = CheckedSource("SlowSource", "paper", SlowSource())  # type: ignore[arg-type]
-    tables: Any = {PAPERS: SourceTable(spec, source, np.arange(9), 0)}
-    server = serve(Shard(0, 1, tables), threads=4, send_seconds=0.2)
+    spec = TableSpec(first_id=0, count=9, dim=5, **facts)
+
+    def gather(rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        time.sleep(1.0)
+        out.view(np.float32)[:] = rows[:, None]
+
+    shard = Shard(0, 1, {PAPERS: Table(spec, 0, gather)}, GraphFiles(Path(), 0))
+    server = serve(shard, threads=4, send_seconds=0.2)
     with FeatureClient([server.address], deadline=20) as client, ThreadPoolExecutor(2) as pool:
         for call in [pool.submit(fetch, client, [3, 4]) for _ in range(2)]:
             assert call.result()[:, 0].tolist() == [3, 4]
@@ -203,16 +187,6 @@ def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once(serve:
         assert read("hopper_server_requests_total", labels) == count
 
 
-def test_a_failure_of_the_server_is_not_retried() -> None:
-    with (
-        ScriptedServer(breaking_after(1, grpc.StatusCode.INTERNAL)) as server,
-        FeatureClient([server.address]) as client,
-        pytest.raises(ServerFault, match="INTERNAL: lost on purpose"),
-    ):
-        fetch(client, [7, 8])
-    assert len(server.requests) == 1
-
-
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
@@ -220,16 +194,17 @@ def test_a_failure_of_the_server_is_not_retried() -> None:
         ([rows_of([1, 2, 3])], "a chunk of 60 bytes where at most 2 rows of 20 bytes"),
         ([b"123"], "a chunk of 3 bytes where"),
         ([], "0 of 2 rows came"),
+        (breaking_after(1, grpc.StatusCode.INTERNAL), "INTERNAL: lost on purpose"),
     ],
 )
-def test_a_reply_that_does_not_fit_is_refused(reply: Sequence[bytes], text: str) -> None:
+def test_a_failure_and_a_reply_that_does_not_fit_are_not_retried(reply: Any, text: str) -> None:
     with (
-        ScriptedServer(lambda ids, context: iter(reply)) as server,
+        RowServer(reply if callable(reply) else lambda *_: iter(reply)) as server,
         FeatureClient([server.address]) as client,
-        pytest.raises(BadReply) as caught,
+        pytest.raises(ServerFault if callable(reply) else BadReply, match=text),
     ):
         fetch(client, [1, 2])
-    assert text in str(caught.value)
+    assert len(server.requests) == 1
 
 
 def test_the_first_failure_cancels_the_other_servers() -> None:
@@ -249,24 +224,13 @@ def test_the_first_failure_cancels_the_other_servers() -> None:
 
     ids, places = {0: np.array([1, 2]), 1: np.array([1])}, {0: slice(0, 2), 1: slice(2, 3)}
     with (
-        ScriptedServer(hold) as slow,
-        ScriptedServer(refuse) as refusing,
+        RowServer(hold) as slow,
+        RowServer(refuse) as refusing,
         FeatureClient([slow.address, refusing.address], deadline=30) as client,
     ):
         with pytest.raises(InvalidRequest, match=r"feature server 1 .*not these"):
             client.fetch_rows(*PAPERS, ids, np.zeros((3, 5), np.float32), places)
         assert released.wait(5)
-
-
-def test_closing_ends_a_fetch_between_attempts() -> None:
-    client = FeatureClient([f"127.0.0.1:{unused_port()}"], deadline=30)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(fetch, client, [1])
-        time.sleep(0.3)
-        assert not waiting.done()
-        client.close()
-        with pytest.raises((ServerFault, BadRequest), match=r"[Cc]losed"):
-            waiting.result(5)
 
 
 @pytest.mark.parametrize(
@@ -279,42 +243,36 @@ def test_closing_ends_a_fetch_between_attempts() -> None:
 )
 def test_an_unusable_server_is_refused_before_any_request(described: Any, text: str) -> None:
     with (
-        ScriptedServer(**described) as server,
+        RowServer(**described) as server,
         FeatureClient([server.address], division="beef") as client,
         pytest.raises(BadReply, match=text),
     ):
         client.wait_until_serving(20)
 
 
-@pytest.mark.parametrize("gone", [0, 1])
-def test_the_other_replica_is_asked_once_one_is_gone(
-    partitioned: Partitioned, serve: Serve, gone: int
+def test_calls_leave_a_replica_that_hangs_or_is_gone(
+    partitioned: Partitioned, start: Start
 ) -> None:
-    replicas = [serve(), serve()]
-    addresses = ",".join(server.address for server in replicas)
-    with FeatureClient([addresses], deadline=10.0) as client:
-        for stopped in (None, replicas[gone]):
-            if stopped is not None:
-                stopped.stop(0.0)
-            for _ in range(4):
-                rows = fetch(client, range(40))
-                np.testing.assert_array_equal(rows, partitioned.rows[PAPERS][:40])
-        replicas[1 - gone].stop(0.0)
+    """Two calls that fail on the same replica must not turn back to it."""
+    servers, rows = [start(partitioned.path, 0) for _ in range(2)], partitioned.rows[PAPERS][:40]
+    addresses = ",".join(server.address for server in servers)
+    with FeatureClient([addresses], deadline=3.0) as client, ThreadPoolExecutor(2) as pool:
+        for stop, go_on in ((signal.SIGSTOP, signal.SIGCONT), (signal.SIGTERM, None)):
+            for server in servers:
+                np.testing.assert_array_equal(fetch(client, range(40)), rows)
+                server.process.send_signal(stop)
+                if go_on is None:
+                    server.process.wait(15)
+                    break
+                for call in [pool.submit(fetch, client, range(40)) for _ in range(2)]:
+                    np.testing.assert_array_equal(call.result(), rows)
+                server.process.send_signal(go_on)
+        for _ in range(4):
+            np.testing.assert_array_equal(fetch(client, range(40)), rows)
+        assert servers[1].stop() == 0
         client.deadline = 0.5
         with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
             fetch(client, [1])
-
-
-def test_calls_leave_a_replica_that_hangs(partitioned: Partitioned, start: Start) -> None:
-    """Two calls that fail on the same replica must not turn back to it."""
-    servers = [start(partitioned.path, 0) for _ in range(2)]
-    addresses = ",".join(server.address for server in servers)
-    with FeatureClient([addresses], deadline=3.0) as client, ThreadPoolExecutor(2) as pool:
-        for server in servers:
-            server.process.send_signal(signal.SIGSTOP)
-            for call in [pool.submit(fetch, client, range(40)) for _ in range(2)]:
-                np.testing.assert_array_equal(call.result(), partitioned.rows[PAPERS][:40])
-            server.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("part", [0, 1])

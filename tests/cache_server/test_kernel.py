@@ -15,9 +15,19 @@ import pytest
 from numba.core.errors import TypingError
 
 from cache_server.kernel import kernel
+from tests.server_processes import REPOSITORY
 
 MODULE = """
+from typing import NamedTuple
 from cache_server.kernel import kernel
+
+class {name}(NamedTuple):
+    left: int
+    right: int
+
+@kernel
+def add(pair):
+    return pair.left + pair.right
 
 @kernel
 def twice(x):
@@ -31,8 +41,7 @@ def add_twice(x, y):
 PROCESSES = """
 import json, os, sys
 import numpy as np
-import doubling
-from cache_server.kernel import kernel
+import kernels
 from numba.core.registry import cpu_target
 
 cpu_target.typing_context.refresh()
@@ -48,8 +57,8 @@ for number in range(4):
     os.close(go)
     os.read(begin, 1)
     dtype = ("int64", "float64")[number % 2]
-    sums = doubling.add_twice(np.arange(3, dtype=dtype), np.ones(3, dtype))
-    stats = (doubling.add_twice.stats, doubling.twice.stats)
+    sums = kernels.add_twice(np.arange(3, dtype=dtype), np.ones(3, dtype))
+    stats = (kernels.add_twice.stats, kernels.twice.stats)
     compiled = sum(sum(function.cache_misses.values()) for function in stats)
     os.write(writes, json.dumps([sums.tolist(), compiled]).encode())
     os._exit(0)
@@ -59,27 +68,15 @@ print(json.dumps([json.loads(end.read()) for end in ends]))
 LOADS = """
 import json, sys
 import numpy as np
-import doubling
+import kernels
 
-doubling.add_twice(np.arange(3), np.ones(3, np.int64))
-misses = sum(doubling.add_twice.stats.cache_misses.values())
+kernels.add_twice(np.arange(3), np.ones(3, np.int64))
+misses = sum(kernels.add_twice.stats.cache_misses.values())
 print(json.dumps([misses, "numba.np.linalg" in sys.modules]))
 """
-TUPLES = """
-from typing import NamedTuple
-from cache_server.kernel import kernel
-
-class {name}(NamedTuple):
-    left: int
-    right: int
-
-@kernel
-def add(pair):
-    return pair.left + pair.right
-"""
 
 
-def run(folder: Path, program: str = PROCESSES) -> list[Any]:
+def run(folder: Path, program: str) -> list[Any]:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -87,15 +84,17 @@ def run(folder: Path, program: str = PROCESSES) -> list[Any]:
         text=True,
         timeout=120,
         env=os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "kept")},
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=REPOSITORY,
         check=True,
     )
     return list(json.loads(done.stdout))
 
 
 def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
-    (tmp_path / "doubling.py").write_text(MODULE)
-    first, again = run(tmp_path), run(tmp_path)
+    """An index that names a class of another version is made anew."""
+    file = tmp_path / "kernels.py"
+    file.write_text(MODULE.format(name="Pair"))
+    first, again = run(tmp_path, PROCESSES), run(tmp_path, PROCESSES)
     for results in (first, again):
         assert [result[0] for result in results] == [[2, 3, 4]] * 4
     # Two functions with two signatures each.
@@ -103,6 +102,9 @@ def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
     assert sum(result[1] for result in again) == 0
     # What is only loaded does not import what numba compiles with.
     assert run(tmp_path, LOADS) == [0, False]
+    for name in ("Pair", "Two"):
+        file.write_text(MODULE.format(name=name))
+        assert run(tmp_path, f"import kernels; print([kernels.add(kernels.{name}(2, 3))])") == [5]
 
 
 def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
@@ -131,10 +133,3 @@ def test_a_failed_compilation_holds_no_lock(tmp_path: Path) -> None:
     [lock] = tmp_path.glob("*.lock")
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_an_index_that_names_a_class_of_another_version_is_made_anew(tmp_path: Path) -> None:
-    for name in ("Pair", "Two"):
-        (tmp_path / "tuples.py").write_text(TUPLES.format(name=name))
-        program = f"import json, tuples; print(json.dumps([tuples.add(tuples.{name}(2, 3))]))"
-        assert run(tmp_path, program) == [5]

@@ -1,10 +1,12 @@
-"""A server tells Prometheus its metrics, but only those who may ask for rows."""
+"""A server tells its metrics to those who may ask for rows, and servers and clients log events."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,16 +19,22 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache_server.client import FeatureClient
-from cache_server.errors import InvalidRequest, ListenError, SecurityError
+from cache_server.errors import (
+    InvalidRequest,
+    ListenError,
+    SecurityError,
+    ServerFault,
+    ServerUnavailable,
+)
+from cache_server.events import Events, events
 from cache_server.security import Security
 from cache_server.service.flow import FlowControl
-from cache_server.service.metrics import ServerMetrics
-from cache_server.service.metrics_port import MetricsPort
-from cache_server.wire import DESCRIBE
-from tests.cache_server.test_security import TOKEN, issue
+from cache_server.service.metrics import MetricsPort, ServerMetrics
+from cache_server.wire import DESCRIBE, FETCH_ROWS
+from tests.cache_server.conftest import Serve, fetch
+from tests.cache_server.test_security import OTHER, TOKEN, issue
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "watching.md"
-REPOSITORY = PAGE.parents[2]
 
 
 def scrape(
@@ -52,36 +60,24 @@ def named_in(page: Path, prefix: str) -> set[str]:
     return {name for name in names if name.startswith(prefix)}
 
 
-def names_of(registry: CollectorRegistry, prefix: str) -> set[str]:
-    """Return the metrics of a registry, as Prometheus calls them."""
-    suffixes = {"counter": "_total", "info": "_info"}
-    return {
-        family.name + suffixes.get(family.type, "")
-        for family in registry.collect()
-        if family.name.startswith(prefix)
-    }
-
-
 def test_the_page_names_every_metric() -> None:
-    metrics = ServerMetrics(0, 1, FlowControl(4, 1.0, 1, 0))
-    assert named_in(PAGE, "hopper_server") == names_of(metrics.registry, "hopper_server")
+    suffixes = {"counter": "_total", "info": "_info"}
+    families = ServerMetrics(0, 1, FlowControl(4, 1, 1.0, 0)).registry.collect()
+    names = {family.name + suffixes.get(family.type, "") for family in families}
+    assert named_in(PAGE, "hopper_server") == {n for n in names if n.startswith("hopper_server")}
 
 
 def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
-    server = start(partitioned.path, 0, "--metrics", "127.0.0.1:0")
-    metrics, received = server.metrics, list[int]()
+    server, received = start(partitioned.path, 0, "--metrics", "127.0.0.1:0"), list[int]()
     with FeatureClient(
         [server.address], deadline=20.0, on_transfer=lambda *transfer: received.append(transfer[2])
     ) as client:
         for count in (3, 0, 5):
-            ids = np.arange(count)
-            out = np.empty((count, 5), np.float32)
-            client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
+            fetch(client, np.arange(count))
         assert client.describe(0).server == 0
-        ids, out = np.array([10**6]), np.empty((1, 5), np.float32)
         with pytest.raises(InvalidRequest):
-            client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
-    samples = scrape(metrics)
+            fetch(client, [10**6])
+    samples = scrape(server.metrics)
     method, of_rows = ("method", "FetchRows"), (("method", "FetchRows"),)
     assert samples["hopper_server_requests_total", (method, ("status", "OK"))] == 2
     assert samples["hopper_server_requests_total", (method, ("status", "INVALID_ARGUMENT"))] == 1
@@ -95,25 +91,23 @@ def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
     assert samples["process_resident_memory_bytes", ()] > 1 << 20
     assert server.stop() == 0
     with pytest.raises(OSError):
-        socket.create_connection(metrics.split(":"), timeout=5)
+        socket.create_connection(server.metrics.split(":"), timeout=5)
 
 
-def test_whoever_may_ask_for_rows_may_read_metrics(
-    partitioned: Any, start: Any, tmp_path: Path
-) -> None:
+def test_whoever_may_ask_for_rows_may_read_metrics(serve: Serve, tmp_path: Path) -> None:
     """Both sides have a token and certificates, and refusals are counted."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
     ca, *pair = (str(tmp_path / f"own-{name}.pem") for name in ("ca", "certificate", "key"))
-    words = ["--tls-ca", ca, "--tls-certificate", pair[0], "--tls-key", pair[1]]
-    words += ["--token-file", str(tmp_path / "token"), "--metrics", "127.0.0.1:0"]
-    server = start(partitioned.path, 0, *words)
-    metrics = server.metrics
+    security = Security(ca, *pair, token_file=str(tmp_path / "token"))
+    server = serve(security=security, metrics="127.0.0.1:0")
+    assert server.metrics_port is not None
+    metrics = server.metrics_port.address
     stranger, member = (ssl.create_default_context(cafile=ca) for _ in range(2))
     member.load_cert_chain(*pair)
-    credentials = Security(ca, *pair).channel_credentials()
     # One that says nothing keeps nobody waiting.
     silent = socket.create_connection(metrics.split(":"))
+    credentials = security.channel_credentials()
     with silent, grpc.secure_channel(server.address, credentials) as channel:
         for path in (DESCRIBE, "/nobody.knows/this"):
             with pytest.raises(grpc.RpcError):
@@ -129,13 +123,94 @@ def test_whoever_may_ask_for_rows_may_read_metrics(
     status = ("status", "UNAUTHENTICATED")
     for method in ("Describe", "other"):
         assert samples["hopper_server_requests_total", (("method", method), status)] == 1
-
-
-def test_metrics_beyond_loopback_need_certificates() -> None:
     registry = CollectorRegistry()
     with pytest.raises(SecurityError, match=r"^insecure: listening on 0\.0\.0\.0:0"):
         MetricsPort(registry, "0.0.0.0:0")
     with pytest.raises(ListenError, match=r"^train: expected HOST:PORT, found 'here'"):
         MetricsPort(registry, "here", name="train")
-    with MetricsPort(registry, "0.0.0.0:0", Security(insecure=True)) as port:
-        assert scrape(f"127.0.0.1:{port.address.rpartition(':')[2]}") == {}
+    port = MetricsPort(registry, "0.0.0.0:0", Security(insecure=True))
+    assert scrape(f"127.0.0.1:{port.address.rpartition(':')[2]}") == {}
+    port.stop()
+
+
+def read_entries(text: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in text.splitlines()]
+    assert all({"unix", "level", "event", "text"} <= entry.keys() for entry in entries)
+    return entries
+
+
+def test_lines_are_written_at_once_and_repeated_events_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where Python does not buffer: processes share the file or the terminal."""
+    written: list[str] = []
+
+    class Unbuffered:
+        write = staticmethod(written.append)
+        flush = staticmethod(lambda: None)
+
+    now = 100.0
+    monkeypatch.setattr("cache_server.events.time.monotonic", lambda: now)
+    monkeypatch.setattr(sys, "stderr", Unbuffered())
+    log = Events()
+    log.warn("open secret", "it is open", address="x")
+    log.note("retry", "once more")
+    log.fail("error", "error: it ends")
+    # Lines for people are warnings and errors alone.
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  warning: it is open\n", written[0])
+    assert written[1:] == ["error: it ends\n"]
+    written.clear()
+    log.set_format("json", process="rank", rank=3)
+    for _ in range(5):
+        log.note("retry", "once\nmore", server=1)
+    now += 2
+    log.note("retry", "at last", server=1)
+    assert [text.count("\n") for text in written] == [1, 1]
+    first, last = read_entries("".join(written))
+    assert (first["level"], first["text"], first["rank"]) == ("info", "once\nmore", 3)
+    assert (first["times"], last["times"]) == (1, 5)
+
+
+@pytest.fixture
+def in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_format", "json")
+    monkeypatch.setattr(events, "_last_written", {})
+
+
+def test_a_server_tells_of_refusals_and_of_no_token(
+    serve: Serve, tmp_path: Path, in_json: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secured = []
+    for token in (TOKEN, OTHER):
+        (tmp_path / token).write_text(token)
+        (tmp_path / token).chmod(0o600)
+        secured.append(Security(token_file=str(tmp_path / token)))
+    server = serve(security=secured[0])
+    with (
+        FeatureClient([server.address], security=secured[1]) as client,
+        pytest.raises(ServerFault, match="UNAUTHENTICATED"),
+    ):
+        client.describe(0)
+    header = (("authorization", f"Bearer {TOKEN}"),)
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError):
+        list(channel.unary_stream(FETCH_ROWS)(b"\x0a\x7f", metadata=header, timeout=20))
+    text = capfd.readouterr().err
+    assert TOKEN not in text
+    assert OTHER not in text
+    entries = {entry["event"]: entry for entry in read_entries(text)}
+    assert entries.keys() == {"refused token", "refused"}
+    assert all(entry["peer"].startswith("ipv4:127.0.0.1:") for entry in entries.values())
+    assert entries["refused"]["method"] == "FetchRows"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "event"), [("127.0.0.1:1", "retry"), ("127.0.0.1:1,127.0.0.1:2", "failover")]
+)
+def test_a_client_tells_of_retries_and_failovers(
+    addresses: str, event: str, in_json: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with FeatureClient([addresses], deadline=0.3) as client, pytest.raises(ServerUnavailable):
+        fetch(client, [0])
+    [first, *_] = read_entries(capfd.readouterr().err)
+    assert (first["event"], first["server"], first["address"]) == (event, 0, addresses)
+    assert "UNAVAILABLE" in first["text"]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.draw import draw_key
+from cache_server.client.calls import DrawCall, RemoteDraw
+from cache_server.draws.counter import draw_key
+from cache_server.draws.neighbor_lists import NOTHING, NeighborLists
+from cache_server.draws.spec import METHODS, VERSION, ExcludedEdges, Method, SamplingSpec
 from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
-from cache_server.neighbor_lists import NOTHING, NeighborLists
-from cache_server.sampling import DrawCall, RemoteDraw
-from cache_server.sampling_spec import METHODS, VERSION, ExcludedEdges, Method, SamplingSpec
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -70,35 +70,27 @@ def make_spec(method: Method, fanout: int, *, seed: int = 0) -> SamplingSpec:
     return SamplingSpec(method, fanout, draw_key(1, seed, 0, 7, 0, 5, 3))
 
 
-def test_servers_draw_what_a_rank_with_all_edges_draws(
+def test_servers_draw_and_leave_out_what_a_rank_with_all_edges_does(
     client: FeatureClient, parts: PartitionedGraph, lists: NeighborLists
 ) -> None:
-    generator = np.random.default_rng(11)
-    for method, fanout in itertools.product(METHODS, (-1, 1, 3, 40)):
-        how = make_spec(method, fanout, seed=int(generator.integers(0, 99)))
-        # The hub is always among them; sometimes there are no others.
-        nodes = np.append(generator.integers(0, NODES, generator.integers(0, 60)), hub(parts))
-        check_draws(client, parts, lists, how, nodes, NOTHING)
-
-
-def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
-    client: FeatureClient, parts: PartitionedGraph, lists: NeighborLists
-) -> None:
-    """There are pairs with edges (many into one node), pairs without, and pairs named twice.
-    A request holds 16 nodes and 16 pairs at most."""
+    """Of the pairs that are left out some have edges (many into one node), some have none, and some
+    are named twice. A request holds 16 nodes and 16 pairs at most."""
     generator, indices = np.random.default_rng(12), lists.arrays.indices
+    hub = int(parts.global_ids("node")[HUB])
     dst = np.repeat(np.arange(NODES), np.diff(lists.arrays.indptr))
-    into_hub = np.flatnonzero(dst == hub(parts))[:7]
+    into_hub = np.flatnonzero(dst == hub)[:7]
     edges = np.concatenate([into_hub, into_hub[:2], generator.choice(EDGES, 60)])
     others = generator.integers(0, NODES, (2, 9))
     excluded = lists.exclude(
         np.concatenate([indices[edges], others[0]]), np.concatenate([dst[edges], others[1]])
     )
     assert excluded.places.size > 60
-    for method, fanout in itertools.product(METHODS, (-1, 3, 40)):
-        if method != "labor":
-            how = make_spec(method, fanout, seed=int(generator.integers(0, 99)))
-            nodes = np.append(generator.integers(0, NODES, 40), hub(parts))
+    for method, fanout in itertools.product(METHODS, (-1, 1, 3, 40)):
+        # The hub is always among the nodes; sometimes there are no others.
+        nodes = np.append(generator.integers(0, NODES, generator.integers(0, 60)), hub)
+        how = make_spec(method, fanout, seed=int(generator.integers(0, 99)))
+        check_draws(client, parts, lists, how, nodes, NOTHING)
+        if method != "labor" and fanout != 1:
             check_draws(client, parts, lists, how, nodes, excluded)
 
 
@@ -131,11 +123,6 @@ def test_servers_tell_the_original_ids_of_all_nodes(
     assert described["original_ids", "node"] == NODES
     told = client.read_ids("original_ids", "node", 3, NODES - 3, server=1)
     np.testing.assert_array_equal(told, parts.original_ids("node")[3:])
-
-
-def hub(parts: PartitionedGraph) -> int:
-    """Return the global id of the hub."""
-    return int(parts.global_ids("node")[HUB])
 
 
 def check_draws(
@@ -179,14 +166,13 @@ def check_draws(
 
 def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: PartitionedGraph) -> None:
     first, stop = parts.book.range("node", 1)
-
-    channel = grpc.insecure_channel(client.addresses[1])
-    call = channel.unary_stream(SAMPLE_NEIGHBORS)
-    one_id, two_ids, many_ids = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
-    far_id = encode_ids(np.array([stop]))
-    for match, fields in {
-        "ids: 17 ids exceed the limit of 16 ids": {"nodes": many_ids},
-        f"nodes: id {stop} is outside [{first}, {stop}), the range of in-edges": {"nodes": far_id},
+    own = f"[{first}, {stop})"
+    one, two, many = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
+    far, negative = (encode_ids(np.array([node])) for node in (stop, -1))
+    sources, destinations = "without_sources", "without_destinations"
+    refusals: dict[str, dict[str, Any]] = {
+        "ids: 17 ids exceed the limit of 16 ids": {"nodes": many},
+        f"nodes: id {stop} is outside {own}, the range of in-edges": {"nodes": far},
         "no in-edges of 'a/b/c'; it has those of node/edge/node": {"relation": "a/b/c"},
         "method: expected one of uniform, labor": {"method": "nearest"},
         "fanout: expected -1 or 1 to 1048576, found 0": {"fanout": 0},
@@ -195,42 +181,31 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
         "draws of version 3, the client expects an older one": {"version": 0},
         "elapsed: expected less than the dependence of 3, found 3": {"dependence": 3, "elapsed": 3},
         "times: 3 bytes are not a multiple of 8": {"method": "temporal", "times": b"odd"},
-        "times: expected one for each of 1 nodes, found 2": {"method": "recent", "times": two_ids},
-        "times: 17 ids exceed the limit of 16 ids": {"method": "temporal", "times": many_ids},
-        "times: method uniform draws at no time, found 1": {"times": one_id},
-        "without_sources: 3 bytes": {"without_sources": b"odd"},
-        "without_sources: expected one for each of 2 destinations, found 1": {
-            "without_sources": one_id,
-            "without_destinations": two_ids,
-        },
-        f"without_destinations: id {stop} is outside [{first}, {stop})": {
-            "without_sources": one_id,
-            "without_destinations": far_id,
-        },
-        f"without_sources: id -1 is outside [0, {NODES})": {
-            "without_sources": encode_ids(np.array([-1])),
-            "without_destinations": one_id,
-        },
-        "without_destinations: 17 ids exceed the limit": {"without_destinations": many_ids},
-        "without_sources: method labor leaves no edges out": {
-            "method": "labor",
-            "without_sources": one_id,
-            "without_destinations": one_id,
-        },
-    }.items():
-        defaults: dict[str, Any] = {"relation": str(EDGE), "version": VERSION, "nodes": one_id}
-        defaults |= {"method": "uniform", "fanout": 2, "dependence": 1}
-        draw = features_pb2.NeighborDraw(**defaults | fields)
-        request = features_pb2.SampleNeighborsRequest(draws=[draw])
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call(request.SerializeToString(), timeout=10))
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert match in str(caught.value.details())
-        assert "\n" not in str(caught.value.details())
-    channel.close()
-    how = make_spec("uniform", 2)
+        "times: expected one for each of 1 nodes, found 2": {"method": "recent", "times": two},
+        "times: 17 ids exceed the limit of 16 ids": {"method": "temporal", "times": many},
+        "times: method uniform draws at no time, found 1": {"times": one},
+        f"{sources}: 3 bytes": {sources: b"odd"},
+        f"{sources}: expected one for each of 2 d": {sources: one, destinations: two},
+        f"{destinations}: id {stop} is outside {own}": {sources: one, destinations: far},
+        f"{sources}: id -1 is outside [0, {NODES})": {sources: negative, destinations: one},
+        f"{destinations}: 17 ids exceed the limit": {destinations: many},
+        f"{sources}: method labor": {"method": "labor", sources: one, destinations: one},
+    }
+    with grpc.insecure_channel(client.addresses[1]) as channel:
+        call = channel.unary_stream(SAMPLE_NEIGHBORS)
+        for match, fields in refusals.items():
+            defaults: dict[str, Any] = {"relation": str(EDGE), "version": VERSION, "nodes": one}
+            defaults |= {"method": "uniform", "fanout": 2, "dependence": 1}
+            draw = features_pb2.NeighborDraw(**defaults | fields)
+            request = features_pb2.SampleNeighborsRequest(draws=[draw])
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(request.SerializeToString(), timeout=10))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert match in str(caught.value.details())
+            assert "\n" not in str(caught.value.details())
     pairs = np.arange(17), np.full(17, first)
-    draw_all = RemoteDraw(str(EDGE), how, np.array([first]), NODES, None, *pairs)
+    spec = make_spec("uniform", 2)
+    draw_all = RemoteDraw(str(EDGE), spec, np.array([first]), NODES, None, *pairs)
     with pytest.raises(
         BadRequest, match="17 edges into one node are left out, more than the limit"
     ):

@@ -1,5 +1,7 @@
 """The server as a process: how it starts, reports its port, drains, and ends."""
 
+from __future__ import annotations
+
 import json
 import re
 import signal
@@ -7,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,113 +19,99 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cache_server.errors import ListenError
-from cache_server.generated import features_pb2, features_pb2_grpc
-from cache_server.service.listen import bind
-from cache_server.wire import SERVICE, encode_ids
+from cache_server.generated import features_pb2
+from cache_server.security import PLAIN
+from cache_server.wire import FETCH_ROWS, SERVICE, encode_ids
 from tests.cache_server.conftest import Partitioned, Start, ends_within
 from tests.server_processes import REPOSITORY
 
+IDS = np.random.default_rng(3).integers(0, 40, 1_000_000)
 
-def rows_request(ids: Any) -> features_pb2.FetchRowsRequest:
-    return features_pb2.FetchRowsRequest(
-        kind="features", type="paper", ids=encode_ids(ids), dtype="float32", dim=5
-    )
+
+def fetch_all(channel: grpc.Channel) -> Any:
+    """Ask for more rows than any buffer holds."""
+    fields: Any = {"kind": "features", "type": "paper", "dtype": "float32", "dim": 5}
+    request = features_pb2.FetchRowsRequest(ids=encode_ids(IDS), **fields).SerializeToString()
+    return channel.unary_stream(FETCH_ROWS)(request, timeout=30)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_tells_where_it_is_and_drains_after_a_signal(
     partitioned: Partitioned, start: Start, signum: signal.Signals
 ) -> None:
-    """After the signal, a stream that is longer than any buffer can still be read to its end."""
     server = start(partitioned.path, 0)
     assert server.line == f"feature server 0 of 3 on {server.address}\n"
     assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", server.address)
     # If nothing caught the signal, the kernel could end the process through a library's thread.
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     assert int(status.partition("SigCgt:")[2].split()[0], 16) >> (signum - 1) & 1
-    ids = np.random.default_rng(3).integers(0, 40, 1_000_000)
     options = [("grpc.http2.bdp_probe", 0), ("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server.address, options) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", SERVICE):
             reply = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
-        stream = features_pb2_grpc.FeatureServiceStub(channel).FetchRows(
-            rows_request(ids), timeout=30
-        )
-        received = [next(stream).data]
+        stream = fetch_all(channel)
+        received = [next(stream)]
         server.process.send_signal(signum)
         time.sleep(0.5)
         assert server.process.poll() is None
-        received += [chunk.data for chunk in stream]
-    assert b"".join(received) == partitioned.rows["features", "paper"][ids].tobytes()
-    assert server.process.wait(15) == 0
-
-
-def test_a_server_that_goes_on_and_is_told_to_end_at_once_drains(
-    partitioned: Partitioned, start: Start
-) -> None:
-    """Its main thread does not wait yet."""
-    server = start(partitioned.path, 0)
-    for signum in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
-        server.process.send_signal(signum)
+        received += stream
+    chunks = [features_pb2.RowChunk.FromString(message).data for message in received]
+    assert b"".join(chunks) == partitioned.rows["features", "paper"][IDS].tobytes()
     assert server.process.wait(15) == 0
 
 
 def test_the_drain_has_a_limit(partitioned: Partitioned, start: Start) -> None:
     server = start(partitioned.path, 0, "--drain", "0.3")
-    request = rows_request(np.zeros(1_000_000, np.int64))
     with grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)]) as channel:
-        stream = features_pb2_grpc.FeatureServiceStub(channel).FetchRows(request, timeout=30)
+        stream = fetch_all(channel)
         next(stream)
-        assert server.stop() == 0
+        # Its main thread does not wait yet when it goes on.
+        for signum in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
+            server.process.send_signal(signum)
+        assert server.process.wait(15) == 0
         with pytest.raises(grpc.RpcError):
             list(stream)
 
 
-def test_a_server_ends_with_its_parent(partitioned):
-    """The parent is killed with SIGKILL, and the kernel sends SIGTERM to its server."""
-    parent = (
+CHILDREN = {
+    # The kernel sends SIGTERM to the server.
+    "server": (
         "import os, subprocess, sys, time\n"
         "command = [*sys.argv[1:], '--die-with-parent', str(os.getpid())]\n"
         "child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
-    )
-    command = [sys.executable, "-m", "cache_server", partitioned.path, "--server", "0"]
-    command += ["--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [sys.executable, "-c", parent, *map(str, command)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-    ) as process:
+    ),
+    "stopped process": (
+        "import os, signal\n"
+        "from cache_server.process import end_with_parent\n"
+        "parent = os.getpid()\n"
+        "if os.fork():\n"
+        "    os.wait()\n"
+        "end_with_parent(parent, signal.SIGKILL)\n"
+        "print(os.getpid(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_a_process_ends_with_its_parent(partitioned: Partitioned, child: str) -> None:
+    """The parent is killed with SIGKILL."""
+    words = ["-m", "cache_server", str(partitioned.path), "--server", "0"]
+    words += ["--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-c", CHILDREN[child], sys.executable, *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, text=True, cwd=REPOSITORY) as process:
+        assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert not ends_within(pid, 0.2)
         process.kill()
         assert process.wait(5) == -signal.SIGKILL
     assert ends_within(pid, 10)
-
-
-def test_a_stopped_process_ends_with_its_parent():
-    child = (
-        "import os, signal, sys\n"
-        "from cache_server.process import end_with_parent\n"
-        "end_with_parent(int(sys.argv[1]), signal.SIGKILL)\n"
-        "print(os.getpid(), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGSTOP)\n"
-    )
-    parent = (
-        "import os, subprocess, sys\n"
-        "subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", parent, child], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as process:
-        pid = int(process.stdout.readline())
-        process.kill()
-        assert ends_within(pid, 10)
 
 
 MAIN = """
@@ -138,14 +127,17 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def run_main(usual, cases):
-    """Run the command with more words in each case; yields its statuses and what it wrote."""
+def run_main(usual: Sequence[str], cases: Collection[Sequence[str]]) -> list[tuple[int, str]]:
+    """Run the command with more words in each case; returns its statuses and what it wrote."""
     command = [sys.executable, "-c", MAIN, json.dumps([[*usual, *words] for words in cases])]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_server_that_cannot_start_says_why(partitioned, addresses):
+def test_a_server_that_cannot_start_says_why(
+    partitioned: Partitioned, addresses: list[str]
+) -> None:
+    features, options = "--features", "--features-options"
     texts = {
         ("--listen", "nowhere"): "error: listen: expected HOST:PORT, found 'nowhere'",
         ("--listen", "127.0.0.1:70000"): "error: listen: expected HOST:PORT",
@@ -156,6 +148,11 @@ def test_a_server_that_cannot_start_says_why(partitioned, addresses):
         ("--threads", "0"): "--threads: expected an integer >= 1, found '0'",
         ("--drain", "nan"): "--drain: expected seconds >= 0, found 'nan'",
         ("--server", "9"): "server-9/shard.json: cannot be read: No such file",
+        (features, "paper"): "--features: expected TYPE=package.module:Class, found 'paper'",
+        (features, "paper=Sq"): "expected TYPE=package.module:Class, found 'paper=Sq'",
+        (features, "paper=a:B", options, "paper=[1]"): "expected TYPE={JSON}, found 'paper=[1]'",
+        (options, "paper={}"): "error: --features-options: expected a type of --features",
+        (features, "paper=nowhere:B"): "features of paper: ",
     }
     usual = [str(partitioned.path), "--server", "0", "--listen", "127.0.0.1:0"]
     for (status, error), text in zip(run_main(usual, texts), texts.values(), strict=True):
@@ -164,7 +161,7 @@ def test_a_server_that_cannot_start_says_why(partitioned, addresses):
         assert error.count("\n") == 1 or "usage" in error
 
 
-def test_hopper_is_never_imported():
+def test_hopper_is_never_imported() -> None:
     script = (
         "import sys, cache_server.__main__, cache_server.client, cache_server.service.server\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('hopper', 'torch', 'numba')]"
@@ -172,23 +169,18 @@ def test_hopper_is_never_imported():
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)
 
 
-def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(monkeypatch):
+def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """``localhost`` may be 127.0.0.1 and ::1, and grpc would be content with one of them."""
 
-    class Server:
-        def add_insecure_port(self, listen):
-            pytest.fail(f"{listen} was bound")
-
-    def two_addresses(host, port, *arguments, **keywords):
+    def two_addresses(_host: str, port: int, *_: Any, **__: Any) -> list[Any]:
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
-        with pytest.raises(ListenError) as caught:
-            bind(Server(), f"localhost:{port}")
-    expected = (
-        f"listen: cannot bind localhost:{port}: 127.0.0.1 port {port}: Address already in use"
-    )
-    assert str(caught.value) == expected
+        where = f"listen: cannot bind localhost:{port}: 127.0.0.1 port {port}"
+        with pytest.raises(ListenError, match=f"^{where}: Address already in use$"):
+            PLAIN.check_server(f"localhost:{port}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from cache_server.certificates import authorities_of, read_validity
+from hopper.doctor.certificates import authorities_of, read_validity
 from tests.doctor.conftest import Look, find, wrongs
 
 DAY = datetime.timedelta(days=1)
@@ -49,7 +49,7 @@ def test_valid_certificates_and_tokens_are_fine(look: Look, tmp_path: Path) -> N
 
 def test_certificates_that_have_ended_or_end_soon_are_told(look: Look, tmp_path: Path) -> None:
     [line] = wrongs(look(*issue(tmp_path, -3.2)))
-    assert f"cluster.tls_certificate: {tmp_path}/certificate.pem: expired on " in line
+    assert f"cluster.tls_certificate: {tmp_path}/certificate.pem: not vouched for by " in line
     (soon := tmp_path / "soon").mkdir()
     finding = find(look(*issue(soon, 9.5)), "cluster.tls_certificate")
     assert finding.state == "warning"

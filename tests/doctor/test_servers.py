@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cache_server.store.table import TableDescription
+from cache_server.store.manifest import TableSpec
 from hopper.doctor import configuration, probe
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
@@ -148,9 +148,7 @@ def test_a_server_that_refuses_to_send_its_rows_is_wrong(
     look: Look, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It describes itself, and refuses rows of what the probe takes for its widest table."""
-    table = TableDescription(
-        kind="features", type="nobody", first_id=0, count=1, dim=1, dtype="float32"
-    )
+    table = TableSpec(kind="features", type="nobody", first_id=0, count=1, dim=1, dtype="float32")
     monkeypatch.setattr(probe, "_widest", lambda _: table)
     finding = find(look(*servers_option(*addresses)), "server 0")
     assert finding.state == "wrong"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cache_server.sampling_spec import Drawn
+from cache_server.draws.spec import Drawn
 from hopper.config import Config, make_config
 from hopper.config.engines import BASELINES
 from hopper.engines import Request

@@ -20,7 +20,7 @@ from cache_server.service.server import FeatureServer
 from cache_server.store import mapped_rows
 from cache_server.store.manifest import set_division
 from cache_server.store.shard import Shard
-from hopper.cluster.traffic import CAUSES, Traffic
+from hopper.cluster.traffic import CAUSES
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
     LocalRows,
@@ -83,17 +83,12 @@ def test_what_does_not_exist_is_named(source: Any, kind: RowKind) -> None:
             source.rows.gather(kind, lacking, source.ids(lacking)[:size])
 
 
-class Meter:
-    """A traffic counter and the remote rows that write to it."""
-
-    def __init__(self, tables: Any) -> None:
-        self.traffic = Traffic()
-        self.rows = RemoteRows(tables.graph, tables.addresses, 20.0)
-        self.rows.count_into(self.traffic)
+class Meter(RemoteRows):
+    """Remote rows, and the bytes that they take."""
 
     def feature_bytes(self) -> int:
         """Return the bytes since the last call, all of which must be counted as features."""
-        taken = self.traffic.take()
+        taken = self._traffic.take()
         assert set(taken) == set(CAUSES)
         assert sum(taken.values()) == taken["feature"]
         return taken["feature"]
@@ -101,16 +96,16 @@ class Meter:
 
 @pytest.fixture
 def meter(tables: Any) -> Iterator[Meter]:
-    meter = Meter(tables)
-    meter.rows.wait_until_serving(20.0)
+    meter = Meter(tables.graph, tables.addresses, 20.0)
+    meter.wait_until_serving(20.0)
     meter.feature_bytes()
     yield meter
-    meter.rows.close()
+    meter.close()
 
 
 @pytest.fixture
 def rows(tables: Any, meter: Meter) -> PartitionedRows:
-    return PartitionedRows(tables.graph, SERVER, meter.rows, meter.traffic)
+    return PartitionedRows(tables.graph, SERVER, meter)
 
 
 def test_a_rank_counts_the_tables_of_its_server_together(
@@ -129,7 +124,7 @@ def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:
     """The count is at least the rows' own bytes, and little more once there are many."""
     ids = np.tile(np.arange(90), 50)
     payload = tables.rows(tables.graph, "features", "paper")[ids].nbytes
-    meter.rows.gather("features", "paper", ids)
+    meter.gather("features", "paper", ids)
     counted_bytes = meter.feature_bytes()
     assert payload + ids.nbytes // 4 < counted_bytes < 1.1 * (payload + ids.nbytes)
 
@@ -148,44 +143,49 @@ def test_pregathered_rows_are_fetched_once(
         assert np.array_equal(pregathered.gather("features", "paper", ids), expected[ids])
     assert meter.feature_bytes() == 0
     counts = rows.take_rows()
-    assert counts.remote_unique == unique_ids.size
-    assert counts.remote == sum(ids.size for ids in remote_ids)
-    assert counts.local == sum(ids.size for ids in groups) - counts.remote
+    remote = sum(ids.size for ids in remote_ids)
+    assert (counts.remote_unique, counts.remote) == (unique_ids.size, remote)
+    assert counts.local == sum(ids.size for ids in groups) - remote
+    # A further source fetches only what the earlier one lacks.
+    authors = np.arange(41)
+    requests = {"paper": groups, "author": [authors]}
+    wider = PregatheredRows(rows, requests, earlier=pregathered)
+    missing = int((~rows.is_local("author", authors)).sum())
+    assert rows.take_rows().remote_unique == missing
+    meter.feature_bytes()
+    for name, ids in (("paper", groups[0]), ("author", authors)):
+        of_type = tables.rows(tables.graph, "features", name)[ids]
+        assert np.array_equal(wider.gather("features", name, ids), of_type)
+    assert meter.feature_bytes() == 0
 
 
 def test_cached_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
     """Cached and fetched rows are counted apart, pre-gathered or not. Labels are not cached."""
     all_ids, local_ids = np.arange(90), tables.local_ids("paper")
     remote_ids = np.setdiff1d(all_ids, local_ids)
+    cached_ids, missing = remote_ids[:20], remote_ids.size - 20
     cache = RowCache(90, 20, 7, "float32")
-    cache.put(remote_ids[:20], meter.rows.gather("features", "paper", remote_ids[:20]))
+    cache.put(cached_ids, meter.gather("features", "paper", cached_ids))
     expected = tables.rows(tables.graph, "features", "paper")
     meter.feature_bytes()
     rows.attach_cache({"paper": cache, "author": RowCache(41, 0, 3, "float16")})
-    assert np.array_equal(
-        rows.gather("features", "paper", remote_ids[:20]), expected[remote_ids[:20]]
-    )
+    assert np.array_equal(rows.gather("features", "paper", cached_ids), expected[cached_ids])
     assert meter.feature_bytes() == 0
     assert np.array_equal(rows.gather("features", "paper", all_ids), expected)
-    assert meter.feature_bytes() < (remote_ids.size - 20) * 7 * 4 * 1.5 + 1000
-    counts = rows.take_rows()
-    assert counts == RowCounts(
+    assert meter.feature_bytes() < missing * 7 * 4 * 1.5 + 1000
+    assert rows.take_rows() == RowCounts(
         local=local_ids.size,
         remote=20 + remote_ids.size,
-        remote_unique=remote_ids.size - 20,
+        remote_unique=missing,
         cached=40,
-        lookups={"author": Lookups(), "paper": Lookups(40, remote_ids.size - 20)},
+        lookups={"author": Lookups(), "paper": Lookups(40, missing)},
     )
-    assert counts.cached == 40
     rows.gather("labels", "paper", all_ids)
     assert rows.take_rows().cached == 0
     pregathered = PregatheredRows(rows, {"paper": [all_ids, remote_ids[:30]]})
     assert np.array_equal(pregathered.gather("features", "paper", remote_ids), expected[remote_ids])
-    counts_of_pregathered = rows.take_rows()
-    assert (counts_of_pregathered.cached, counts_of_pregathered.remote_unique) == (
-        20,
-        remote_ids.size - 20,
-    )
+    counts = rows.take_rows()
+    assert (counts.cached, counts.remote_unique) == (20, missing)
 
 
 @pytest.mark.parametrize("fetched", [[], [0]])
@@ -219,9 +219,11 @@ from hopper.partition import PartitionedGraph
 
 path, *addresses = sys.argv[1:]
 graph = PartitionedGraph.open(path)
-rows = PartitionedRows(graph, 1, RemoteRows(graph, addresses, 20.0))
+used, unused = (PartitionedRows(graph, 1, RemoteRows(graph, addresses, 20.0)) for _ in "ab")
+used.remote.gather("features", "paper", np.arange(90))
 child = os.fork()
-os.write(1, rows.gather("features", "paper", np.arange(90)).tobytes())
+for rows in (used, unused):
+    os.write(1, rows.gather("features", "paper", np.arange(90)).tobytes())
 if child:
     assert os.waitpid(child, 0)[1] == 0
 os._exit(0)
@@ -234,7 +236,7 @@ def test_rows_are_read_after_a_fork(tables: Any) -> None:
     done = subprocess.run(command, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     expected = tables.rows(tables.graph, "features", "paper")
-    assert done.stdout == 2 * expected.tobytes()
+    assert done.stdout == 4 * expected.tobytes()
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
@@ -291,30 +293,23 @@ def test_servers_of_two_divisions_tell_no_graph(tables: Any, tmp_path: Path) -> 
     server.stop(1.0)
 
 
-def test_a_server_that_does_not_answer_is_named(tables: Any) -> None:
+def test_a_server_that_does_not_answer_or_is_another_is_named(tables: Any) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         dead_address = f"127.0.0.1:{unused.getsockname()[1]}"
         addresses = [tables.addresses[0], dead_address, tables.addresses[2]]
         rows = RemoteRows(tables.graph, addresses, 0.6)
-        try:
-            with pytest.raises(ServerLost, match=f"server 1 at {dead_address}"):
-                rows.gather("features", "paper", np.arange(90))
-            with pytest.raises(ServerLost, match=f"server 1 at {dead_address}"):
-                rows.wait_until_serving(0.6)
-            # The servers that are there go on answering.
-            assert rows.gather("features", "paper", np.array([0])).shape == (1, 7)
-        finally:
-            rows.close()
-
-
-def test_addresses_in_the_wrong_order(tables: Any) -> None:
-    rows = RemoteRows(tables.graph, tables.addresses[::-1], 5.0)
-    try:
-        with pytest.raises(ClusterError, match="server 0 at"):
-            rows.gather("features", "paper", np.array([0]))
-    finally:
+        with pytest.raises(ServerLost, match=f"server 1 at {dead_address}"):
+            rows.gather("features", "paper", np.arange(90))
+        with pytest.raises(ServerLost, match=f"server 1 at {dead_address}"):
+            rows.wait_until_serving(0.6)
+        # The servers that are there go on answering.
+        assert rows.gather("features", "paper", np.array([0])).shape == (1, 7)
         rows.close()
+    rows = RemoteRows(tables.graph, tables.addresses[::-1], 5.0)
+    with pytest.raises(ClusterError, match="server 0 at"):
+        rows.gather("features", "paper", np.array([0]))
+    rows.close()
 
 
 def test_reads_of_one_operation_share_a_deadline(tables: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,47 +33,26 @@ def form(request: pytest.FixtureRequest) -> FeatureForm:
     return request.param
 
 
-@pytest.fixture
-def rounded(tables: Any, form: FeatureForm) -> Iterator[RemoteRows]:
-    rows = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)
-    yield rows
-    rows.close()
-
-
 def test_float32_rows_are_rounded_and_no_others(
-    tables: Any, rounded: RemoteRows, form: FeatureForm
+    tables: Any, remote: RemoteRows, form: FeatureForm
 ) -> None:
-    ids = np.array([3, 88, 3, 40, 41, 0])
+    ids, codec = np.array([3, 88, 3, 40, 41, 0]), CODECS[form]
+    rounded, sent_bytes = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form), []
     stored = tables.rows(tables.graph, "features", "paper")[ids]
-    codec = CODECS[form]
     rows = rounded.gather("features", "paper", ids)
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, codec.decode(codec.encode(stored)))
     assert not np.array_equal(rows, stored)
-    for kind, node_type in [
-        ("features", "author"),
-        ("features", "journal"),
-        ("features", "series"),
-        ("labels", "paper"),
-        ("labels", "venue"),
-    ]:
+    features = [("features", name) for name in ("author", "journal", "series")]
+    for kind, node_type in [*features, ("labels", "paper"), ("labels", "venue")]:
         stored = tables.rows(tables.graph, kind, node_type)
         rows = rounded.gather(kind, node_type, np.arange(len(stored)))
         np.testing.assert_array_equal(rows, stored)
-
-
-def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: FeatureForm) -> None:
-    ids = np.arange(90)
-    sent_bytes = []
-    for rows in (remote, RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)):
-        traffic = Traffic()
-        rows.count_into(traffic)
-        rows.wait_until_serving(20.0)
-        traffic.take()
-        rows.gather("features", "paper", ids)
+    for source in (remote, rounded):
+        source.count_into(traffic := Traffic())
+        source.gather("features", "paper", np.arange(90))
         sent_bytes.append(traffic.take()["feature"])
-    rows.close()
-    codec = CODECS[form]
+    rounded.close()
     # The name of the form stands in each of three requests, with two bytes before it; the lengths
     # of what it makes longer or shorter may take a byte less each.
     saved_bytes = 90 * (CODECS["float32"].row_bytes(7) - codec.row_bytes(7))
@@ -84,11 +63,9 @@ def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     rows = PartitionedRows(tables.graph, 1, None)
     errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
     assert set(errors) == {"paper", "venue", "ghost"}
-    local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")].astype(
-        np.float64
-    )
-    codec = CODECS[form]
-    errors_of_rows = np.abs(codec.decode(codec.encode(local_rows.astype(np.float32))) - local_rows)
+    local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")]
+    rounded = CODECS[form].decode(CODECS[form].encode(local_rows))
+    errors_of_rows = np.abs(rounded - local_rows.astype(np.float64))
     assert errors["paper"].absolute == errors_of_rows.max()
     assert errors["paper"].relative == (errors_of_rows.max(1) / np.abs(local_rows).max(1)).max()
     assert errors["ghost"] == (0, 0)

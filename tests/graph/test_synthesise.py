@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 from numpy.typing import NDArray
 
-from cache_server.draw import SYNTHESIS, key_of
+from cache_server.draws.counter import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation
 from hopper.graph.memory_budget import LEAST_CHUNK, MemoryBudget, limit_memory

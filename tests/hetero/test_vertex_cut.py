@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server.draw import draw_key
+from cache_server.draws.counter import draw_key
+from cache_server.draws.neighbor_lists import NeighborLists
+from cache_server.draws.spec import SamplingSpec
 from cache_server.kernel import read_only
-from cache_server.neighbor_lists import NeighborLists
-from cache_server.sampling_spec import SamplingSpec
 from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.features import LocalRows

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from cache_server.draw import draw_key
+from cache_server.draws.counter import draw_key
 from hopper.config import make_config
 from hopper.device.array_module import on_host
 from hopper.engines import Request, assemble

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from cache_server import draw
-from cache_server.draw_kernels import draw_by_weight
+from cache_server.draws import counter as draw
+from cache_server.draws.kernels import draw_by_weight
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server.draw import permute
+from cache_server.draws.counter import permute
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation

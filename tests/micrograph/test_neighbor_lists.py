@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from cache_server.draw import NEIGHBORS, draw_key
-from cache_server.draw_kernels import draw_edges
+from cache_server.draws.counter import NEIGHBORS, draw_key
+from cache_server.draws.kernels import draw_edges
+from cache_server.draws.neighbor_lists import NOTHING, NeighborLists
+from cache_server.draws.spec import METHODS, ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import read_only
-from cache_server.neighbor_lists import NOTHING, NeighborLists
-from cache_server.sampling_spec import METHODS, ExcludedEdges, Method, SamplingSpec
 
 NODES, RELATION_KEY = 40, 77
 every_method = pytest.mark.parametrize("method", METHODS)

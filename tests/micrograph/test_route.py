@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cache_server.draw import permute
+from cache_server.draws.counter import permute
 from hopper.micrograph.route import GlobalBatch, LocalRootSchedule, RootSchedule, TrainingNodes
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement

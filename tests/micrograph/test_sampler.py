@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from cache_server.draw import DROPOUT, key_of
+from cache_server.draws.counter import DROPOUT, key_of
 from hopper.config.sampler import Sampler
 from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from cache_server.sampling_spec import ExcludedEdges
+from cache_server.draws.spec import ExcludedEdges
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.layout import topology_file

@@ -32,7 +32,7 @@ from hopper.train import verify as verification
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
 from hopper.train.verify import RowCheck
-from tests.cache_server.test_mapped_tables import in_memory
+from tests.cache_server.test_store import in_memory
 
 SERVERS = [0, 1]
 FLIPS = 60

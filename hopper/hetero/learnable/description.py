@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cache_server.draw import LEARNABLE, key_of, mix, variate
+from cache_server.draws.counter import LEARNABLE, key_of, mix, variate
 from cache_server.kernel import kernel
 
 _UNIT: Final = 1.0 / 9007199254740992.0

@@ -13,20 +13,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb, below, draw_positions, node_key, variate
+from cache_server.draws.counter import absorb, below, draw_positions, node_key, variate
+from cache_server.draws.spec import DrawKey, Drawn, ExcludedEdges
 from cache_server.kernel import kernel
-from cache_server.sampling_spec import DrawKey, Drawn, ExcludedEdges
 
 Ids = NDArray[np.int64]
 Sums = NDArray[np.int32]
 
-# The ways to draw from a list.
-UNIFORM: Final = 0
-LATEST: Final = 1
-REPLACEMENT: Final = 2
-WEIGHTED: Final = 3
-WEIGHTED_REPLACEMENT: Final = 4
-
+UNIFORM, LATEST, REPLACEMENT, WEIGHTED, WEIGHTED_REPLACEMENT = range(5)
+"""the ways to draw from a list"""
 _TURN: Final = 64
 """nodes that a thread draws for with one buffer"""
 _SHORT: Final = 128
@@ -37,7 +32,7 @@ _SEARCHES: Final = 1 << 32
 
 
 class ListArrays(NamedTuple):
-    """The arrays of :class:`cache_server.neighbor_lists.NeighborLists`; missing ones are empty.
+    """The arrays of ``NeighborLists`` in neighbor_lists.py; missing ones are empty.
 
     ``dst_ids`` has the original ids of the destinations that have lists, which are its rows.
     """

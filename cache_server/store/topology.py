@@ -10,9 +10,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.errors import BadRequest, ManifestError
-from cache_server.neighbor_lists import NOTHING, NeighborLists, StoredIds
-from cache_server.sampling_spec import (
+from cache_server.draws.neighbor_lists import NOTHING, NeighborLists, StoredIds
+from cache_server.draws.spec import (
     BY_WEIGHT,
     METHODS,
     WITH_REPLACEMENT,
@@ -21,8 +20,8 @@ from cache_server.sampling_spec import (
     SamplingRequest,
     SamplingSpec,
 )
-from cache_server.store.npy import map_npy
-from cache_server.store.sharded_array import map_original_ids
+from cache_server.errors import BadRequest, ManifestError
+from cache_server.store.npy import map_npy, map_original_ids
 
 Ids = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)

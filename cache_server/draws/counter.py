@@ -1,9 +1,7 @@
 """The counter-based draw, which makes every random decision a pure function of integers.
 
-It uses only 64-bit unsigned integer arithmetic (wrapping), so any language or device can draw the
-same numbers. Specified, with test vectors, in docs/inside/draws.md. Sources: SplitMix64's finaliser
-(Steele, Lea and Flood, OOPSLA 2014), Floyd's sampling without replacement (Bentley and Floyd,
-CACM 30(9), 1987), multiply-high range reduction (Lemire, ACM TOMACS 29(1), 2019).
+Any language or device can draw the same numbers. Specified, with sources and test vectors, in
+docs/inside/draws.md.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from cache_server.draws.spec import DrawKey
 from cache_server.kernel import kernel
-from cache_server.sampling_spec import DrawKey
 
 GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
@@ -35,13 +33,11 @@ LEARNABLE: Final = 9
 NEGATIVES: Final = 10
 PHASES: Final = 12
 
-# Constants of the Feistel network that permutes roots. With fewer bits a round has too few
-# different functions.
 _ROUNDS: Final = 8
 _LEAST_BITS: Final = 8
-
-# Up to this many draws, a scan of earlier draws is cheaper than a hash set.
+"""of the Feistel network that permutes roots; with fewer a round has too few different functions"""
 _MOST_SCANNED: Final = 48
+"""up to this many draws, a scan of earlier draws is cheaper than a hash set"""
 
 
 @kernel

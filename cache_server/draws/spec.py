@@ -38,20 +38,15 @@ class DrawKey(NamedTuple):
 
 
 class SamplingSpec(NamedTuple):
-    """The way in which neighbors are drawn at one hop of one relation.
-
-    Attributes
-    ----------
-    method: ``uniform`` draws without replacement and ``replacement`` with it, all neighbors
-        equally likely. ``weighted`` and ``weighted_replacement`` do so in proportion to weights.
-        ``labor`` is LABOR-0. ``temporal`` draws uniformly from the edges that are there at a time,
-        ``recent`` takes the latest of them.
-    fanout: neighbors a destination; -1 = all (that are there), whatever the method.
-    key: what the key of each node's draw is made of.
-    """
+    """The way in which neighbors are drawn at one hop of one relation."""
 
     method: Method
+    """``uniform`` draws without replacement and ``replacement`` with it, all neighbors equally
+    likely. ``weighted`` and ``weighted_replacement`` do so in proportion to weights. ``labor`` is
+    LABOR-0. ``temporal`` draws uniformly from the edges that are there at a time, ``recent`` takes
+    the latest of them."""
     fanout: int
+    """neighbors a destination; -1 = all (that are there), whatever the method"""
     key: DrawKey
 
     @property

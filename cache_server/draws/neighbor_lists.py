@@ -1,8 +1,7 @@
 """The neighbor lists of a relation, the draws from them, and the edges that draws exclude.
 
-Ranks draw from the lists that they have. A server draws from its own lists for ranks elsewhere. A
-draw depends on the node, the key and the node's list alone (docs/inside/draws.md), so both draw the
-same.
+A draw depends on the node, the key and the node's list alone (docs/inside/draws.md), so a server
+draws from its lists what a rank would.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw_kernels import (
+from cache_server.draws.kernels import (
     LATEST,
     REPLACEMENT,
     UNIFORM,
@@ -26,8 +25,8 @@ from cache_server.draw_kernels import (
     list_neighbors,
     take_flagged,
 )
+from cache_server.draws.spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import read_only
-from cache_server.sampling_spec import Drawn, ExcludedEdges, Method, SamplingSpec
 
 Ids = NDArray[np.int64]
 _NONE: Final = read_only(np.empty(0, np.int64))
@@ -87,14 +86,11 @@ class StoredIds:
 class NeighborLists:
     """The neighbor lists of one relation, with the weights and times that draws need.
 
-    Parameters
-    ----------
-    indptr, indices: CSC, sources in global ids. Lists are in order of their original ids.
-    src_ids, dst_ids: [sources] and [destinations] int64 original ids.
-    cumulative_weights: [edges] int32, running sums of weights within each list; None = no weights.
-    times, by_time: [edges] int64, the ascending times of each list, and the positions of its edges
-        in that order; None = edges have no times and are always there.
-    stored: the destinations that ``indptr`` has lists of.
+    ``indptr`` and ``indices`` are CSC, sources in global ids, lists of the ``stored`` destinations
+    in order of their original ids. ``src_ids`` and ``dst_ids`` are [sources] and [destinations]
+    int64 original ids. By edge, ``cumulative_weights`` are int32 running sums within each list, and
+    ``times`` and ``by_time`` are the ascending times of each list, and the positions of its edges
+    in that order; None = edges have no weights, or are always there.
     """
 
     def __init__(
