@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -86,21 +86,18 @@ class Edges:
 class Nodes:
     """Nodes of one type; operations on single rows, above all dropout, derive their keys from them.
 
-    Attributes
-    ----------
-    node_type: the type's name in the graph directory.
-    original: [n] int64 original ids.
-    degree: [n] int64 degrees in the full graph under one relation: out-degrees of a block's
-        sources, in-degrees of its destinations. None where the nodes belong to no relation.
-    iteration_key: uint64 key of (seed, epoch, iteration), from which dropout keys are derived.
-    first_column: first column of the nodes' rows that is here, where a rank has some columns.
+    ``original`` are [n] int64 original ids of a type of the graph directory.
     """
 
     node_type: str
     original: Tensor
     degree: Tensor | None
+    """[n] int64 degrees in the full graph under one relation: out-degrees of a block's sources,
+    in-degrees of its destinations; None where the nodes belong to no relation"""
     iteration_key: int = 0
+    """uint64 key of (seed, epoch, iteration), from which dropout keys are derived"""
     first_column: int = 0
+    """first column of the nodes' rows that is here, where a rank has some columns"""
 
     @property
     def count(self) -> int:
@@ -109,14 +106,11 @@ class Nodes:
 
     def first(self, count: int) -> Nodes:
         """Return the first ``count`` nodes."""
-        degree = None if self.degree is None else self.degree[:count]
-        return Nodes(self.node_type, self.original[:count], degree, self.iteration_key)
+        return self._take(lambda numbers: numbers[:count])
 
     def pick(self, rows: Tensor) -> Nodes:
         """Return the nodes in some rows, [n] int64, in that order."""
-        degree = None if self.degree is None else self.degree.index_select(0, rows)
-        original = self.original.index_select(0, rows)
-        return Nodes(self.node_type, original, degree, self.iteration_key)
+        return self._take(lambda numbers: numbers.index_select(0, rows))
 
     def with_dropout_key(self, iteration_key: int) -> Self:
         """Return the same nodes with another key of dropout masks."""
@@ -132,9 +126,11 @@ class Nodes:
 
     def to(self, device: torch.device) -> Nodes:
         """Copy the nodes to another device."""
-        degree = None if self.degree is None else to_device(self.degree, device)
-        original = to_device(self.original, device)
-        return Nodes(self.node_type, original, degree, self.iteration_key)
+        return self._take(lambda numbers: to_device(numbers, device))
+
+    def _take(self, take: Callable[[Tensor], Tensor]) -> Nodes:
+        degree = None if self.degree is None else take(self.degree)
+        return Nodes(self.node_type, take(self.original), degree, self.iteration_key)
 
 
 @dataclass(eq=False)
@@ -276,16 +272,10 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class TypedBlocks:
-    """One hop of a graph: a block for each relation, and the nodes of each type.
+    """One hop of a graph: a block for each relation, those without edges included, and the sources
+    of each node type.
 
-    The first ``destinations[t]`` source rows of a node type t are its destinations.
-
-    Attributes
-    ----------
-    blocks: the blocks by relation, those without edges included.
-    sources, destinations: number of nodes by type.
-    nodes: the sources by type.
-    prepared: what was derived from the edges alone, kept for later calls.
+    The first ``destinations[t]`` of ``sources[t]`` rows of a node type t are its destinations.
     """
 
     blocks: Mapping[Relation, Block]
@@ -293,6 +283,7 @@ class TypedBlocks:
     destinations: Mapping[str, int]
     nodes: Mapping[str, Nodes]
     prepared: dict[Any, Any] = field(default_factory=dict)
+    """what was derived from the edges alone, kept for later calls"""
 
     def with_dropout_key(self, iteration_key: int) -> TypedBlocks:
         """Return the same hop with another key of dropout masks; both share what was prepared."""

@@ -36,7 +36,7 @@ _SPREAD: Final = 37837.22
 
 
 class Hierarchy(NamedTuple):
-    """Nested communities on positions [0, count), and how edges spread over their levels."""
+    """Nested communities on positions [0, nodes), and how edges spread over their levels."""
 
     nodes: int
     local_level: int
@@ -109,10 +109,8 @@ def invert(order: Ids) -> Ids:
 
 
 def draw_classes(key: int, count: int, classes: int) -> Ids:
-    """Draw each community's class: [count] int64; low classes have more than high ones.
-
-    Every class has a community if there are enough of them.
-    """
+    """Draw each community's class: [count] int64; low classes have more than high ones, and each
+    has one if there are enough communities."""
     order, _ = shuffle(key_of(key, 0), count)
     share = (_variates(np.uint64(key_of(key, 1)), count) >> np.uint64(11)) * _UNIT
     values = (classes * share * (1.0 + 2.0 * share) / 3.0).astype(np.int64)
@@ -164,8 +162,8 @@ def draw_features(
 def _power_law(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
     """Return [count] float64 >= 1: weights whose tail falls as w ** -exponent.
 
-    This is Pareto's quantile function, with logarithm and power interpolated linearly between
-    powers of two. It adds and multiplies only, so every processor computes the same bits.
+    This is Pareto's quantile function, interpolated linearly between powers of two. It adds and
+    multiplies only, so every processor computes the same bits.
     """
     out = np.empty(count, np.float64)
     for p in numba.prange(count):
@@ -182,10 +180,8 @@ def _power_law(key: np.uint64, count: int, exponent: float) -> NDArray[np.float6
 
 
 def draw_weights(key: int, count: int, exponent: float, largest: float) -> NDArray[np.uint64]:
-    """Draw power-law weights, capped at about ``largest`` times their mean.
-
-    Returns their running sum in steps of 2**-16, from 0: [count + 1] uint64.
-    """
+    """Draw power-law weights, capped at about ``largest`` times their mean; return their running
+    sum in steps of 2**-16, from 0: [count + 1] uint64."""
     weights = _power_law(np.uint64(key), count, exponent)
     for _ in range(8):
         # The sum is taken in integers: a sum of floats depends on how a processor groups them.

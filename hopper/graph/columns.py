@@ -36,10 +36,9 @@ class RoundingError(NamedTuple):
     has no bound, as for averages of rounded rows"""
 
     def __str__(self) -> str:
-        largest = f"a number is off by up to {self.absolute:.2g}"
-        if self.relative is None:
-            return largest
-        return f"{largest}, and by {self.relative:.2%} of its row's largest"
+        share = self.relative
+        relative = "" if share is None else f", and by {share:.2%} of its row's largest"
+        return f"a number is off by up to {self.absolute:.2g}{relative}"
 
     def larger_of(self, other: RoundingError) -> RoundingError:
         """Bound the error of two sets of rows, with this error and with ``other``."""
@@ -84,19 +83,9 @@ class ColumnRange(NamedTuple):
 class FeatureColumn:
     """A column of the source, and the columns of features that it became.
 
-    Attributes
-    ----------
-    name: "" = the columns of a matrix, which have no names.
-    categories: the column's distinct texts, in order of their columns of features; empty if it
-        holds numbers. A row without a text has only zeros.
-    numbers: how many numbers a row has, if the column holds lists of numbers.
-    unknown: "zeros" if rows with other texts have only zeros; "" = they were refused.
-    missing, fill: what missing numbers became, and the number itself for each of ``numbers``; "" =
-        they were refused.
-    scale, offset, divisor: how numbers x were scaled. "standard", "minmax": (x - offset) / divisor,
-        each for each of ``numbers``; "log": sign(x) log(1 + |x|); "row": all numbers of a row were
-        divided by their sum.
-    ranges: how large the numbers are now; of lists and matrices only those that are wide.
+    Its fields are those of ``columns`` in docs/reference/graph-directory.md. A field that is empty
+    says nothing: no categories, or nothing done. ``fill``, ``offset`` and ``divisor`` have a value
+    for each of ``numbers``.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

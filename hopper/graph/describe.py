@@ -20,25 +20,22 @@ MAX_LISTED_CLASSES: Final = 1000
 def describe(graph: GraphDirectory) -> dict[str, Any]:
     """Summarise a graph directory in values that JSON can hold; docs/reference/graph-directory.md
     lists them. Features and neighbours are not read, and memory is a few bytes a node."""
-    schema = graph.schema
+    schema, relations = graph.schema, []
     touched = {name: np.zeros(kind.count, np.bool_) for name, kind in schema.node_types.items()}
-    relations = []
     for relation in schema.ordered_relations():
         topology, kind = graph.topology(relation), schema.relations[relation]
         touched[relation.src] |= topology.out_degrees > 0
         touched[relation.dst] |= topology.in_degrees > 0
         files = [layout.topology_file(graph.path, relation, of) for of in layout.TOPOLOGY_ARRAYS]
-        relations.append(
-            {
-                **relation._asdict(),
-                **_features(graph, relation),
-                "weighted": kind.weighted,
-                "timed": kind.timed,
-                "topology_bytes": sum(file.stat().st_size for file in files),
-                "in_degree": summarize_degrees(topology.in_degrees),
-                "out_degree": summarize_degrees(topology.out_degrees),
-            }
-        )
+        relations.append({
+            **relation._asdict(),
+            **_features(graph, relation),
+            "weighted": kind.weighted,
+            "timed": kind.timed,
+            "topology_bytes": sum(file.stat().st_size for file in files),
+            "in_degree": summarize_degrees(topology.in_degrees),
+            "out_degree": summarize_degrees(topology.out_degrees),
+        })  # fmt: skip
     return {
         "path": str(graph.path),
         "name": schema.name,
@@ -61,17 +58,13 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
 def summarize_degrees(degrees: NDArray[np.int64]) -> dict[str, float | int | None]:
     """Compute minimum, median, mean, 99th percentile and maximum, and the share of zeros; all are
     None if there is no node."""
+    names = ("min", "median", "mean", "p99", "max", "zero")
     if degrees.size == 0:
-        return dict.fromkeys(("min", "median", "mean", "p99", "max", "zero"))
+        return dict.fromkeys(names)
     median, p99 = np.percentile(degrees, (50, 99)).tolist()
-    return {
-        "min": int(degrees.min()),
-        "median": median,
-        "mean": float(degrees.mean()),
-        "p99": p99,
-        "max": int(degrees.max()),
-        "zero": _share_of(degrees == 0),
-    }
+    low, mean, high = int(degrees.min()), float(degrees.mean()), int(degrees.max())
+    values = low, median, mean, p99, high, _share_of(degrees == 0)
+    return dict(zip(names, values, strict=True))
 
 
 def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class GraphDirectory:
         All nodes have one type. This reads the node attributes ``features`` (or single numbers),
         ``label`` and ``split``, and numbers of edges. An undirected edge becomes two.
         """
-        from hopper.graph.importers.networkx import tables_from_networkx
+        from hopper.graph.importers.graphml import tables_from_networkx
 
         return cls._from_tables(tables_from_networkx(graph, name, name), out, options)
 
@@ -252,8 +252,7 @@ class GraphDirectory:
     def _map(
         self, part: str, owner: Labelled, find_file: Callable[[Any], Path] | None = None
     ) -> NDArray[Any]:
-        """Map an array of the schema; ``find_file`` returns its file where another directory may
-        hold it."""
+        """Map an array; ``find_file`` returns its file where another directory may hold it."""
         spec = self._arrays.get((part, str(owner)))
         if spec is None:
             what = "relation" if isinstance(owner, Relation) else "node type"
@@ -297,14 +296,12 @@ def open_topology(
     edges: number of edges that there must be; None = as many as ``indptr`` says.
     stored: the destinations whose lists are here; None = all.
     degrees: in- and out-degrees of all nodes; None = those in ``root``.
-    weighted: whether sums of weights are there, too.
-    timed: whether times are there, too.
+    weighted, timed: whether sums of weights and times are there, too.
     """
 
     def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
         file = layout.topology_file(root, relation, name)
-        is_drawn_by = name in ("cumulative_weights", "times", "by_time")
-        if is_drawn_by and not file.exists():
+        if name in ("cumulative_weights", "times", "by_time") and not file.exists():
             raise GraphError(
                 f"{file}: {name} of {relation}: missing file; if an older version divided the "
                 "graph, divide it again with `hopper partition`"
@@ -313,17 +310,11 @@ def open_topology(
         return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
     indptr = array("indptr", (destinations if stored is None else stored.count) + 1)
-    in_degrees, out_degrees = degrees or (
-        array("in_degrees", destinations),
-        array("out_degrees", sources),
-    )
+    if degrees is None:
+        degrees = array("in_degrees", destinations), array("out_degrees", sources)
     count = int(indptr[-1]) if edges is None else edges
     return Topology(
-        indptr=indptr,
-        indices=array("indices", count),
-        edge_ids=array("edge_ids", count),
-        in_degrees=in_degrees,
-        out_degrees=out_degrees,
+        *(indptr, array("indices", count), array("edge_ids", count), *degrees),
         cumulative_weights=array("cumulative_weights", count) if weighted else None,
         times=array("times", count) if timed else None,
         by_time=array("by_time", count) if timed else None,

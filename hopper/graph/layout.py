@@ -150,11 +150,10 @@ def stored_features(kind: NodeType | EdgeType, dim: int | None = None) -> Stored
 
 def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
     """Return the dtype and the admissible shapes of the labels of ``count`` nodes."""
-    table, dtype = (count, labels.columns), np.dtype(labels.dtype)
-    if labels.kind == "class":
-        return dtype, [(count,)]
-    flat = labels.kind == "float" and labels.classes == 1
-    return dtype, [(count,), table] if flat else [table]
+    flat, table = [(count,)], [(count, labels.columns)]
+    is_number = labels.kind == "float" and labels.classes == 1
+    shapes = flat if labels.kind == "class" else flat + table if is_number else table
+    return np.dtype(labels.dtype), shapes
 
 
 class ArraySpec(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,19 @@ from hopper.graph.topology import Ids, Topology
 
 @dataclass(frozen=True)
 class Links:
-    """Edges of target relations, named by original ids.
-
-    Attributes
-    ----------
-    ids: [n] int64, ascending, as in splits. An edge's id counts the edges of earlier target
-        relations too (:func:`link_offsets`).
-    relations: [n] int64, index of each edge's relation among the target relations.
-    src, dst: [n] int64, original ids of both ends.
-    labels: [n] or [n, classes], as stored; None unless labels of edges are predicted.
-    times: [n] int64; None unless the edges of all target relations have times.
-    """
+    """Edges of target relations, named by original ids."""
 
     ids: Ids
+    """[n] int64, ascending, as in splits; they count the edges of earlier target relations too"""
     relations: Ids
+    """[n] int64, index of each edge's relation among the target relations"""
     src: Ids
     dst: Ids
+    """[n] int64, original ids of both ends"""
     labels: NDArray[Any] | None = None
+    """[n] or [n, classes], as stored; None unless labels of edges are predicted"""
     times: Ids | None = None
+    """[n] int64; None unless the edges of all target relations have times"""
 
     @property
     def count(self) -> int:
@@ -41,22 +36,14 @@ class Links:
         return int(self.ids.size)
 
 
-class _Ends(Protocol):
-    """Links named by their ends, as :class:`Links`, in original or global ids."""
-
-    @property
-    def relations(self) -> Ids: ...
-    @property
-    def src(self) -> Ids: ...
-    @property
-    def dst(self) -> Ids: ...
-
-
 def select_ends(
-    links: _Ends, targets: Sequence[Relation], node_type: str, places: Ids | None = None
+    links: Any, targets: Sequence[Relation], node_type: str, places: Ids | None = None
 ) -> Ids:
-    """Return [m] int64: ids of the links' ends of one node type, relation by relation, sources
-    first; only of the links at ``places``, [k] int64, if that is given."""
+    """Return [m] int64: ids of the ends of one node type, relation by relation, sources first; only
+    of the links at ``places``, [k] int64, if that is given.
+
+    ``links`` have ``relations``, ``src`` and ``dst`` as :class:`Links`, maybe in global ids.
+    """
     places = np.arange(links.relations.size) if places is None else places
     ends = [np.empty(0, np.int64)]
     for number, relation in enumerate(targets):

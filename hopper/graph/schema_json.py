@@ -37,8 +37,6 @@ _FORBID: Final = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class _StoredLabels:
-    """Labels as they stand in the file."""
-
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID
 
     kind: LabelKind
@@ -46,15 +44,12 @@ class _StoredLabels:
     tasks: dict[str, _StoredLabels] = field(default_factory=dict)
 
     def labels(self) -> Labels:
-        """Convert to the schema's form."""
         tasks = tuple((name, task.labels()) for name, task in self.tasks.items())
         return Labels(self.kind, self.classes, tasks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredRelation(EdgeType):
-    """A relation as it stands in the file."""
-
     src: str
     rel: str
     dst: str
@@ -142,29 +137,27 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
         relations[relation] = EdgeType(**{f.name: getattr(entry, f.name) for f in fields(EdgeType)})
         if entry.labels is not None:
             labels[relation] = entry.labels.labels()
-    target, also = _parse_target(stored.target, where)
+    target, *also = _parse_target(stored.target, where)
     schema = GraphSchema(
         *(stored.name, stored.node_types, relations, target, labels),
-        *(stored.splits, stored.source, also),
+        *(stored.splits, stored.source, tuple(also)),
     )
     _check_references(schema, where)
     return schema
 
 
-def _parse_target(value: Any, where: str) -> tuple[Labelled, tuple[Relation, ...]]:
+def _parse_target(value: Any, where: str) -> list[Any]:
     """Parse the target: one node type, or one relation and more."""
     if isinstance(value, str):
-        return value, ()
+        return [value]
     is_list = isinstance(value, list) and value and isinstance(value[0], list)
     triples: list[Any] = value if is_list else [value]
-    for triple in triples:
-        if not (isinstance(triple, list) and [*map(type, triple)] == [str] * 3):
-            raise GraphError(
-                f"{where}: target: expected a node type, [src, rel, dst] or a list of these, given "
-                f"{value!r}"
-            )
-    target, *also = (Relation(*triple) for triple in triples)
-    return target, tuple(also)
+    if all(isinstance(of, list) and [*map(type, of)] == [str] * 3 for of in triples):
+        return [Relation(*triple) for triple in triples]
+    raise GraphError(
+        f"{where}: target: expected a node type, [src, rel, dst] or a list of these, given "
+        f"{value!r}"
+    )
 
 
 def check_schema(schema: GraphSchema, where: str) -> None:
@@ -176,8 +169,9 @@ def check_schema(schema: GraphSchema, where: str) -> None:
 def read_schema(directory: Path) -> GraphSchema:
     """Read ``graph.json`` of a graph directory or of a partitioned directory."""
     file = directory / SCHEMA_FILE
-    data = read_json(file, f"missing file; {directory} is not a graph directory")
-    return schema_from_json(data, str(file))
+    return schema_from_json(
+        read_json(file, f"missing file; {directory} is not a graph directory"), str(file)
+    )
 
 
 def write_schema(directory: Path, schema: GraphSchema) -> None:
@@ -196,28 +190,26 @@ def _check_references(schema: GraphSchema, where: str) -> None:
     ):
         for name in names:
             check_name(name, what, where)
+    # The first fault may cause the next ones.
     for fault in _find_faults(schema):
         raise GraphError(f"{where}: {fault}")
 
 
 def _find_faults(schema: GraphSchema) -> Iterator[str]:
-    """Yield the fields that contradict others; the first fault may cause the next ones."""
+    """Yield the fields that contradict others."""
     types = f"expected one of the node types {sorted(schema.node_types)}"
     if not schema.node_types:
         yield "node_types: expected at least one node type, given none"
     for relation in schema.relations:
-        for end in ("src", "dst"):
-            name = getattr(relation, end)
+        for end, name in (("src", relation.src), ("dst", relation.dst)):
             if name not in schema.node_types:
                 yield f"relations: {end} of {relation}: {types}, given {name!r}"
     for owner, kind in schema.kinds.items():
         where = f"{'relations' if isinstance(owner, Relation) else 'node_types'}.{owner}"
         dim, form, width = kind.feature_dim, kind.feature_dtype, width_of(kind.columns)
         if (dim is None) != (form is None):
-            yield (
-                f"{where}: expected feature_dim and feature_dtype both or neither, given {dim!r} "
-                f"and {form!r}"
-            )
+            both = "expected feature_dim and feature_dtype both or neither"
+            yield f"{where}: {both}, given {dim!r} and {form!r}"
         if kind.columns and width != dim:
             yield f"{where}.columns: expected columns of feature_dim {dim}, given {width}"
         yield from (f"{where}.columns: {fault}" for fault in find_faults(kind.columns))
@@ -228,8 +220,11 @@ def _find_faults(schema: GraphSchema) -> Iterator[str]:
             yield f"target: expected one of the relations, given {relation}"
         if relation in schema.target_relations[:number]:
             yield f"target: {relation} stands there twice"
-        if schema.labels.get(relation) != schema.target_labels:
-            kinds = (_describe_labels(schema, owner) for owner in (relation, schema.target))
+        if (labels := schema.labels.get(relation)) != schema.target_labels:
+            kinds = (
+                f"{kind.kind} of width {kind.classes} of {of}" if kind else f"none of {of}"
+                for kind, of in ((labels, relation), (schema.target_labels, schema.target))
+            )
             yield (
                 "target: expected edges of all target relations to have labels of the same kind "
                 f"and width, or none; given {' and '.join(kinds)}"
@@ -237,24 +232,15 @@ def _find_faults(schema: GraphSchema) -> Iterator[str]:
     for owner, labels in schema.labels.items():
         if owner not in schema.kinds:
             yield f"labels: expected a node type or a relation, given {str(owner)!r}"
-        yield from (f"labels.{owner}.{fault}" for fault in _find_task_faults(labels))
-
-
-def _find_task_faults(labels: Labels) -> Iterator[str]:
-    if (labels.kind == "tasks") != bool(labels.tasks):
-        yield 'tasks: expected where kind is "tasks", and only there'
-    for name, task in labels.tasks:
-        if task.kind == "tasks" or task.classes > _MOST_CLASSES:
-            yield (
-                f"tasks.{name}: expected kind class, multi_hot or float, and 1 to "
-                f"{_MOST_CLASSES:,} classes, given {task.kind!r} and {task.classes}"
-            )
-    total = sum(task.classes for _, task in labels.tasks)
-    if labels.tasks and labels.classes != total:
-        yield f"classes: expected {total}, of all tasks together, given {labels.classes}"
-
-
-def _describe_labels(schema: GraphSchema, owner: Labelled) -> str:
-    labels = schema.labels.get(owner)
-    kind = "none" if labels is None else f"{labels.kind} of width {labels.classes}"
-    return f"{kind} of {owner}"
+        total = sum(task.classes for _, task in labels.tasks)
+        if (labels.kind == "tasks") != bool(labels.tasks):
+            yield f'labels.{owner}.tasks: expected where kind is "tasks", and only there'
+        elif labels.tasks and labels.classes != total:
+            expected = f"expected {total}, of all tasks together, given {labels.classes}"
+            yield f"labels.{owner}.classes: {expected}"
+        for name, task in labels.tasks:
+            if task.kind == "tasks" or task.classes > _MOST_CLASSES:
+                yield (
+                    f"labels.{owner}.tasks.{name}: expected kind class, multi_hot or float, and 1 "
+                    f"to {_MOST_CLASSES:,} classes, given {task.kind!r} and {task.classes}"
+                )

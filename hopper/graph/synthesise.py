@@ -56,7 +56,7 @@ def make(
     feature_dim: int | None = None,
     progress: bool = False,
 ) -> Path:
-    """Write a synthetic graph directory, and return ``out``.
+    """Write a synthetic graph directory, and return ``out``; a RequestError tells what cannot be.
 
     Parameters
     ----------
@@ -65,11 +65,6 @@ def make(
     seed: another seed is another graph of the same kind.
     feature_dim: width of the features, which does not change the topology; None = as published.
         Presets of several node types take none.
-
-    Raises
-    ------
-    RequestError: there is no such preset, the scale is outside (0, 1] or too small for the preset,
-        the width is below 1, memory or disk space is too small, or ``out`` is occupied.
     """
     if not 0.0 < scale <= 1.0:
         raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
@@ -120,20 +115,16 @@ def _make_schema(preset_name: str, preset: Preset, scale: float, source: str) ->
 
 
 def _count_splits(count: int, preset: Preset) -> dict[str, int]:
-    """Return the number of nodes of each split.
-
-    Published splits of some graphs of several types are so small that a scaled one would be empty.
-    There each has a few nodes a class at least, which the largest split gives up.
-    """
+    """Return the number of nodes of each split."""
     bounds = np.cumsum([0.0, *preset.splits.values()]).tolist()
     ends = [min(count, round(count * bound)) for bound in bounds]
-    sizes = {name: ends[i + 1] - ends[i] for i, name in enumerate(preset.splits)}
-    if preset.one_type:
-        return sizes
-    least = min(count // (2 * len(sizes)), 4 * preset.classes)
-    sizes = {name: max(size, least) for name, size in sizes.items()}
-    largest = max(sizes, key=lambda name: sizes[name])
-    sizes[largest] -= max(0, sum(sizes.values()) - count)
+    sizes = dict(zip(preset.splits, np.diff(ends).tolist(), strict=True))
+    if not preset.one_type:
+        # Some published splits are so small that a scaled one would be empty. Each has a few nodes
+        # a class at least, which the largest one gives up.
+        least = min(count // (2 * len(sizes)), 4 * preset.classes)
+        sizes = {name: max(size, least) for name, size in sizes.items()}
+        sizes[max(sizes, key=sizes.__getitem__)] -= max(0, sum(sizes.values()) - count)
     return sizes
 
 
@@ -154,14 +145,14 @@ def _require_memory(preset: Preset, schema: GraphSchema) -> None:
 
 
 class Structure(NamedTuple):
-    """One of the community structures that the nodes of a type are in."""
+    """One of the community structures that the nodes of a type are in: [count] int64 each."""
 
     id_of: Ids
-    """[count] int64, the node at each position"""
+    """the node at each position"""
     positions: Ids
-    """[count] int64, the position of each node"""
+    """the position of each node"""
     parts: Ids
-    """[count] int64, the part of a class that each node's community has; of one type the class"""
+    """the part of a class that each node's community has; of one type the class"""
 
 
 class Nodes(NamedTuple):
@@ -228,24 +219,20 @@ class _Generator:
     """Draws a preset's graph, and writes it."""
 
     def __init__(self, preset: Preset, key: int, writer: GraphWriter, bar: Progress) -> None:
-        self._preset, self._key = preset, key
-        self._writer, self._bar = writer, bar
+        self._preset, self._key, self._writer, self._bar = preset, key, writer, bar
 
     def write(self) -> None:
         """Write everything that the schema lists."""
         writer, schema, preset, key = self._writer, self._writer.schema, self._preset, self._key
-        task = self._bar.add_task("nodes", total=None)
         types = draw_nodes(preset, schema, key)
         clean = combine_parts(preset, types[preset.target])
         noise_key = np.uint64(key_of(key, NOISE))
         labels = block_model.add_noise(noise_key, clean, preset.classes, preset.label_noise)
         writer.labels(preset.target, labels)
         order, _ = shuffle(key_of(key, SPLITS), labels.size)
-        first = 0
-        for name, size in schema.splits.items():
-            writer.split(name, order[first : first + size])
-            first += size
-        self._bar.remove_task(task)
+        bounds = np.cumsum([0, *schema.splits.values()]).tolist()
+        for name, first, stop in zip(schema.splits, bounds, bounds[1:], strict=False):
+            writer.split(name, order[first:stop])
         task = self._bar.add_task("edges", total=len(preset.relations))
         for edges in preset.relations:
             self._write_relation(edges, types, task)

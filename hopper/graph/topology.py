@@ -109,41 +109,23 @@ class Topology:
 
 
 def build_topology(
-    src: EdgeEnds,
-    dst: EdgeEnds,
-    num_src: int,
-    num_dst: int,
-    *,
-    where: str = "edges",
+    src: EdgeEnds, dst: EdgeEnds, num_src: int, num_dst: int, *, where: str = "edges"
 ) -> Topology:
     """Build the CSC of an edge list, in-neighbours ascending by (source id, edge id).
 
-    Time is linear. Memory is the output and one working array as large as its ``edge_ids``.
-
-    Parameters
-    ----------
-    src, dst: [edges] int32 or int64, the ends of edge 0, 1, ...
-    num_src, num_dst: number of nodes of the source and destination type.
-    where: what the edges are, for errors.
-
-    Raises
-    ------
-    GraphError: shapes or dtypes are wrong, or an id is out of range.
+    Time is linear. Memory is the output and one working array as large as its ``edge_ids``. Numbers
+    of nodes are those of the source and of the destination type; a GraphError that begins with
+    ``where`` tells that shapes or dtypes are wrong, or that an id is out of range.
     """
     arrays = topology_arrays(src.size, num_src, num_dst).items()
     empty: dict[str, Any] = {name: np.empty(length, dtype) for name, (dtype, length) in arrays}
     topology = Topology(**empty)
-    fill_topology(src, dst, topology, where=where)
+    fill_topology(src, dst, topology, None, where)
     return topology
 
 
 def fill_topology(
-    src: EdgeEnds,
-    dst: EdgeEnds,
-    out: Topology,
-    sort: SortEdges | None = None,
-    *,
-    where: str = "edges",
+    src: EdgeEnds, dst: EdgeEnds, out: Topology, sort: SortEdges | None, where: str
 ) -> None:
     """Do what :func:`build_topology` does, but write into the arrays of ``out``, which may be maps.
 

@@ -88,7 +88,7 @@ class GraphWriter:
         sort: sorts edges that memory does not hold; None = sort in memory.
         """
         files = self._create_topology(relation, src.size)
-        fill_topology(src, dst, files, sort, where=f"edges of {'/'.join(relation)}")
+        fill_topology(src, dst, files, sort, f"edges of {'/'.join(relation)}")
 
     def topology_csc(self, relation: Relation, topology: Topology) -> None:
         """Write a relation's CSC that is already built; its values are checked at opening."""

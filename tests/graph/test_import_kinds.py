@@ -23,7 +23,7 @@ from hopper.graph.importers import (
     write_tables,
 )
 from hopper.graph.importers.database import open_database
-from hopper.graph.importers.networkx import tables_from_networkx
+from hopper.graph.importers.graphml import tables_from_networkx
 from hopper.graph.importers.ogb import tables_from_ogb
 from hopper.graph.importers.query import Query
 from hopper.graph.importers.read_query import read_queries
@@ -41,7 +41,7 @@ WEIGHTS = DRAW.integers(1, 9, E).astype(np.float32) / 4
 TIMES = DRAW.integers(0, 99, E)
 SPLITS = {"train": np.arange(0, 30), "val": np.arange(30, 40), "test": np.arange(40, 60)}
 
-Importer = Callable[[Path, ImportOptions], list[str]]
+Importer = Callable[[Path, ImportOptions], None]
 
 
 def frames() -> dict[str, pandas.DataFrame]:
@@ -52,19 +52,19 @@ def frames() -> dict[str, pandas.DataFrame]:
     return {"nodes": nodes, "edges": pandas.DataFrame({**edges, "amount": AMOUNT[:, 0]})}
 
 
-def import_csv(folder: Path, options: ImportOptions) -> list[str]:
+def import_csv(folder: Path, options: ImportOptions) -> None:
     for name, frame in frames().items():
         frame.to_csv(folder / f"{name}.csv", index=False)
-    return import_graph("csv", str(folder), folder / "out", options)
+    import_graph("csv", str(folder), folder / "out", options)
 
 
-def import_parquet(folder: Path, options: ImportOptions) -> list[str]:
+def import_parquet(folder: Path, options: ImportOptions) -> None:
     for name, frame in frames().items():
         frame.to_parquet(folder / f"{name}.parquet", index=False)
-    return import_graph("parquet", str(folder), folder / "out", options)
+    import_graph("parquet", str(folder), folder / "out", options)
 
 
-def import_queries(folder: Path, options: ImportOptions) -> list[str]:
+def import_queries(folder: Path, options: ImportOptions) -> None:
     """Any SQL that DuckDB runs may give the tables of a graph."""
     queries, owners = [], {"nodes": "node", "edges": Relation("node", "edge", "node")}
     with open_database(folder / "out") as database:
@@ -75,10 +75,10 @@ def import_queries(folder: Path, options: ImportOptions) -> list[str]:
             queries.append(Query.of_types(owners[name], f"graph.toml: {name}", source, database))
         tables = GraphTables("sql", "queries")
         read_queries(queries, database, tables, "graph.toml", follows=bool(options.targets))
-        return write_tables(tables, folder / "out", options, database)
+        write_tables(tables, folder / "out", options, database)
 
 
-def import_npy(folder: Path, options: ImportOptions) -> list[str]:
+def import_npy(folder: Path, options: ImportOptions) -> None:
     arrays = {"edges": ENDS, "x": X, "y": LABELS, "w": WEIGHTS, "t": TIMES, **SPLITS}
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
@@ -91,7 +91,7 @@ def import_npy(folder: Path, options: ImportOptions) -> list[str]:
         "splits": {name: {"file": f"{name}.npy"} for name in SPLITS},
     }
     (folder / "meta.json").write_text(json.dumps(meta))
-    return import_graph("npy", str(folder), folder / "out", options)
+    import_graph("npy", str(folder), folder / "out", options)
 
 
 def masks() -> dict[str, torch.Tensor]:
@@ -99,15 +99,15 @@ def masks() -> dict[str, torch.Tensor]:
     return {f"{name}_mask": mask for name, mask in is_in.items()}
 
 
-def import_pyg(folder: Path, options: ImportOptions) -> list[str]:
+def import_pyg(folder: Path, options: ImportOptions) -> None:
     nodes = {"x": torch.from_numpy(X), "y": torch.from_numpy(LABELS), **masks()}
     edges = {"edge_weight": torch.from_numpy(WEIGHTS), "edge_time": torch.from_numpy(TIMES)}
     edges |= {"edge_index": torch.from_numpy(ENDS), "edge_attr": torch.from_numpy(AMOUNT)}
     torch.save(nodes | edges, folder / "graph.pt")
-    return import_graph("pyg", str(folder / "graph.pt"), folder / "out", options)
+    import_graph("pyg", str(folder / "graph.pt"), folder / "out", options)
 
 
-def import_dgl(folder: Path, options: ImportOptions) -> list[str]:
+def import_dgl(folder: Path, options: ImportOptions) -> None:
     dgl = pytest.importorskip("dgl", reason="DGL is not installed", exc_type=ImportError)
     graph = dgl.heterograph(
         {("node", "edge", "node"): tuple(torch.from_numpy(ENDS))}, num_nodes_dict={"node": N}
@@ -116,10 +116,10 @@ def import_dgl(folder: Path, options: ImportOptions) -> list[str]:
     graph.edata.update({"weight": torch.from_numpy(WEIGHTS), "time": torch.from_numpy(TIMES)})
     graph.edata["feat"] = torch.from_numpy(AMOUNT)
     dgl.save_graphs(str(folder / "graph.bin"), [graph])
-    return import_graph("dgl", str(folder / "graph.bin"), folder / "out", options)
+    import_graph("dgl", str(folder / "graph.bin"), folder / "out", options)
 
 
-def import_networkx(folder: Path, options: ImportOptions) -> list[str]:
+def import_networkx(folder: Path, options: ImportOptions) -> None:
     graph = networkx.MultiDiGraph()
     name_of = {int(row): name for name, ids in SPLITS.items() for row in ids}
     for row in range(N):
@@ -129,22 +129,21 @@ def import_networkx(folder: Path, options: ImportOptions) -> list[str]:
         data = {"weight": float(WEIGHTS[edge]), "time": int(TIMES[edge])}
         graph.add_edge(src, dst, amount=float(AMOUNT[edge, 0]), **data)
     tables = tables_from_networkx(graph, "graph", "graph")
-    return write_tables(tables, folder / "out", options)
+    write_tables(tables, folder / "out", options)
 
 
-def import_ogb(folder: Path, options: ImportOptions) -> list[str]:
+def import_ogb(folder: Path, options: ImportOptions) -> None:
     graph = {"edge_index": ENDS, "edge_feat": AMOUNT, "node_feat": X, "num_nodes": N}
     splits = {{"val": "valid"}.get(name, name): ids for name, ids in SPLITS.items()}
     tables = tables_from_ogb("small", graph, LABELS[:, None], splits)
-    return write_tables(tables, folder / "out", options)
+    write_tables(tables, folder / "out", options)
 
 
-def from_arrays(folder: Path, options: ImportOptions) -> list[str]:
+def from_arrays(folder: Path, options: ImportOptions) -> None:
     columns = {"edge_features": AMOUNT, "edge_weights": WEIGHTS, "options": options}
     times: dict[Any, Any] = {("node", "edge", "node"): TIMES}
     splits = SPLITS | {"train": np.isin(np.arange(N), SPLITS["train"])}  # a mask
     GraphDirectory.from_arrays(folder / "out", ENDS, X, LABELS, splits, times=times, **columns)
-    return []
 
 
 KINDS: dict[str, Importer] = {
@@ -162,57 +161,63 @@ LACKING = {"npy": {"edge_features"}, "ogb": {"weights", "times"}}
 """What a kind cannot say."""
 
 
+CHANGES = ImportOptions(
+    symmetrize=True, scale="minmax", targets=("edge",), split=RandomSplit(0.5, 0.25)
+)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """The graph of arrays, changed by options."""
+    folder = tmp_path_factory.mktemp("arrays")
+    from_arrays(folder, CHANGES)
+    return GraphDirectory.open(folder / "out")
+
+
+def topology_of(graph: GraphDirectory) -> dict[str, Any]:
+    topology = graph.topology(next(iter(graph.schema.relations)))
+    return {name: getattr(topology, name) for name in TOPOLOGY_ARRAYS}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_becomes_the_same_graph(kind: str, tmp_path: Path) -> None:
+def test_every_kind_becomes_the_same_graph(
+    kind: str, changed: GraphDirectory, tmp_path: Path
+) -> None:
+    own_splits = ImportOptions(split=RandomSplit(1, 1))
+    with pytest.raises(RequestError, match="--split: the source has its own splits"):
+        KINDS[kind](tmp_path, own_splits)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith((".", "out"))]
     KINDS[kind](tmp_path, ImportOptions())
-    graph = GraphDirectory.open(tmp_path / "out")
+    graph, lacking = GraphDirectory.open(tmp_path / "out"), LACKING.get(kind, set())
     (relation,) = graph.schema.relations
     assert graph.schema.target == "node"
     np.testing.assert_array_equal(graph.features("node"), X)
     np.testing.assert_array_equal(graph.labels("node"), LABELS)
     for name, ids in SPLITS.items():
         np.testing.assert_array_equal(graph.split(name), ids)
-    topology, lacking = graph.topology(relation), LACKING.get(kind, set())
     order = np.arange(E)
     if kind == "networkx":
         # The library keeps the edges of a source together, and those between two nodes.
         pairs = list(map(tuple, ENDS.T.tolist()))
         order = np.array(sorted(range(E), key=lambda e: (pairs[e][0], pairs.index(pairs[e]), e)))
+    topology, degrees = graph.topology(relation), np.bincount(ENDS[1], minlength=N)
     np.testing.assert_array_equal(topology.indices, ENDS[0][order][topology.edge_ids])
-    degrees = np.bincount(ENDS[1], minlength=N)
     np.testing.assert_array_equal(np.diff(topology.indptr), degrees)
     if "edge_features" not in lacking:
         np.testing.assert_array_equal(graph.edge_features(relation), AMOUNT[order])
     if "weights" not in lacking:
         np.testing.assert_array_equal(graph.edge_weights(relation), WEIGHTS[order])
         np.testing.assert_array_equal(graph.times(relation), TIMES[order])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_options_change_every_kind_alike(kind: str, tmp_path: Path) -> None:
-    options = ImportOptions(symmetrize=True, scale="minmax", targets=("edge",),
-                            split=RandomSplit(0.5, 0.25))  # fmt: skip
-    expected, actual = tmp_path / "arrays", tmp_path / kind
-    for folder, name in ((expected, "arrays"), (actual, kind)):
-        folder.mkdir(exist_ok=True)
-        if not (folder / "out").exists():
-            KINDS[name](folder, options)
-    graphs = [GraphDirectory.open(folder / "out") for folder in (expected, actual)]
+    # Options change all kinds alike.
+    (tmp_path / "changed").mkdir()
+    KINDS[kind](tmp_path / "changed", CHANGES)
+    graph = GraphDirectory.open(tmp_path / "changed/out")
     if kind in ("networkx", "npy", "ogb"):
         # Their edges have another order or lack times, on which counterparts depend.
-        assert graphs[1].features("node").min() == 0
-        assert sum(graphs[1].schema.splits.values()) == graphs[1].schema.target_count
+        assert graph.features("node").min() == 0
+        assert sum(graph.schema.splits.values()) == graph.schema.target_count
         return
-    np.testing.assert_array_equal(*[graph.features("node") for graph in graphs])
+    np.testing.assert_array_equal(graph.features("node"), changed.features("node"))
     for name in SPLITS:
-        np.testing.assert_array_equal(*[graph.split(name) for graph in graphs])
-    for array in TOPOLOGY_ARRAYS:
-        topologies = [graph.topology(next(iter(graph.schema.relations))) for graph in graphs]
-        np.testing.assert_array_equal(*[getattr(topology, array) for topology in topologies])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "arrays"])
-def test_a_refused_option_leaves_nothing(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="--split: the source has its own splits"):
-        KINDS[kind](tmp_path, ImportOptions(split=RandomSplit(1, 1)))
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith((".", "out"))]
+        np.testing.assert_array_equal(graph.split(name), changed.split(name))
+    np.testing.assert_equal(topology_of(graph), topology_of(changed))

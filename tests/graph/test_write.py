@@ -65,32 +65,29 @@ def interrupt(_: object) -> None:
     raise KeyboardInterrupt("stopped")
 
 
-@pytest.mark.parametrize("make_first", [False, True])
-def test_a_destination_that_is_new_or_empty(make_first: bool, tmp_path: Path) -> None:
-    out = tmp_path / "deep" / "graph"
-    if make_first:
-        out.mkdir(parents=True)
-    write_graph(out, write_small)
-    assert [entry.name for entry in out.parent.iterdir()] == ["graph"]
-    graph = GraphDirectory.open(out)
-    assert graph.features("person").tolist() == [[7, 7, 7], [0, 0, 0]]
-    assert (graph.edge_weights(KNOWS).tolist(), graph.times(KNOWS).tolist()) == ([0.5], [7])
-    # Bytes on disk are known beforehand.
-    arrays = sum(file.stat().st_size for file in out.rglob("*.npy"))
-    assert arrays == required_bytes(graph.schema)
-
-
-def test_a_destination_with_content_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "keep").write_text("mine", encoding="utf-8")
+def test_a_destination_is_new_or_empty(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    for out in (tmp_path / "made", tmp_path / "deep" / "graph"):
+        write_graph(out, write_small)
+        assert [path.name for path in out.parent.iterdir() if path != tmp_path / "deep"] == [
+            out.name
+        ]
+        graph = GraphDirectory.open(out)
+        assert graph.features("person").tolist() == [[7, 7, 7], [0, 0, 0]]
+        assert (graph.edge_weights(KNOWS).tolist(), graph.times(KNOWS).tolist()) == ([0.5], [7])
+        # Bytes on disk are known beforehand.
+        arrays = sum(file.stat().st_size for file in out.rglob("*.npy"))
+        assert arrays == required_bytes(graph.schema)
+    (tmp_path / "made/keep").write_text("mine", encoding="utf-8")
     with pytest.raises(RequestError, match="already exists and is not empty"):
         write_graph(tmp_path)
     with pytest.raises(RequestError, match="keep: already exists and is not a directory"):
-        write_graph(tmp_path / "keep")
-    assert (tmp_path / "keep").read_text(encoding="utf-8") == "mine"
+        write_graph(tmp_path / "made/keep")
+    assert (tmp_path / "made/keep").read_text(encoding="utf-8") == "mine"
     out = tmp_path / "filled meanwhile"
     with pytest.raises(RequestError, match="already exists and is not empty"):
         write_graph(out, write_small, lambda _: (out / "other").mkdir(parents=True))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["filled meanwhile", "keep"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", out.name, "made"]
     assert [entry.name for entry in out.iterdir()] == ["other"]
 
 
@@ -125,21 +122,25 @@ def test_too_little_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_topology_built_elsewhere(dtype: Any, tmp_path: Path) -> None:
+def test_topology_built_elsewhere(tmp_path: Path) -> None:
     topology = build_topology(np.array([1]), np.array([0]), 2, 2)
-    topology = dataclasses.replace(topology, indices=topology.indices.astype(dtype))
-    short = dataclasses.replace(topology, in_degrees=topology.in_degrees[:1])
-    with GraphWriter(tmp_path / "graph", SMALL) as writer:
-        write_small(writer)
-        with pytest.raises(GraphError, match=r"in_degrees of .* of shape \[2\], given int64 of"):
-            writer.topology_csc(KNOWS, short)
-        wide = dataclasses.replace(topology, indices=np.array([1 + 2**32]))
-        with pytest.raises(GraphError, match=r"indices of .*: expected ids below 2"):
-            writer.topology_csc(KNOWS, wide)
-        writer.topology_csc(KNOWS, topology)
-    indices = GraphDirectory.open(tmp_path / "graph").topology(KNOWS).indices
-    assert (indices.tolist(), indices.dtype) == ([1], np.int32)
+    for dtype in (np.int32, np.int64):
+        topology = dataclasses.replace(topology, indices=topology.indices.astype(dtype))
+        with GraphWriter(tmp_path / dtype.__name__, SMALL) as writer:
+            write_small(writer)
+            for change, text in (
+                (
+                    {"in_degrees": topology.in_degrees[:1]},
+                    r"in_degrees of .* of shape \[2\], given",
+                ),
+                ({"indices": np.array([1 + 2**32])}, r"indices of .*: expected ids below 2"),
+            ):
+                changed = dataclasses.replace(topology, **change)
+                with pytest.raises(GraphError, match=text):
+                    writer.topology_csc(KNOWS, changed)
+            writer.topology_csc(KNOWS, topology)
+        indices = GraphDirectory.open(tmp_path / dtype.__name__).topology(KNOWS).indices
+        assert (indices.tolist(), indices.dtype) == ([1], np.int32)
 
 
 def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
@@ -194,19 +195,12 @@ BAD_PARTS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("write", "text"), BAD_PARTS)
-def test_parts_that_contradict_the_schema_leave_nothing_behind(
-    tmp_path: Path, write: Callable[[GraphWriter], object], text: str
-) -> None:
-    schema = dataclasses.replace(SMALL, splits={"train": 1, "pair": 2})
-    with pytest.raises(GraphError, match=re.escape(text)):
-        write_graph(tmp_path / "graph", write, schema=schema)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_schema_that_contradicts_itself_and_an_interrupt_leave_nothing_behind(
-    tmp_path: Path,
-) -> None:
+def test_contradictions_and_interrupts_leave_nothing_behind(tmp_path: Path) -> None:
+    for write, text in BAD_PARTS:
+        schema = dataclasses.replace(SMALL, splits={"train": 1, "pair": 2})
+        with pytest.raises(GraphError, match=re.escape(text)):
+            write_graph(tmp_path / "graph", write, schema=schema)
+        assert list(tmp_path.iterdir()) == []
     schema = dataclasses.replace(SMALL, target="robot")
     with pytest.raises(GraphError, match=r"graph\.json: target: expected one of the node types"):
         write_graph(tmp_path / "graph", write_small, schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hopper.errors import RequestError
 from hopper.graph.importers.splits import RandomSplit
@@ -15,13 +15,7 @@ from hopper.graph.publish import refuse_occupied
 from hopper.timing.phases import Progress
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
-_READERS: Final = {
-    "npy": ("npy", "read_npy"),
-    "dgl": ("dgl", "read_dgl"),
-    "pyg": ("pyg", "read_pyg"),
-    "graphml": ("networkx", "read_graphml"),
-}
-"""The module and the function that reads each kind of file or folder."""
+_TABLES: Final = ("csv", "parquet")
 
 __all__ = [
     "KINDS",
@@ -67,23 +61,17 @@ def import_graph(
         occupied.
     """
     import_options = options or ImportOptions()
-    if import_options.memory_limit is not None and kind not in ("csv", "parquet"):
+    if import_options.memory_limit is not None and kind not in _TABLES:
         raise RequestError(f"--memory-limit: expected an import of csv or parquet, given {kind}")
     if kind not in KINDS:
         raise RequestError(f"import: expected one of {', '.join(KINDS)}, given {kind!r}")
     refuse_occupied(Path(out))
-    if kind in ("csv", "parquet"):
-        from hopper.graph.importers.table_folder import import_folder
-
-        suffix: Any = kind
-        of_tables = (Path(source), suffix, Path(out), import_options)
-        return import_folder(*of_tables, name=name, progress=progress, tell=tell)
-    if kind == "ogb":
-        from hopper.graph.importers.ogb import read_ogb
-
-        tables = read_ogb(source, Path(root))
-    else:
-        module, function = _READERS[kind]
-        tables = getattr(import_module(f"{__name__}.{module}"), function)(Path(source))
+    module = import_module(f"{__name__}.{'table_folder' if kind in _TABLES else kind}")
+    if kind in _TABLES:
+        of_tables = (Path(source), kind, Path(out), import_options)
+        notes: list[str] = module.import_folder(*of_tables, name=name, progress=progress, tell=tell)
+        return notes
+    read = getattr(module, f"read_{kind}")
+    tables = read(source, Path(root)) if kind == "ogb" else read(Path(source))
     tables.name = name or tables.name
     return write_tables(tables, out, import_options)

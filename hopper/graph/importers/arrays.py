@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.source_files import first_line
-from hopper.graph.importers.tables import GraphTables, Table, array_features, count_nodes
-from hopper.graph.layout import check_name
+from hopper.graph.importers.source_files import explain_errors
+from hopper.graph.importers.tables import (
+    GraphTables,
+    Table,
+    array_features,
+    count_nodes,
+    read_relation,
+)
+from hopper.graph.layout import ID_DTYPES, check_name, safe_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
 NODE: Final = "node"
@@ -22,40 +28,96 @@ _MASK: Final = "_mask"
 _MOST_CLASSES: Final = 1 << 24
 """Limit for one of several tasks, because their classes are stored in float32."""
 _WHERE: Final = "from_arrays"
+_COLUMNS: Final = {name: name for name in ("features", "labels", "times")}
+_COLUMNS_OF_EDGES: Final = {**_COLUMNS, "features": "edge features", "weights": "weights"}
 
 Triple = tuple[str, str, str]
+_Data = Mapping[str, Any]
+_Keys = Mapping[str, str]
 _Read = tuple[Labels, NDArray[Any]]
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
     """Convert a tensor, an array or a list to a numpy array."""
-    try:
+    with explain_errors(f"{where}: expected a dense tensor or an array"):
         if hasattr(value, "detach"):
             value = value.detach().cpu()
             # NumPy has no bfloat16.
             value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
         array = np.asarray(value)
-    # Libraries raise many kinds of errors for sparse and other tensors.
-    except Exception as error:
-        raise GraphError(
-            f"{where}: expected a dense tensor or an array: {first_line(error)}"
-        ) from error
     if array.dtype == object:
         raise GraphError(f"{where}: expected a tensor or an array, given {type(value).__name__}")
     return array
 
 
-def read_edges(ends: Any, where: str) -> Table:
-    """Return the table of edges whose ends are [2, edges] integers, sources first."""
-    ends = as_array(ends, where)
-    if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
-        raise GraphError(
-            f"{where}: expected integers of shape [2, edges], sources first, given {ends.dtype} of "
-            f"shape {list(ends.shape)}"
-        )
-    if ends.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-        ends = ends.astype(np.int64)
-    return Table(ends.shape[1], ends[0], ends[1])
+class TableReader:
+    """Makes the tables of a graph of what a library or a user has; errors begin with ``where``.
+
+    The columns and masks of nodes or edges are in a dictionary ``data``. ``keys`` has the key of
+    each column there; a note tells what nobody read.
+    """
+
+    def __init__(self, name: str, source: str, where: str) -> None:
+        self.tables, self.where = GraphTables(name, source), where
+
+    def add_nodes(self, name: str, data: _Data, keys: _Keys, count: int | None) -> Table:
+        """Add the table of a node type; without a count it has as many nodes as there are rows, or
+        as edges name that were added before."""
+        safe = safe_name(name)
+        if safe in self.tables.nodes:
+            raise GraphError(
+                f"{self.where}: node type {name!r}: is {safe!r} as part of a path, twice"
+            )
+        table = self.tables.nodes[safe] = Table(0 if count is None else count)
+        self._take(table, name, data, keys, is_counted=count is not None)
+        return table
+
+    def add_edges(self, triple: Triple, ends: Any, data: _Data, keys: _Keys) -> Table:
+        """Add the table of a relation, whose ends are [2, edges] integers, sources first."""
+        relation = read_relation(triple, self.tables.edges, self.where)
+        what = f"{self.where}: edges of {relation}"
+        ends = as_array(ends, what)
+        if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
+            raise GraphError(
+                f"{what}: expected integers of shape [2, edges], sources first, given {ends.dtype} "
+                f"of shape {list(ends.shape)}"
+            )
+        if ends.dtype not in ID_DTYPES:
+            ends = ends.astype(np.int64)
+        table = self.tables.edges[relation] = Table(ends.shape[1], ends[0], ends[1])
+        self._take(table, relation, data, keys)
+        return table
+
+    def _take(
+        self, table: Table, owner: Labelled, data: _Data, keys: _Keys, *, is_counted: bool = True
+    ) -> None:
+        """Set a table's columns and splits, and its count unless that is known."""
+        data = dict(data)
+        for column, key in keys.items():
+            set_column(table, column, data.pop(key, None), f"{self.where}: {key} of {owner}")
+        masks = {
+            key: as_array(data.pop(key), f"{self.where}: {key} of {owner}")
+            for key in [key for key in data if key.endswith(_MASK)]
+        }
+        if not is_counted:
+            columns = table.labels and table.labels[1], table.times, *masks.values()
+            rows = [values.shape[0] for values in columns if values is not None and values.ndim]
+            rows = [table.features.shape[0]] if table.features is not None else rows
+            table.count = rows[0] if rows else count_nodes(self.tables, safe_name(str(owner)))
+        for key, mask in masks.items():
+            if mask.ndim == 2:
+                note = f"{key} of {owner}: the first of {mask.shape[1]} splits was taken"
+                self.tables.notes.append(note)
+                mask = mask[:, 0]
+            if mask.shape != (table.count,) or (mask.size and not np.isin(mask, (0, 1)).all()):
+                raise GraphError(
+                    f"{self.where}: {key} of {owner}: expected a mask of 0 and 1 of shape "
+                    f"[{table.count}], given {mask.dtype} of shape {list(mask.shape)}"
+                )
+            table.splits = {**(table.splits or {}), key.removesuffix(_MASK): np.flatnonzero(mask)}
+        unread = sorted(key for key in data if not key.startswith("_"))
+        if unread:
+            self.tables.notes.append(f"data of {owner} left out: {', '.join(unread)}")
 
 
 def set_column(table: Table, column: str, value: Any, where: str) -> None:
@@ -116,9 +178,9 @@ def read_labels(value: Any, where: str) -> tuple[_Read, dict[str, list[str]]]:
     if values.ndim not in (1, 2):
         raise GraphError(f"{where}: expected labels [n] or [n, c], given {list(values.shape)}")
     width = 1 if values.ndim == 1 else int(values.shape[1])
-    if np.issubdtype(values.dtype, np.floating):
+    if values.dtype.kind == "f":
         return (Labels("float", width), values.astype(np.float32)), {}
-    if not (np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_):
+    if values.dtype.kind not in "iub":
         raise GraphError(f"{where}: expected integer or float labels, given {values.dtype}")
     if values.ndim == 2:
         if values.size and (values.min() < 0 or values.max() > 1):
@@ -152,34 +214,6 @@ def describe_classes(names: Sequence[str]) -> str:
     return f"{len(names)} classes, in order of text: {first_classes}{', ...' * bool(names[10:])}"
 
 
-def take_data(
-    table: Table,
-    data: dict[str, Any],
-    keys: Mapping[str, str],
-    where: str,
-    owner: object,
-    notes: list[str],
-) -> None:
-    """Take a table's columns, by the keys that a library has for them, and the masks
-    ``<split>_mask`` out of the data of its nodes or edges; note what is left."""
-    for column, key in keys.items():
-        set_column(table, column, data.pop(key, None), f"{where}: {key} of {owner}")
-    for key in [key for key in data if key.endswith(_MASK)]:
-        mask = as_array(data.pop(key), f"{where}: {key} of {owner}")
-        if mask.ndim == 2:
-            notes.append(f"{key} of {owner}: the first of {mask.shape[1]} splits was taken")
-            mask = mask[:, 0]
-        if mask.shape != (table.count,) or (mask.size and not np.isin(mask, (0, 1)).all()):
-            raise GraphError(
-                f"{where}: {key} of {owner}: expected a mask of 0 and 1 of shape [{table.count}], "
-                f"given {mask.dtype} of shape {list(mask.shape)}"
-            )
-        table.splits = {**(table.splits or {}), key.removesuffix(_MASK): np.flatnonzero(mask)}
-    unread = sorted(key for key in data if not key.startswith("_"))
-    if unread:
-        notes.append(f"data of {owner} left out: {', '.join(unread)}")
-
-
 def tables_from_arrays(
     edges: ArrayLike | Mapping[Triple, ArrayLike],
     features: ArrayLike | Mapping[str, ArrayLike] | None,
@@ -193,33 +227,32 @@ def tables_from_arrays(
     name: str,
 ) -> GraphTables:
     """Convert the arguments of :meth:`hopper.GraphDirectory.from_arrays`."""
-    tables = GraphTables(name, "arrays")
-    for triple, ends in _by_key(edges, EDGES).items():
-        relation = _relation(triple)
-        tables.edges[relation] = read_edges(ends, f"{_WHERE}: edges of {relation}")
-    for what, column, only, values in (
-        ("features", "features", NODE, features),
-        ("edge features", "features", EDGES, edge_features),
-        ("weights", "weights", EDGES, edge_weights),
-        ("labels", "labels", NODE, labels),
-        ("times", "times", NODE, times),
+    reader = TableReader(name, "arrays", _WHERE)
+    ends = {_relation(triple): of for triple, of in _by_key(edges, EDGES).items()}
+    data: dict[Labelled, dict[str, Any]] = {relation: {} for relation in ends}
+    for what, only, values in (
+        ("features", NODE, features),
+        ("edge features", EDGES, edge_features),
+        ("weights", EDGES, edge_weights),
+        ("labels", NODE, labels),
+        ("times", NODE, times),
     ):
         for key, value in _by_key(values, only).items():
-            owner = key if isinstance(key, str) else _relation(key)
-            if isinstance(owner, Relation):
-                _check_known(owner, tables, f"{_WHERE}: {what}")
-            table = tables.all.get(owner) or tables.nodes.setdefault(str(owner), Table(-1))
-            set_column(table, column, value, f"{_WHERE}: {what} of {owner}")
-    _count(tables, _by_key(counts, NODE))
+            owner = _owner(key, ends, what)
+            data.setdefault(owner, {})[what] = value
+    for relation, of_edges in ends.items():
+        reader.add_edges(relation, of_edges, data[relation], _COLUMNS_OF_EDGES)
+    types = {end for relation in ends for end in (relation.src, relation.dst)}
+    count_of, tables = _by_key(counts, NODE), reader.tables
+    for node_type in sorted(types | {owner for owner in data if isinstance(owner, str)}):
+        count = count_of.get(check_name(node_type, "node type", _WHERE))
+        reader.add_nodes(node_type, data.get(node_type, {}), _COLUMNS, count)
     if not target:
         tables.choose_target(_WHERE)
-    elif isinstance(target, str):
-        tables.targets = (target,)
     else:
-        triples: Sequence[Any] = [target] if isinstance(target[0], str) else target
-        tables.targets = tuple(_relation(triple) for triple in triples)
-        for relation in tables.target_relations:
-            _check_known(relation, tables, f"{_WHERE}: target")
+        is_one = isinstance(target, str) or isinstance(target[0], str)
+        targets: Sequence[Any] = [target] if is_one else target
+        tables.targets = tuple(_owner(of, ends, "target") for of in targets)
     roots = sum(table.count for table in tables.target_tables)
     tables.divide_splits({
         check_name(split, "split", _WHERE): _read_split(ids, roots, f"{_WHERE}: split {split}")
@@ -243,10 +276,15 @@ def _relation(triple: Triple) -> Relation:
     return Relation(*(check_name(part, "relation", _WHERE) for part in triple))
 
 
-def _check_known(relation: Relation, tables: GraphTables, where: str) -> None:
-    if relation not in tables.edges:
-        known = ", ".join(map(str, tables.edges))
-        raise GraphError(f"{where}: expected a relation of {known}, given {relation}")
+def _owner(key: str | Triple, known: Mapping[Relation, Any], what: str) -> Labelled:
+    """Return a node type, or a relation, which must have edges."""
+    if isinstance(key, str):
+        return key
+    relation = _relation(key)
+    if relation not in known:
+        names = ", ".join(map(str, known))
+        raise GraphError(f"{_WHERE}: {what}: expected a relation of {names}, given {relation}")
+    return relation
 
 
 def _read_split(ids: ArrayLike, roots: int, where: str) -> NDArray[Any]:
@@ -260,20 +298,6 @@ def _read_split(ids: ArrayLike, roots: int, where: str) -> NDArray[Any]:
         )
     split_ids = np.flatnonzero(ids_or_mask) if is_mask else np.unique(ids_or_mask)
     return split_ids if split_ids.size else np.empty(0, np.int64)
-
-
-def _count(tables: GraphTables, counts: Mapping[str, int]) -> None:
-    """Set every type's number of nodes: that of ``counts``, or of its rows, or of edges' ids."""
-    types = {end for relation in tables.edges for end in (relation.src, relation.dst)}
-    found = {name: tables.nodes.get(name) or Table(-1) for name in sorted(types | {*tables.nodes})}
-    for name, table in found.items():
-        columns = (table.labels and table.labels[1], table.times)
-        lengths = [len(values) for values in columns if values is not None]
-        if table.features is not None:
-            lengths = [table.features.shape[0]]
-        rows = lengths[0] if lengths else count_nodes(tables, name)
-        table.count = counts.get(check_name(name, "node type", _WHERE), rows)
-    tables.nodes = found
 
 
 def _as_texts(values: Any) -> list[str | None] | None:

@@ -31,24 +31,25 @@ def check_tables(tables: GraphTables) -> None:
             return
     for relation, table in tables.edges.items():
         for end, kind, ids in (("src", relation.src, table.src), ("dst", relation.dst, table.dst)):
-            where = f"edges of {relation}"
             if kind not in counts:
-                types = sorted(counts)
-                add(relation, "edges", f"{where}: expected node types of {types}, given {kind!r}")
+                wrong = f"expected node types of {sorted(counts)}, given {kind!r}"
             elif (edge := find_outside(ids, 0, counts[kind])) >= 0:
-                add(relation, "edges", (
-                    f"{where}: {end} of edge {edge}: expected an id of {kind} in "
-                    f"[0, {counts[kind]}), given {ids[edge]}"
-                ))  # fmt: skip
+                expected = f"expected an id of {kind} in [0, {counts[kind]})"
+                wrong = f"{end} of edge {edge}: {expected}, given {ids[edge]}"
+            else:
+                continue
+            add(relation, "edges", f"edges of {relation}: {wrong}")
     for owner, table in tables.all.items():
-        columns = {"labels": table.labels and table.labels[1], "weights": table.weights}
-        for column, values in (columns | {"times": table.times}).items():
+        what = "edge" if isinstance(owner, Relation) else "node"
+        labels = table.labels and table.labels[1]
+        for column, values in (
+            ("labels", labels),
+            ("weights", table.weights),
+            ("times", table.times),
+        ):
             if values is not None and len(values) != table.count:
-                what = "edge" if isinstance(owner, Relation) else "node"
-                add(owner, column, (
-                    f"{column} of {owner}: expected {table.count}, one for each {what}, given "
-                    f"{len(values)}"
-                ))  # fmt: skip
+                expected = f"expected {table.count}, one for each {what}, given {len(values)}"
+                add(owner, column, f"{column} of {owner}: {expected}")
     for owner, where, features in iter_features(tables):
         dtype, count = features.dtype, tables.all[owner].count
         if dtype.kind not in "fiub":
@@ -81,12 +82,12 @@ def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
         return
     missing, total, count, first = list[int](), 0, 0, 0
     for table in targets:
-        ids = (table.splits or {}).get("train")
-        if ids is not None:
+        if table.splits is not None and "train" in table.splits:
+            ids = table.splits["train"]
             has_label = _has_label(table, ids)
             total, count = total + ids.size, count + int((~has_label).sum())
             missing += (ids[~has_label][:6] + first).tolist()
-            if leave_out and table.splits is not None:
+            if leave_out:
                 table.splits["train"] = ids[has_label]
         first += table.count
     if not count:
@@ -132,12 +133,10 @@ def check_chunks(
             # One pass without a temporary array: a sum is finite only if all of its terms are.
             is_finite = not rows.size or np.isfinite(np.sum(rows, dtype=np.float64))
         bad = np.empty((0, 0), np.bool_) if is_finite else ~np.isfinite(rows)
-        parts = [slice(None)] if bad.any() else []
-        if names:
-            parts = [slice(at, at + 1) for at in np.flatnonzero(bad.any(0)).tolist()]
-        for part in parts:
-            found = np.argwhere(bad[:, part])
-            row, column = int(found[0, 0]), int(found[0, 1]) + (part.start or 0)
+        places = np.flatnonzero(bad.any(0)).tolist()
+        for place in places if names else places[:1]:
+            found = np.argwhere(bad[:, place : place + 1] if names else bad)
+            row, column = int(found[0, 0]), int(found[0, 1]) + (place if names else 0)
             name = names[column] if names else str(column)
             problems.add(where, name if names else "all columns", (
                 f"{where}: row {start + row}, column {name}: expected a finite number, given "

@@ -176,12 +176,8 @@ class Database:
 def open_database(
     out: Path, limit: int | None = None, phases: Phases | None = None
 ) -> Iterator[Database]:
-    """Open a database beside ``out``, and remove it at the end.
-
-    Parameters
-    ----------
-    limit: bytes that the process may take; None = half of the available memory.
-    """
+    """Open a database beside ``out``, and remove it at the end; ``limit`` is the bytes that the
+    process may take, None = half of the available memory."""
     reserved = int(psutil.Process().memory_info().rss) + _BLOCKS
     least = int(_LEAST / _OVER) + reserved
     bound = max(available_memory() // 2, least) if limit is None else limit

@@ -6,15 +6,17 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from hopper.errors import GraphError, RequestError, cannot_import
-from hopper.graph.importers.arrays import take_data
-from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import GraphTables, Table, read_relation
-from hopper.graph.layout import safe_name
+from hopper.graph.importers.arrays import TableReader
+from hopper.graph.importers.source_files import explain_errors, require_file
+from hopper.graph.importers.tables import GraphTables
 
 _MARKS: Final = ("inner_node", "inner_edge")
 """data that tell a part's own nodes and edges from its halo"""
 _KEYS: Final = {"features": "feat", "labels": "label", "times": "time"}
+_KEYS_OF_EDGES: Final = {**_KEYS, "weights": "weight"}
 
 
 def read_dgl(file: Path) -> GraphTables:
@@ -25,12 +27,8 @@ def read_dgl(file: Path) -> GraphTables:
         import dgl
     except ImportError as error:
         raise RequestError(cannot_import("import dgl", "dgl", error)) from error
-    try:
+    with explain_errors(f"{file}: DGL cannot read it as saved graphs"):
         graphs, _ = dgl.load_graphs(str(file))
-    except (dgl.DGLError, OSError, RuntimeError, ValueError) as error:
-        raise GraphError(
-            f"{file}: DGL cannot read it as saved graphs: {first_line(error)}"
-        ) from error
     if len(graphs) != 1:
         raise GraphError(f"{file}: expected one graph, given {len(graphs)}")
     return tables_from_dgl(graphs[0], file.stem, str(file))
@@ -47,14 +45,11 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
             f"has {', '.join(marks)}), with copies of nodes of other parts; import the graph that "
             "was divided, saved by dgl.save_graphs before dgl.distributed.partition_graph"
         )
-    tables = GraphTables(name, f"DGL graph {Path(where).name}")
+    reader = TableReader(name, f"DGL graph {Path(where).name}", where)
     for node_type, data in nodes.items():
-        table = tables.nodes[safe_name(node_type)] = Table(int(graph.num_nodes(node_type)))
-        take_data(table, data, _KEYS, where, node_type, tables.notes)
+        reader.add_nodes(node_type, data, _KEYS, int(graph.num_nodes(node_type)))
     for triple, data in edges.items():
-        relation = read_relation(triple, tables.edges, where)
-        src, dst = (ids.cpu().numpy() for ids in graph.edges(etype=triple, order="eid"))
-        table = tables.edges[relation] = Table(src.size, src, dst)
-        take_data(table, data, _KEYS | {"weights": "weight"}, where, relation, tables.notes)
-    tables.choose_target(where)
-    return tables
+        ends = [ids.cpu().numpy() for ids in graph.edges(etype=triple, order="eid")]
+        reader.add_edges(triple, np.stack(ends), data, _KEYS_OF_EDGES)
+    reader.tables.choose_target(where)
+    return reader.tables

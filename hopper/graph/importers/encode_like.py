@@ -17,16 +17,12 @@ from hopper.graph.schema import GraphSchema, Labelled, Labels
 from hopper.graph.schema_json import read_schema
 
 Unknown = Literal["refuse", "zeros"]
+"""What becomes of categories and classes that the earlier graph does not have."""
 
 
 @dataclass(frozen=True)
 class LikeGraph:
-    """The graph that new data are encoded like: a graph directory or a partitioned directory.
-
-    Attributes
-    ----------
-    unknown: what becomes of categories and classes that it does not have.
-    """
+    """The graph that new data are encoded like: a graph directory or a partitioned directory."""
 
     path: Path
     schema: GraphSchema
@@ -39,39 +35,32 @@ class LikeGraph:
 
     def matrix(self, owner: Labelled, width: int) -> tuple[FeatureColumn, ...]:
         """Return the columns of features that the source has as a matrix of some width."""
-        columns, expected = self._columns(owner)
-        if width != expected:
+        kind = self.schema.kinds.get(owner)
+        if kind is None or kind.feature_dim != width:
+            expected = kind and kind.feature_dim
             raise GraphError(
-                f"features of {owner}: expected {expected} columns, as in {self.path}, given "
-                f"{width}"
+                f"features of {owner}: expected {expected or 'no'} columns, as in {self.path}, "
+                f"given {width}"
             )
-        return columns or (FeatureColumn("", numbers=width),)
+        return _forget_ranges(kind.columns) or (FeatureColumn("", numbers=width),)
 
     def columns(self, owner: Labelled, names: Sequence[str], where: str) -> list[FeatureColumn]:
         """Return the columns of features of a table, which must have the same, in any order."""
-        has_features = str(owner) in self.schema.feature_tables
-        columns = self._columns(owner)[0] if names or has_features else ()
-        if has_features and not columns:
+        kind = self.schema.feature_tables.get(str(owner))
+        if kind is not None and not kind.columns:
             raise GraphError(
                 f"{self.path}: features of {owner}: expected the encodings of columns, which older "
                 "versions did not keep; import its source again"
             )
+        columns = _forget_ranges(() if kind is None else kind.columns)
         expected = [column.name for column in columns]
         if sorted(names) != sorted(expected):
             raise GraphError(
-                f"{where}: expected the columns of features {', '.join(expected)}, as in "
+                f"{where}: expected the columns of features {', '.join(expected) or 'none'}, as in "
                 f"{self.path}, given {', '.join(names) or 'none'}"
             )
         rule: Literal["", "zeros"] = "zeros" if self.unknown == "zeros" else ""
         return [replace(one, unknown=rule) if one.categories else one for one in columns]
-
-    def _columns(self, owner: Labelled) -> tuple[tuple[FeatureColumn, ...], int]:
-        kind = self.schema.kinds.get(owner)
-        if kind is None or kind.feature_dim is None:
-            raise GraphError(
-                f"{self.path}: features of {owner}: expected some, to encode new ones like them"
-            )
-        return tuple(replace(column, ranges=()) for column in kind.columns), kind.feature_dim
 
     def labels(self, owner: Labelled) -> dict[str, tuple[Labels, list[str]]]:
         """Return the labels of each task, and the names of its classes if they have some."""
@@ -112,3 +101,7 @@ class LikeGraph:
                 f"{rows:,} rows; --unknown-category zeros takes them as none of these"
             )
         return [f"{owner}: {what}: {rows:,} rows of unknown {given}: taken as none"]
+
+
+def _forget_ranges(columns: Sequence[FeatureColumn]) -> tuple[FeatureColumn, ...]:
+    return tuple(replace(column, ranges=()) for column in columns)

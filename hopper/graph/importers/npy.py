@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError
-from hopper.graph.importers.arrays import read_edges, set_column
+from hopper.graph.importers.arrays import TableReader, set_column
 from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
-from hopper.graph.importers.tables import GraphTables, Table, array_features, read_relation
+from hopper.graph.importers.tables import GraphTables, Table, array_features
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Labels
@@ -20,7 +20,7 @@ from hopper.graph.schema import Labels
 _MOST_CLASSES: Final = 2**31
 _OF_NODES: Final = {"feat_file": "features", "time_file": "times"}
 _OF_EDGES: Final = {"label_file": "labels", "weight_file": "weights", "time_file": "times"}
-"""The column of a table that a field names the file of."""
+"""the column of a table that a field names the file of"""
 
 
 def read_npy(source: Path) -> GraphTables:
@@ -29,27 +29,25 @@ def read_npy(source: Path) -> GraphTables:
     where = str(source / "meta.json")
     target = safe_name(_field(meta, "target_type", str, where))
     node_types = _field(meta, "node_types", dict, where)
-    tables = GraphTables(
-        str(meta.get("name", source.name)), str(meta.get("source", "")), targets=(target,)
-    )
+    title, from_where = str(meta.get("name", source.name)), str(meta.get("source", ""))
+    reader = TableReader(title, from_where, where)
+    tables, tables.targets = reader.tables, (target,)
     for name, entry in node_types.items():
         place = f"{where}: node_types.{name}"
-        table = tables.nodes[safe_name(name)] = Table(_field(entry, "count", int, place))
+        table = reader.add_nodes(name, {}, {}, _field(entry, "count", int, place))
         _add_columns(table, source, entry, _OF_NODES, name, place)
-    if len(tables.nodes) != len(node_types):
-        raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
     for index, entry in enumerate(_field(meta, "edge_types", list, where)):
         place = f"{where}: edge_types[{index}]"
-        triple = [_field(entry, key, str, place) for key in ("src", "rel", "dst")]
-        relation = read_relation(triple, tables.edges, where)
-        file, what = _find(source, entry, "file", place), f"edges of {relation}"
-        table = tables.edges[relation] = read_edges(load_npy(file, what), f"{file}: {what}")
+        src, rel, dst = (_field(entry, key, str, place) for key in ("src", "rel", "dst"))
+        file, what = _find(source, entry, "file", place), f"edges of {src}/{rel}/{dst}"
+        reader.where = str(file)
+        table = reader.add_edges((src, rel, dst), load_npy(file, what), {}, {})
         if "count" in entry and entry["count"] != table.count:
             raise GraphError(
                 f"{file}: {what}: expected {entry['count']} edges, as meta.json says, given "
                 f"{table.count}"
             )
-        _add_columns(table, source, entry, _OF_EDGES, relation, place)
+        _add_columns(table, source, entry, _OF_EDGES, what, place)
     labelled = _optional(meta, "labels", where)
     for name in labelled:
         if safe_name(name) not in tables.nodes:

@@ -13,19 +13,20 @@ import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hopper.errors import GraphError, RequestError, cannot_import
-from hopper.graph.importers.arrays import EDGES, NODE, read_edges, set_column
-from hopper.graph.importers.source_files import first_line
-from hopper.graph.importers.tables import GraphTables, Table, read_relation
+from hopper.graph.importers.arrays import EDGES, NODE, TableReader
+from hopper.graph.importers.source_files import explain_errors
+from hopper.graph.importers.tables import GraphTables
 from hopper.graph.layout import safe_name
 
 _SPLIT_NAMES: Final = {"valid": "val"}
+_KEYS: Final = {"features": "features", "labels": "labels"}
 _RECONSTRUCT: Final = np.empty(0).__reduce__()[0]
 # numpy 1 and numpy 2 pickle arrays under different names.
 _KNOWN: Final[dict[tuple[str, str], Any]] = {
@@ -64,22 +65,21 @@ def load_arrays_only() -> Iterator[None]:
     load = torch.load
 
     def load_arrays(file: str | Path, *_arguments: Any, **_keywords: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Detected pickle protocol")
-                return load(file, weights_only=True)
-        except pickle.UnpicklingError:
-            # The pickle holds NumPy's arrays.
-            pass
-        except (OSError, RuntimeError, EOFError) as error:
-            raise GraphError(f"{file}: cannot be read: {first_line(error)}") from error
-        try:
-            with zipfile.ZipFile(file) as archive, _open_pickle(archive) as stream:
+        # Another pickle holds NumPy's arrays.
+        with (
+            suppress(pickle.UnpicklingError),
+            explain_errors(f"{file}: cannot be read", OSError, RuntimeError, EOFError),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            return load(file, weights_only=True)
+        with (
+            explain_errors(f"{file}: expected arrays and nothing else"),
+            zipfile.ZipFile(file) as archive,
+        ):
+            [name] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            with archive.open(name) as stream:
                 return _ArrayUnpickler(stream).load()
-        except (pickle.UnpicklingError, OSError, KeyError, zipfile.BadZipFile, ValueError) as error:
-            raise GraphError(
-                f"{file}: expected arrays and nothing else: {first_line(error)}"
-            ) from error
 
     # A type checker refuses the assignment of another function, but not ``setattr``.
     setattr(torch, "load", load_arrays)  # noqa: B010
@@ -94,11 +94,6 @@ class _ArrayUnpickler(pickle.Unpickler):
         if (module, name) not in _KNOWN:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array")
         return _KNOWN[module, name]
-
-
-def _open_pickle(archive: zipfile.ZipFile) -> IO[bytes]:
-    [name] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-    return archive.open(name)
 
 
 def tables_from_ogb(
@@ -122,30 +117,25 @@ def tables_from_ogb(
     if len(targets) != 1:
         raise GraphError(f"{where}: expected splits of one node type, given {sorted(targets)}")
     source = f"Open Graph Benchmark, {name}, through the ogb library"
-    tables = GraphTables(name, source, targets=(safe_name(next(iter(targets))),))
+    reader, target = TableReader(name, source, where), safe_name(next(iter(targets)))
     features = {**(graph.get("node_feat_dict") or {}), **(graph.get("edge_feat_dict") or {})}
     for node_type, count in _entry(graph, "num_nodes_dict", where).items():
-        table = tables.nodes[safe_name(node_type)] = Table(int(count))
-        rows = features.get(node_type)
-        set_column(table, "features", rows, f"{where}: features of {node_type}")
-    for triple, pairs in _entry(graph, "edge_index_dict", where).items():
-        relation = read_relation(triple, tables.edges, where)
-        table = tables.edges[relation] = read_edges(pairs, f"{where}: edges of {relation}")
-        set_column(table, "features", features.get(triple), f"{where}: features of {relation}")
-    for node_type, values in labels.items():
-        values = np.asarray(values)
-        is_column = values.ndim == 1 or values.shape[1] == 1
-        if is_column and np.issubdtype(values.dtype, np.floating):
+        values = labels.get(node_type)
+        if values is not None and np.asarray(values).dtype.kind == "f":
             filled = np.where(np.isnan(values), -1, values)
-            if np.array_equal(filled, np.floor(filled)):
+            is_column = filled.ndim == 1 or filled.shape[1] == 1
+            if is_column and np.array_equal(filled, np.floor(filled)):
                 values = filled.astype(np.int64)
-        table = tables.nodes[safe_name(node_type)]
-        set_column(table, "labels", values, f"{where}: labels of {node_type}")
-    tables.divide_splits({
+        data = {"features": features.get(node_type), "labels": values}
+        reader.add_nodes(node_type, data, _KEYS, int(count))
+    for triple, ends in _entry(graph, "edge_index_dict", where).items():
+        reader.add_edges(triple, ends, {"features": features.get(triple)}, _KEYS)
+    reader.tables.targets = (target,)
+    reader.tables.divide_splits({
         _SPLIT_NAMES.get(key, key): np.asarray(next(iter(ids.values())))
         for key, ids in splits.items()
     })  # fmt: skip
-    return tables
+    return reader.tables
 
 
 def _entry(graph: Mapping[str, Any], key: str, where: str) -> Any:

@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from hopper.errors import GraphError
-from hopper.graph.importers.arrays import EDGES, NODE, as_array, read_edges, take_data
+from hopper.graph.importers.arrays import EDGES, NODE, TableReader, as_array
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import GraphTables, Table, count_nodes, read_relation
-from hopper.graph.layout import safe_name
+from hopper.graph.importers.tables import GraphTables
 
 _GLOBAL: Final = "_global_store"
 _PLAIN_CLASSES: Final = {
@@ -25,6 +24,8 @@ _PLAIN_CLASSES: Final = {
     "hetero_data": ("HeteroData",),
     "storage": ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage"),
 }
+_KEYS: Final = {"features": "x", "labels": "y", "times": "time"}
+_KEYS_OF_EDGES: Final = {"features": "edge_attr", "weights": "edge_weight"}
 _PER_EDGE: Final = (
     *("edge_attr", "edge_weight", "edge_time", "edge_label", "edge_label_index", "edge_type"),
 )
@@ -41,7 +42,12 @@ def read_pyg(file: Path) -> GraphTables:
             f"{file}: torch cannot read it without unpickling: {_explain_refusal(error)}"
         ) from error
     if isinstance(content, tuple):
-        content = _only_graph(content, file)
+        # A saved dataset: its data, the bounds of each graph, and its class.
+        slices = content[1] if len(content) > 1 else None
+        counts = {len(bounds) - 1 for bounds in _leaves(slices or {}) if hasattr(bounds, "__len__")}
+        if counts - {1}:
+            raise GraphError(f"{file}: expected a dataset of one graph, given {max(counts)} graphs")
+        content = content[0]
     return tables_from_pyg(content, file.stem, str(file))
 
 
@@ -86,15 +92,6 @@ def _plain_classes() -> list[Any]:
     return classes
 
 
-def _only_graph(dataset: tuple[Any, ...], file: Path) -> Any:
-    """Return the only graph of a saved dataset: its data, bounds of each graph, and its class."""
-    slices = dataset[1] if len(dataset) > 1 else None
-    counts = {len(bounds) - 1 for bounds in _leaves(slices or {}) if hasattr(bounds, "__len__")}
-    if counts - {1}:
-        raise GraphError(f"{file}: expected a dataset of one graph, given {max(counts)} graphs")
-    return dataset[0]
-
-
 def _leaves(slices: Mapping[Any, Any]) -> Iterator[Any]:
     for value in slices.values():
         yield from _leaves(value) if isinstance(value, Mapping) else [value]
@@ -109,86 +106,52 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
         data = data.to_dict()
     if not isinstance(data, Mapping):
         raise GraphError(f"{where}: expected a PyG Data or HeteroData, given {type(data).__name__}")
-    stores = {key: dict(store) for key, store in _stores(data, where).items()}
-    tables = GraphTables(name, f"PyG graph {Path(where).name}")
-    for key, store in stores.items():
-        if isinstance(key, tuple):
-            _add_edges(tables, key, store, where)
-    ends = {end for key in stores if isinstance(key, tuple) for end in (key[0], key[2])}
+    reader = TableReader(name, f"PyG graph {Path(where).name}", where)
+    tables, stores = reader.tables, _stores(data, where)
+    triples = [key for key in stores if isinstance(key, tuple)]
+    for triple in triples:
+        store = dict(stores[triple])
+        if store.get("edge_index") is None:
+            raise GraphError(f"{where}: {triple}: edge_index: missing; given {sorted(store)}")
+        # In a Data, the shorter name is that of the nodes' times.
+        time = "edge_time" if store.get("edge_time") is not None else "time"
+        keys = {**_KEYS_OF_EDGES, "times": time}
+        if "edge_label_index" not in store:
+            # With an edge_label_index, the labels are those of other pairs of nodes.
+            keys["labels"] = "edge_label"
+            _take_floats_for_bits(store, "edge_label", triple, reader)
+        reader.add_edges(triple, store.pop("edge_index"), store, keys)
+    ends = {end for triple in triples for end in (triple[0], triple[2])}
     given = [key for key in stores if isinstance(key, str)]
     for node_type in [*given, *sorted(ends - {*given})]:
-        _add_nodes(tables, node_type, stores.get(node_type, {}), where)
+        store = dict(stores.get(node_type, {}))
+        count = store.pop("num_nodes", None)
+        _take_floats_for_bits(store, "y", node_type, reader)
+        table = reader.add_nodes(node_type, store, _KEYS, None if count is None else int(count))
+        if count is None and table.features is None:
+            note = f"nodes of {node_type}: {table.count}, as many as edges and labels name"
+            tables.notes.append(note)
     tables.choose_target(where)
     return tables
 
 
-def _add_edges(
-    tables: GraphTables, key: tuple[str, str, str], store: dict[str, Any], where: str
+def _take_floats_for_bits(
+    store: dict[str, Any], key: str, owner: object, reader: TableReader
 ) -> None:
-    """Read a relation's table."""
-    relation = read_relation(key, tables.edges, where)
-    if store.get("edge_index") is None:
-        raise GraphError(f"{where}: {relation}: edge_index: missing; given {sorted(store)}")
-    ends = store.pop("edge_index")
-    table = tables.edges[relation] = read_edges(ends, f"{where}: {relation}: edge_index")
-    keys = {"features": "edge_attr", "weights": "edge_weight"}
-    # In a Data, the shorter name is that of the nodes' times.
-    keys["times"] = "edge_time" if store.get("edge_time") is not None else "time"
-    if "edge_label_index" not in store:
-        # With an edge_label_index, the labels are those of other pairs of nodes.
-        keys["labels"] = "edge_label"
-    _take(table, store, keys, where, relation, tables.notes)
-
-
-def _add_nodes(tables: GraphTables, node_type: str, store: dict[str, Any], where: str) -> None:
-    """Read a node type's table."""
-    safe_type = safe_name(node_type)
-    if safe_type in tables.nodes:
-        raise GraphError(
-            f"{where}: node type {node_type!r}: is {safe_type!r} as part of a path, twice"
-        )
-    count = store.pop("num_nodes", None)
-    if count is None and store.get("x") is not None:
-        count = _length(store["x"], where, "x")
-    if count is None:
-        counted = [key for key in store if key.endswith("_mask") or key == "y"]
-        lengths = [_length(store[key], where, key) for key in counted if store[key] is not None]
-        count = max(count_nodes(tables, safe_type), *lengths, 0)
-        tables.notes.append(f"nodes of {node_type}: {count}, as many as edges and labels name")
-    table = tables.nodes[safe_type] = Table(int(count))
-    keys = {"features": "x", "labels": "y", "times": "time"}
-    _take(table, store, keys, where, node_type, tables.notes)
-
-
-def _take(
-    table: Table,
-    store: dict[str, Any],
-    keys: dict[str, str],
-    where: str,
-    owner: object,
-    notes: list[str],
-) -> None:
-    """Read a table's columns; labels of several columns of 0 and 1 are several labels."""
-    key = keys.get("labels", "")
+    """Turn labels of several columns that are all 0 or 1 into several labels: PyG keeps those as
+    floats, as its loss takes them."""
     values = store.get(key)
-    if values is not None and not isinstance(values, list):
-        array = as_array(values, f"{where}: {key} of {owner}")
-        is_matrix = array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
-        if is_matrix and np.isin(array, (0, 1)).all():
-            # PyG keeps multi-hot labels as floats, as its loss takes them.
-            notes.append(f"{key} of {owner}: all are 0 or 1, so they are taken for several labels")
-            store[key] = array.astype(np.uint8)
-    take_data(table, store, keys, where, owner, notes)
+    if values is None or isinstance(values, list):
+        return
+    array = as_array(values, f"{reader.where}: {key} of {owner}")
+    is_matrix = array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
+    if is_matrix and np.isin(array, (0, 1)).all():
+        note = f"{key} of {owner}: all are 0 or 1, so they are taken for several labels"
+        reader.tables.notes.append(note)
+        store[key] = array.astype(np.uint8)
 
 
-def _length(value: Any, where: str, key: str) -> int:
-    array = as_array(value, f"{where}: {key}")
-    if not array.ndim:
-        raise GraphError(f"{where}: {key}: expected a row for each node or edge, given one number")
-    return len(array)
-
-
-def _stores(data: Mapping[Any, Any], where: str) -> dict[str | tuple[str, str, str], Any]:
+def _stores(data: Mapping[Any, Any], where: str) -> Mapping[Any, Mapping[str, Any]]:
     """Divide the attributes by node type and by relation."""
     has_adjacency = any(isinstance(store, Mapping) and "adj_t" in store for store in data.values())
     if "adj_t" in data or has_adjacency:
@@ -201,13 +164,12 @@ def _stores(data: Mapping[Any, Any], where: str) -> dict[str | tuple[str, str, s
     if "edge_index" not in data:
         raise GraphError(f"{where}: edge_index: missing; given {sorted(map(str, data))}")
     edge_count = as_array(data["edge_index"], f"{where}: edge_index").shape[-1]
-    nodes: dict[str, Any] = {}
-    edges: dict[str, Any] = {}
+    stores: dict[Any, dict[str, Any]] = {NODE: {}, EDGES: {}}
     for key, value in data.items():
         is_edges = key == "edge_index" or key in _PER_EDGE
-        if key.endswith("_mask") and "x" in data:
+        if key.endswith("_mask") and data.get("x") is not None:
             # The length of a mask tells whether it is of edges, unless there are as many nodes.
-            count = _length(value, where, key)
-            is_edges = count == edge_count and count != _length(data["x"], where, "x")
-        (edges if is_edges else nodes)[key] = value
-    return {NODE: nodes, EDGES: edges}
+            count, nodes = (as_array(of, f"{where}: {key}").shape[:1] for of in (value, data["x"]))
+            is_edges = count == (edge_count,) != nodes
+        stores[EDGES if is_edges else NODE][key] = value
+    return stores

@@ -44,34 +44,27 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Query:
-    """A query whose rows are the nodes of a type, or the edges of a relation, in order.
-
-    Attributes
-    ----------
-    where: what is queried, for errors; the path of a file of texts.
-    sql: returns the columns ``c0``, ``c1``, ... and if it is numbered, ``rowid``.
-    names: the source's names of these columns: ``id``, ``src``, ``dst``, ``weight``, ``time``,
-        ``split``, columns of labels, and features.
-    typed: whether columns have types; otherwise all are texts of CSV, which may hold numbers.
-    numbered: whether it returns the same rows, with their numbers, each time that it is run.
-        Otherwise it is run once.
-    """
+    """A query whose rows are the nodes of a type, or the edges of a relation, in order."""
 
     owner: Labelled
     where: str
+    """what is queried, for errors; the path of a file of texts"""
     sql: str
+    """returns the columns ``c0``, ``c1``, ... and if it is numbered, ``rowid``"""
     names: Sequence[str]
+    """the source's names of these columns: ``id``, ``src``, ``dst``, ``weight``, ``time``,
+    ``split``, columns of labels, and features"""
     typed: bool = True
+    """whether columns have types; otherwise all are texts of CSV, which may hold numbers"""
     numbered: bool = False
+    """whether it returns the same rows, with their numbers, each time; else it is run once"""
 
     @classmethod
     def of_types(
         cls, owner: Labelled, where: str, source: str, database: Database, *, numbered: bool = False
     ) -> Query:
-        """Make the query of what SQL has after FROM, whose columns have names and types.
-
-        If it is numbered, its last column is the number of the row.
-        """
+        """Make the query of what SQL has after FROM, whose columns have names and types; if it is
+        numbered, the last one is the number of the row."""
         query = cls(owner, where, "", (), numbered=numbered)
         with query.explain_errors(database):
             names = [str(name) for name, *_ in database.fetch(f"DESCRIBE FROM {source}")]
@@ -121,12 +114,9 @@ class Query:
 class QueryReader:
     """Reads the columns of a query's result; what is wrong with one is a problem of the source.
 
-    Attributes
-    ----------
-    like: how features and classes are encoded; None = anew.
-    rows: columns of texts that are numbers of rows, and the number of rows that each names. These
-        columns become numbers, NULL where a text is no such number.
-    ids_are_rows: whether the id of each node is the number of its row.
+    Features and classes are encoded as ``like`` says, or anew. ``rows`` has the columns of texts
+    that are numbers of rows, and how many rows there are. They become numbers, NULL where a text is
+    no such number.
     """
 
     def __init__(
@@ -140,6 +130,7 @@ class QueryReader:
         self.query, self.database, self.like, self.rows = query, database, like, rows
         self.problems, self.notes = tables.problems, tables.notes
         self.table, self.ids_are_rows = database.new_name("t"), False
+        """the table's name, and whether the id of each node is the number of its row"""
         kind, sql = "VIEW" if query.numbered else "TABLE", query.sql
         if rows:
             columns = {name: self.column(name) for name in rows}
@@ -239,21 +230,22 @@ class QueryReader:
     def read(
         self, name: str, sql: str, dtype: DTypeLike, expected: str = "", out: Any = None
     ) -> NDArray[Any]:
-        """Read a column in SQL into an array, which is new unless one is given.
-
-        Parameters
-        ----------
-        expected: what should stand where it is NULL, which is refused; "" = NULL is NaN.
-        """
+        """Read a column in SQL into an array, which is new unless one is given; a NULL is refused,
+        as what is not ``expected``, or is NaN."""
         array = self.database.array(dtype, (self.count,)) if out is None else out
         for first, batch in self.scan(sql):
-            if expected:
-                self.refuse_nulls(batch.column(0), first, name, expected)
-            with np.errstate(over="ignore"):
-                values = batch.column(0).to_numpy(zero_copy_only=False)
-                array[first : first + len(values)] = values
-            release_pages(array)
+            self.keep(array, first, batch.column(0), name, expected)
         return array
+
+    def keep(
+        self, array: NDArray[Any], first: int, values: Any, name: str, expected: str = ""
+    ) -> None:
+        """Write a pyarrow array into the rows of an array from ``first`` on, as :meth:`read`."""
+        if expected:
+            self.refuse_nulls(values, first, name, expected)
+        with np.errstate(over="ignore"):
+            array[first : first + len(values)] = values.to_numpy(zero_copy_only=False)
+        release_pages(array)
 
     def read_features(self, columns: Sequence[FeatureColumn], sql: Sequence[str]) -> Features:
         """Return features, which are read in chunks of 64 MiB, each column as its SQL says.
@@ -264,19 +256,18 @@ class QueryReader:
 
         def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
             step = max(1, CHUNK_BYTES // (4 * width))
-            start = stop = 0
-            chunk = np.empty((min(step, count), width), np.float32)
-            for first, batch in self.scan(*sql, rows=step):
-                done = 0
-                while done < batch.num_rows:
-                    part = batch.slice(done, start + len(chunk) - stop)
-                    rows = chunk[stop - start :][: part.num_rows]
-                    self._fill(columns, part, first + done, rows)
-                    done, stop = done + part.num_rows, stop + part.num_rows
-                    if stop - start == len(chunk):
-                        yield start, chunk
-                        start = stop
-                        chunk = np.empty((min(step, count - start), width), np.float32)
+            chunk = np.empty((0, width), np.float32)
+            for start, batch in self.scan(*sql, rows=step):
+                first, stop = start, start + batch.num_rows
+                while first < stop:
+                    place = first % step
+                    if place == 0:
+                        chunk = np.empty((min(step, count - first), width), np.float32)
+                    part = batch.slice(first - start, len(chunk) - place)
+                    self._fill(columns, part, first, chunk[place:])
+                    first += part.num_rows
+                    if place + part.num_rows == len(chunk):
+                        yield first - len(chunk), chunk
 
         return Features((count, width), np.dtype(np.float32), chunks)
 
@@ -284,7 +275,7 @@ class QueryReader:
         self, columns: Sequence[FeatureColumn], batch: Any, first: int, rows: NDArray[np.float32]
     ) -> None:
         """Fill rows of features, [n, columns], from a batch whose first row is ``first``."""
-        start = 0
+        start, rows = 0, rows[: batch.num_rows]
         for column, values in zip(columns, batch.columns, strict=True):
             part = rows[:, start : start + column.width]
             start += column.width

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,17 +52,11 @@ def read_queries(
     like: LikeGraph | None = None,
 ) -> None:
     """Read the tables of queries, those of node types first, and choose what is predicted, unless
-    that follows from an option.
-
-    What is wrong with a column becomes a problem of the source, and the column is left out.
-    """
+    that follows from an option. What is wrong with a column becomes a problem of the source."""
     ids = dict[str, QueryReader]()
     for query in queries:
         step = (query, database, tables, ids, like)
-        table = tables.problems.attempt(query.where, "table", _read_query, *step)
-        for task, names in (table.classes if table is not None else {}).items():
-            of_task = f"{task}: " if task else ""
-            tables.notes.append(f"labels of {query.owner}: {of_task}{describe_classes(names)}")
+        tables.problems.attempt(query.where, "table", _read_query, *step)
     for relation in list(tables.edges):
         if not {relation.src, relation.dst} <= set(tables.nodes):
             del tables.edges[relation]
@@ -72,7 +65,7 @@ def read_queries(
         return
     # Where a table or a column is left out, the target may seem to be unclear.
     problems = Problems() if tables.problems else tables.problems
-    problems.attempt(where, "target", partial(tables.choose_target, where, follows=follows))
+    problems.attempt(where, "target", tables.choose_target, where, follows)
 
 
 def _read_query(
@@ -81,7 +74,7 @@ def _read_query(
     tables: GraphTables,
     ids: dict[str, QueryReader],
     like: LikeGraph | None,
-) -> Table:
+) -> None:
     """Read a table into the graph's; the ends of edges become 0 where ids could not be read."""
     owner = query.owner
     needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
@@ -108,27 +101,24 @@ def _read_query(
                 setattr(table, f"{name}s", attempt(name, read, reader))
         read_labels = attempt("labels", _read_labels, reader, labels)
         table.labels, table.classes = read_labels or (None, {})
+        for task, classes in table.classes.items():
+            of_task = f"{task}: " if task else ""
+            tables.notes.append(f"labels of {owner}: {of_task}{describe_classes(classes)}")
         if isinstance(owner, str):
-            table.names = attempt("id", _read_ids, reader)
+            tables.nodes[owner], table.names = table, attempt("id", _read_ids, reader)
             if not tables.problems.has_failed(query.where, "id"):
                 ids[owner] = reader
-            tables.nodes[owner] = table
-            return table
+            return
     tables.edges[owner] = table
     table.src = table.dst = np.zeros(reader.count, np.int32)
     has_failed = any(tables.problems.has_failed(query.where, name) for name in needed)
     if owner.src in ids and owner.dst in ids and not has_failed:
         table.src, table.dst = _read_ends(reader, {"src": ids[owner.src], "dst": ids[owner.dst]})
-    return table
 
 
 def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[str]]]:
-    """Find the columns of labels of each task, in order, and their kind.
-
-    They are ``label``, ``value``, or ``label_0``, ``label_1``, ... of 0 and 1, which is the kind
-    "several". Where there are several tasks, they are ``label.TASK``, ``value.TASK``, or
-    ``label.TASK_0``, ... Otherwise the task's name here is "".
-    """
+    """Find the columns of labels of each task, in order, and their kind: ``label``, ``value``, or
+    "several": ``label_0``, ``label_1``, ... The name of an only task without one is ""."""
     tasks: dict[str, list[tuple[str, int, str]]] = {}
     for name in names:
         match = _LABEL.fullmatch(name)
@@ -140,6 +130,7 @@ def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[
             f"{where}: expected labels of tasks (label.NAME, value.NAME) or of none, given "
             f"{', '.join(filter(None, tasks))} and {', '.join(name for *_, name in tasks[''])}"
         )
+    found = {}
     for task, columns in tasks.items():
         if len({kind for kind, *_ in columns}) > 1:
             dot = f".{task}" if task else ""
@@ -147,10 +138,8 @@ def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[
                 f"{where}: expected one of label{dot}, value{dot}, label{dot}_0 label{dot}_1 ..., "
                 f"given {[name for *_, name in columns]}"
             )
-    return {
-        task: (columns[0][0], [name for *_, name in sorted(columns)])
-        for task, columns in tasks.items()
-    }
+        found[task] = columns[0][0], [name for *_, name in sorted(columns)]
+    return found
 
 
 def _read_ids(reader: QueryReader) -> Sequence[str] | None:
@@ -192,11 +181,11 @@ def _read_ends(
         ends.append(reader.database.array(dtype, (reader.count,)))
     # Without a join, rows have their order.
     rest = f"{' '.join(joins)} ORDER BY {reader.table}.rowid" if joins else ""
-    phase = f"{Path(reader.query.where).name}: ids to numbers"
+    phase, expected = f"{Path(reader.query.where).name}: ids to numbers", "an id of the node table"
     with reader.database.phases.phase(phase, reader.count) as progress:
         for first, batch in reader.scan(*columns, rest=rest):
             for name, rows, array in zip(nodes, batch.columns, ends, strict=True):
-                reader.attempt(name, _keep_ends, reader, name, rows, first, array)
+                reader.attempt(name, reader.keep, array, first, rows, name, expected)
             progress.advance(batch.num_rows)
     return ends[0], ends[1]
 
@@ -224,12 +213,6 @@ def _find_rows(query: Query, ids: Mapping[str, QueryReader]) -> dict[str, int]:
         for end, nodes in ends.items()
         if nodes is not None and nodes.ids_are_rows and not nodes.query.typed and end in query.names
     }
-
-
-def _keep_ends(reader: QueryReader, end: str, rows: Any, first: int, array: NDArray[Any]) -> None:
-    reader.refuse_nulls(rows, first, end, "an id of the node table")
-    array[first : first + len(rows)] = rows.to_numpy(zero_copy_only=False)
-    release_pages(array)
 
 
 def _read_weights(reader: QueryReader) -> NDArray[np.float32]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,6 +15,23 @@ from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
 
 _ARCHIVE: Final = b"PK"
+
+
+@contextmanager
+def explain_errors(text: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors of a library, of any kind by default, as a line of ours before its own."""
+    caught = errors or (Exception,)
+    try:
+        yield
+    except GraphError:
+        raise
+    except caught as error:
+        raise GraphError(f"{text}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text; libraries in C++ append their stack."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def require_file(file: Path, what: str) -> Path:
@@ -30,33 +49,22 @@ def require_file(file: Path, what: str) -> Path:
 
 def find_inside(folder: Path, name: str, where: str) -> Path:
     """Find a file that a source names, which must lie in the source's folder."""
-    try:
-        file = folder / name
-        leads_out = not file.resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError) as error:
-        raise GraphError(
-            f"{where}: expected the name of a file, given {name!r:.200}: {error}"
-        ) from None
-    if leads_out:
-        raise GraphError(f"{where}: expected a file inside {folder}, given {name!r:.200}")
-    return file
+    with explain_errors(f"{where}: expected the name of a file, given {name!r:.200}"):
+        if (folder / name).resolve().is_relative_to(folder.resolve()):
+            return folder / name
+    raise GraphError(f"{where}: expected a file inside {folder}, given {name!r:.200}")
 
 
 def load_npy(file: Path, what: str, mmap_mode: Literal["r"] | None = None) -> NDArray[Any]:
     """Read or map a .npy file."""
     require_file(file, what)
-    try:
+    with explain_errors(f"{file}: {what}: not a readable .npy file", OSError, *NPY_ERRORS):
         with file.open("rb") as stream:
-            is_archive = stream.read(2) == _ARCHIVE
-        if is_archive:
-            raise GraphError(
-                f"{file}: {what}: expected one .npy array, given an archive of several"
-            )
+            if stream.read(2) == _ARCHIVE:
+                raise GraphError(
+                    f"{file}: {what}: expected one .npy array, given an archive of several"
+                )
         array: NDArray[Any] = np.load(file, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, *NPY_ERRORS) as error:
-        raise GraphError(
-            f"{file}: {what}: not a readable .npy file: {first_line(error)}"
-        ) from error
     return array
 
 
@@ -68,21 +76,12 @@ def load_csr(file: Path, what: str) -> Any:
     from scipy import sparse
 
     require_file(file, what)
-    try:
-        # Given a name, numpy would leave a damaged archive open.
+    errors = (OSError, KeyError, AttributeError, *NPY_ERRORS)
+    # Given a name, numpy would leave a damaged archive open.
+    with explain_errors(f"{file}: {what}: not a SciPy sparse matrix", *errors):
         with file.open("rb") as stream:
             matrix = sparse.load_npz(stream)
         if matrix.format != "csr":
             raise ValueError(f"expected format csr, given {matrix.format}")
-        # Loading does not look at the indices, which lead beyond the arrays if they are wrong.
         matrix.check_format(full_check=True)
-    except (OSError, KeyError, AttributeError, *NPY_ERRORS) as error:
-        raise GraphError(
-            f"{file}: {what}: not a SciPy sparse matrix: {first_line(error)}"
-        ) from error
     return matrix
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text; libraries in C++ append their stack."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cache_server.draws.counter import SYNTHESIS, absorb_each, key_of
 from hopper.errors import RequestError
 from hopper.graph.check_values import is_labelled
-from hopper.graph.importers.tables import GraphTables
+from hopper.graph.importers.tables import GraphTables, join_ends
 from hopper.graph.schema import Labels
 
 _NODES, _LINKS = (int.from_bytes(name, "little") for name in (b"split", b"links"))
@@ -90,10 +90,8 @@ def draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
 
 
 def draw_split(split: RandomSplit, labels: Labels, values: NDArray[Any], seed: int) -> Splits:
-    """Divide labelled nodes, in the order of (variate of the node, node).
-
-    So the split depends on seed, labels (as a graph directory holds them) and ids alone.
-    """
+    """Divide labelled nodes, in the order of (variate of the node, node), so that the split depends
+    on seed, labels and ids alone."""
     ids = np.flatnonzero(is_labelled(labels, values)).astype(np.int64)
     keys = absorb_each(np.uint64(key_of(SYNTHESIS, _NODES, seed)), ids)
     order = ids[np.lexsort((ids, keys))]
@@ -129,17 +127,8 @@ def _draw_links(split: RandomSplit, tables: GraphTables, seed: int) -> Splits:
             "--split: edges have no classes, given a number of each; ask for fractions "
             "(random:0.85:0.05)"
         )
-    first, first_of = 0, dict[str, int]()
-    for name in sorted(tables.nodes):
-        first_of[name] = first
-        first += tables.nodes[name].count
-    ends = []
-    for relation in tables.target_relations:
-        table = tables.edges[relation]
-        src = table.src.astype(np.int64) + first_of[relation.src]
-        dst = table.dst.astype(np.int64) + first_of[relation.dst]
-        ends.append(np.stack((np.minimum(src, dst), np.maximum(src, dst))))
-    pairs = np.concatenate(ends, axis=1)
+    src, dst, _ = join_ends(tables, tables.target_relations, sorted(tables.nodes))
+    pairs = np.stack((np.minimum(src, dst), np.maximum(src, dst)))
     low, high = (absorb_each(np.uint64(key_of(SYNTHESIS, _LINKS, seed)), ids) for ids in pairs)
     keys = absorb_each(np.uint64(0), (low ^ (high * np.uint64(3))).view(np.int64))
     order = np.lexsort((pairs[1], pairs[0], keys))

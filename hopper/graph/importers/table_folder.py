@@ -18,7 +18,7 @@ from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.query import Query
 from hopper.graph.importers.read_query import quote_text, read_queries
-from hopper.graph.importers.source_files import require_file
+from hopper.graph.importers.source_files import explain_errors, require_file
 from hopper.graph.importers.tables import GraphTables, Problems, read_relation
 from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.layout import check_name
@@ -74,10 +74,8 @@ def _estimate(folder: Path, suffix: Suffix, out: Path, database: Database) -> st
 def find_queries(
     folder: Path, suffix: Suffix, database: Database, problems: Problems
 ) -> list[Query]:
-    """Find the tables of a folder: those of node types first, then those of relations.
-
-    A file whose name or header is wrong is a problem, and is left out.
-    """
+    """Find the tables of a folder: those of node types first, then those of relations. A file whose
+    name or header is wrong is a problem, and is left out."""
     if not folder.is_dir():
         raise GraphError(f"{folder}: not a directory")
     owners: dict[Labelled, Path] = {}
@@ -91,24 +89,20 @@ def find_queries(
             raise GraphError(
                 f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
             )
-    make = _query_csv if suffix == "csv" else _query_parquet
     queries = [
-        problems.attempt(file, "table", make, owner, file, database)
+        problems.attempt(file, "table", _make_query, owner, file, database)
         for owner, file in owners.items()
     ]
     return [query for query in queries if query is not None]
 
 
-def read_header(file: Path) -> list[str]:
+def _read_header(file: Path) -> list[str]:
     """Read the names of the columns of a CSV file."""
-    try:
-        require_file(file, "table")
+    with explain_errors(f"{file}: cannot be read as CSV", OSError, UnicodeError, csv.Error):
         # Only the header is checked here.
         with file.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as stream:
             header = next(csv.reader(stream, strict=True), [])
         "".join(header).encode()
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
     repeated = sorted(name for name, count in Counter(header).items() if count > 1)
     if not header or repeated:
         raise GraphError(
@@ -117,25 +111,20 @@ def read_header(file: Path) -> list[str]:
     return header
 
 
-def _query_csv(owner: Labelled, file: Path, database: Database) -> Query:
-    names = read_header(file)
+def _make_query(owner: Labelled, file: Path, database: Database) -> Query:
+    require_file(file, "table")
+    # Characters of patterns stand for themselves.
+    path = quote_text(re.sub(r"[*?\[]", lambda found: f"[{found[0]}]", str(file.absolute())))
+    if file.suffix == ".parquet":
+        source = f"read_parquet({path}, file_row_number=true, hive_partitioning=false)"
+        return Query.of_types(owner, str(file), source, database, numbered=True)
+    names = _read_header(file)
     columns = ", ".join(f"c{number}: 'VARCHAR'" for number in range(len(names)))
-    sql = f"FROM read_csv({_path(file)}, {_CSV_OPTIONS}, columns={{{columns}}})"
+    sql = f"FROM read_csv({path}, {_CSV_OPTIONS}, columns={{{columns}}})"
     if len(names) == 1:
         # An empty line, which would be a row of one missing value.
         sql += " WHERE c0 IS NOT NULL"
     return Query(owner, str(file), sql, names, typed=False)
-
-
-def _query_parquet(owner: Labelled, file: Path, database: Database) -> Query:
-    require_file(file, "table")
-    source = f"read_parquet({_path(file)}, file_row_number=true, hive_partitioning=false)"
-    return Query.of_types(owner, str(file), source, database, numbered=True)
-
-
-def _path(file: Path) -> str:
-    """Return a file's path as text of SQL; characters of patterns stand for themselves."""
-    return quote_text(re.sub(r"[*?\[]", lambda found: f"[{found[0]}]", str(file.absolute())))
 
 
 def _name_owner(file: Path, taken: Mapping[Any, Any]) -> Labelled:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -21,21 +21,15 @@ _MOST_TOLD: Final = 20
 _T = TypeVar("_T")
 
 
-class Problems:
+class Problems(dict[tuple[str, str], str]):
     """What is wrong with a source: one text for each field of it, so that one import tells all."""
 
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._texts)
-
-    def add(self, place: Any, field: str, text: str) -> None:
+    def add(self, place: object, field: str, text: str) -> None:
         """Keep what is wrong with a field, unless something is already."""
-        self._texts.setdefault((str(place), field), text)
+        self.setdefault((str(place), field), text)
 
     def attempt(
-        self, place: Any, field: str, step: Callable[..., _T], *arguments: Any
+        self, place: object, field: str, step: Callable[..., _T], *arguments: Any
     ) -> _T | None:
         """Take a step of reading a field, unless an earlier one failed; None if it fails."""
         if not self.has_failed(place, field):
@@ -45,35 +39,30 @@ class Problems:
                 self.add(place, field, str(error))
         return None
 
-    def has_failed(self, place: Any, field: str) -> bool:
+    def has_failed(self, place: object, field: str) -> bool:
         """Return whether anything is wrong with a field."""
-        return (str(place), field) in self._texts
+        return (str(place), field) in self
 
     def raise_all(self) -> None:
         """Raise what was kept, if anything was."""
-        texts = list(dict.fromkeys(self._texts.values()))
-        if texts[1:]:
-            more = [f"and {len(texts) - _MOST_TOLD:,} more"] if len(texts) > _MOST_TOLD else []
-            lines = [f"{len(texts):,} problems with the source:", *texts[:_MOST_TOLD], *more]
-            raise GraphError("\n  ".join(lines))
-        if texts:
-            raise GraphError(texts[0])
+        first, *others = dict.fromkeys(self.values()) or [""]
+        if others:
+            count = 1 + len(others)
+            more = [f"and {count - _MOST_TOLD:,} more"] if count > _MOST_TOLD else []
+            lines = [f"{count:,} problems with the source:", first, *others[: _MOST_TOLD - 1]]
+            raise GraphError("\n  ".join([*lines, *more]))
+        if first:
+            raise GraphError(first)
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features that are read from the first to the last row, in chunks of bounded size.
-
-    Attributes
-    ----------
-    shape: rows and columns.
-    dtype: the dtype of the chunks.
-    chunks: iterates over all rows in pairs of a first row and the rows [n, columns] from there on.
-    """
+    """Features that are read from the first to the last row, in chunks of bounded size."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     chunks: Callable[[], Iterator[tuple[int, NDArray[Any]]]]
+    """iterates over all rows in pairs of a first row and the rows [n, columns] from there on"""
 
     def filter(self, kept: NDArray[np.bool_]) -> Features:
         """Return the features of the rows where the mask [rows] is true."""
@@ -89,10 +78,8 @@ class Features:
 
 
 def array_features(array: Any) -> Features:
-    """Return the features of an array, which may be a memory map, or of a SciPy CSR matrix.
-
-    Chunks are slices of at most 64 MiB. Those of a sparse matrix become dense.
-    """
+    """Return the features of an array, which may be a map, or of a SciPy CSR matrix, in dense
+    chunks of at most 64 MiB."""
     rows, columns = array.shape
     dtype = np.dtype(array.dtype)
 
@@ -189,11 +176,9 @@ class GraphTables:
         tables = self.all
         return [tables[target] for target in self.targets if target in tables]
 
-    def choose_target(self, where: str, *, follows: bool = False) -> None:
-        """Choose what is predicted: the node type or relations with splits, else those with labels.
-
-        Without splits and labels it is the only node type. What is unclear is refused, unless a
-        target follows from an option.
+    def choose_target(self, where: str, follows: bool = False) -> None:
+        """Choose what is predicted: the node type or relations with splits, else those with labels,
+        else the only node type. What is unclear is refused, unless a target follows from an option.
         """
         tables = self.all
         labelled = [owner for owner, table in tables.items() if table.labels is not None]
@@ -236,24 +221,21 @@ class GraphTables:
             return
         firsts = np.cumsum([0, *(table.count for table in tables)]).tolist()
         for name, ids in splits.items():
-            if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-                self.problems.add(name, "split", (
-                    f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
-                    f"{list(ids.shape)}"
-                ))  # fmt: skip
-                continue
-            low, high = (int(ids.min()), int(ids.max())) if ids.size else (0, -1)
-            if not 0 <= low <= high + 1 <= firsts[-1]:
+            are_ids = ids.ndim == 1 and ids.dtype.kind in "iu"
+            low, high = (int(ids.min()), int(ids.max())) if are_ids and ids.size else (0, -1)
+            if not are_ids:
+                wrong = f"integers of shape [n], given {ids.dtype} of shape {list(ids.shape)}"
+            elif not 0 <= low <= high + 1 <= firsts[-1]:
                 what = "edges" if self.target_relations else "nodes"
-                self.problems.add(name, "split", (
-                    f"split {name}: expected ids of {what} of {', '.join(map(str, self.targets))} "
-                    f"in [0, {firsts[-1]}), given {low} to {high}"
-                ))  # fmt: skip
+                owners = ", ".join(map(str, self.targets))
+                wrong = f"ids of {what} of {owners} in [0, {firsts[-1]}), given {low} to {high}"
+            else:
+                for table, first in zip(tables, firsts, strict=False):
+                    is_own = (ids >= first) & (ids < first + table.count)
+                    assert table.splits is not None
+                    table.splits[name] = ids if len(tables) == 1 else ids[is_own] - first
                 continue
-            for table, first in zip(tables, firsts, strict=False):
-                is_own = (ids >= first) & (ids < first + table.count)
-                assert table.splits is not None
-                table.splits[name] = ids if len(tables) == 1 else ids[is_own] - first
+            self.problems.add(name, "split", f"split {name}: expected {wrong}")
 
 
 def read_relation(triple: Sequence[str], taken: Mapping[Any, Any], where: str) -> Relation:
@@ -265,6 +247,20 @@ def read_relation(triple: Sequence[str], taken: Mapping[Any, Any], where: str) -
             f"are replaced by _, given {relation} twice"
         )
     return relation
+
+
+def join_ends(
+    tables: GraphTables, relations: Iterable[Relation], node_types: Iterable[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ends of all edges of some relations, [edges] int64 each, where nodes of each type
+    are numbered after those of the types before it, and the first number of each type."""
+    types = list(node_types)
+    bounds = np.cumsum([0, *(tables.nodes[name].count for name in types)])
+    first, edges = dict(zip(types, bounds.tolist(), strict=False)), tables.edges
+    none = [np.empty(0, np.int64)]
+    src = none + [edges[of].src.astype(np.int64) + first[of.src] for of in relations]
+    dst = none + [edges[of].dst.astype(np.int64) + first[of.dst] for of in relations]
+    return np.concatenate(src), np.concatenate(dst), bounds
 
 
 def count_nodes(tables: GraphTables, node_type: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.importers.tables import GraphTables
+from hopper.graph.importers.tables import GraphTables, join_ends
 from hopper.graph.schema import Labels, Relation, find_relations
 
 ALL: Final = "all"
@@ -108,23 +108,12 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
 
 
 def keep_largest_component(tables: GraphTables) -> None:
-    """Keep only the largest weakly connected component, over the edges of all relations.
-
-    Of components of equal size, the one with the first node stays. Nodes and edges keep their order
-    and get new numbers.
-    """
+    """Keep only the largest weakly connected component, over the edges of all relations; of equally
+    large ones that with the first node. Nodes and edges keep their order and get new numbers."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    bounds = np.cumsum([0, *(table.count for table in tables.nodes.values())])
-    first = dict(zip(tables.nodes, bounds.tolist(), strict=False))
-    src, dst = (
-        np.concatenate([np.empty(0, np.int64), *ends])
-        for ends in (
-            [table.src.astype(np.int64) + first[r.src] for r, table in tables.edges.items()],
-            [table.dst.astype(np.int64) + first[r.dst] for r, table in tables.edges.items()],
-        )
-    )
+    src, dst, bounds = join_ends(tables, tables.edges, tables.nodes)
     edges = coo_array((np.ones(src.size, np.int8), (src, dst)), shape=(bounds[-1], bounds[-1]))
     _, component = connected_components(edges, directed=False)
     inside = component == np.argmax(np.bincount(component, minlength=1))

@@ -22,7 +22,7 @@ from hopper.graph.importers.database import Database
 from hopper.graph.importers.encode import Moments, encode
 from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.splits import RandomSplit, draw_splits
-from hopper.graph.importers.tables import Features, GraphTables
+from hopper.graph.importers.tables import Features, GraphTables, Table
 from hopper.graph.importers.transforms import (
     add_reverse_relations,
     align_classes,
@@ -93,22 +93,12 @@ def write_tables(
     options: ImportOptions,
     database: Database | None = None,
 ) -> list[str]:
-    """Check the tables, apply the options, and write the graph directory.
+    """Check the tables, apply the options, and write the graph directory; return notes for the
+    user, one line each.
 
-    Features pass through in chunks of about 64 MiB.
-
-    Parameters
-    ----------
-    database: sorts edges and limits memory; None = edges are sorted in memory.
-
-    Returns
-    -------
-    Notes on the import for the user, one line each.
-
-    Raises
-    ------
-    GraphError: the tables are wrong. The text names all fields at fault.
-    RequestError: an option does not fit the graph, or needs more memory than the database leaves.
+    Features pass through in chunks of about 64 MiB. A ``database`` sorts edges and limits memory;
+    without one edges are sorted in memory. A GraphError names all fields at fault, a RequestError
+    an option that does not fit the graph or needs more memory than the database leaves.
     """
     check_tables(tables)
     if options.targets and not tables.problems:
@@ -133,7 +123,13 @@ def write_tables(
     align_classes(tables)
     phases = Phases() if database is None else database.phases
     with GraphWriter(out, _make_schema(tables)) as writer:
-        _write_edges(tables, writer, database)
+        for relation, table in tables.edges.items():
+            if database is None:
+                writer.topology(relation, table.src, table.dst)
+                continue
+            what, degrees = f"edges of {relation}: in order", 8 * tables.nodes[relation.src].count
+            with phases.phase(what), database.reserve(degrees, what):
+                writer.topology(relation, table.src, table.dst, database.sort_edges)
         _write_features(tables, writer, phases, options)
         _write_columns(tables, writer)
     wide = tell_wide_columns(writer.schema.columns)
@@ -161,16 +157,6 @@ def _require_memory(tables: GraphTables, options: ImportOptions, database: Datab
     if any(kind.kind == "tasks" for kind, _ in labels):
         largest = max(values.nbytes for _, values in labels)
         database.require(2 * largest, "labels of several tasks")
-
-
-def _write_edges(tables: GraphTables, writer: GraphWriter, database: Database | None) -> None:
-    for relation, table in tables.edges.items():
-        if database is None:
-            writer.topology(relation, table.src, table.dst)
-            continue
-        what, degrees = f"edges of {relation}: in order", 8 * tables.nodes[relation.src].count
-        with database.phases.phase(what), database.reserve(degrees, what):
-            writer.topology(relation, table.src, table.dst, database.sort_edges)
 
 
 def _write_features(
@@ -256,26 +242,23 @@ def _write_columns(tables: GraphTables, writer: GraphWriter) -> None:
 
 
 def _make_schema(tables: GraphTables) -> GraphSchema:
-    forms: dict[Labelled, dict[str, Any]] = {
-        owner: {
-            "count": table.count,
-            "feature_dim": table.features and table.features.shape[1],
-            "feature_dtype": table.features
-            and ("float16" if table.features.dtype == np.float16 else "float32"),
-            "timed": table.times is not None,
-        }
-        for owner, table in tables.all.items()
-    }
+    def form(table: Table) -> dict[str, Any]:
+        form: dict[str, Any] = {"count": table.count, "timed": table.times is not None}
+        if table.features is not None:
+            form["feature_dim"] = table.features.shape[1]
+            form["feature_dtype"] = "float16" if table.features.dtype == np.float16 else "float32"
+        return form
+
     return GraphSchema(
-        name=tables.name,
-        source=tables.source,
-        target=tables.targets[0],
-        also=tuple(tables.target_relations[1:]),
-        node_types={name: NodeType(**forms[name]) for name in tables.nodes},
-        relations={
-            relation: EdgeType(**forms[relation], weighted=table.weights is not None)
+        tables.name,
+        {name: NodeType(**form(table)) for name, table in tables.nodes.items()},
+        {
+            relation: EdgeType(**form(table), weighted=table.weights is not None)
             for relation, table in tables.edges.items()
         },
-        labels={o: table.labels[0] for o, table in tables.all.items() if table.labels is not None},
-        splits={name: ids.size for name, ids in tables.join_splits().items()},
+        tables.targets[0],
+        {owner: table.labels[0] for owner, table in tables.all.items() if table.labels is not None},
+        {name: ids.size for name, ids in tables.join_splits().items()},
+        tables.source,
+        tuple(tables.target_relations[1:]),
     )
