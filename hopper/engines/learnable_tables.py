@@ -32,18 +32,14 @@ def make_tables(request: Request) -> list[LearnableTable]:
     names_by_table: dict[str, list[str]] = {}
     for name, table in reads.tables.items():
         names_by_table.setdefault(table, []).append(name)
-    return [
-        LearnableTable(
-            table,
-            reads.types[names[0]],
-            offsets[names[0]],
-            tuple(names),
-            _initial_rows(config, reads.types[names[0]]),
-            table in reads.frozen,
-            config.learnable.deviation,
-        )
-        for table, names in sorted(names_by_table.items())
-    ]
+
+    def make(table: str, names: list[str]) -> LearnableTable:
+        stored = reads.types[names[0]]
+        initial, frozen = _initial_rows(config, stored), table in reads.frozen
+        settings = tuple(names), initial, frozen, config.learnable.deviation
+        return LearnableTable(table, stored, offsets[names[0]], *settings)
+
+    return [make(table, names) for table, names in sorted(names_by_table.items())]
 
 
 def _initial_rows(config: Config, node_type: str) -> Path | None:
@@ -84,9 +80,9 @@ def check_learnable(request: Request) -> None:
             f"learnable.initial: {settings.initial} has none of "
             f"{', '.join(f'{node_type}.npy' for node_type in learned)}"
         )
+    width = settings.dim or config.model.hidden
     for node_type, file in files.items():
         if file is not None:
-            width = settings.dim or config.model.hidden
             _check_rows(file, (request.schema.node_types[node_type].count, width))
 
 

@@ -24,9 +24,12 @@ def one_type(model: torch.nn.Module, in_dim: int, *args: Any) -> list[LayerTrans
     return choose_transfers(make_stack(model, sampler, in_dim), *args)
 
 
-def transfers(name: str, in_dim: int, hidden: int, **more: int) -> list[LayerTransfer]:
-    model = build_model(name, in_dim=in_dim, out_dim=40, layers=2, hidden=hidden, **more)
-    return one_type(model, in_dim)
+def make_model(name: str, in_dim: int, hidden: int, **more: Any) -> torch.nn.Module:
+    return build_model(name, in_dim=in_dim, out_dim=40, layers=2, hidden=hidden, **more)
+
+
+def transfers(name: str, in_dim: int, hidden: int, **more: Any) -> list[LayerTransfer]:
+    return one_type(make_model(name, in_dim, hidden, **more), in_dim)
 
 
 def test_wide_features_travel_projected_and_their_gradients_come_back() -> None:
@@ -58,11 +61,13 @@ def test_attention_and_modulation_need_every_row() -> None:
     )
 
 
-def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes() -> None:
-    model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16)
+def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes_and_choosing_changes_no_model() -> None:
+    model = make_model("sage", 600, 16, dropout=0.5)
     first, _ = one_type(model, 600, torch.bfloat16)
     assert first.layouts[EDGE] == RowLayout((16,), 64, True)
     assert first.item_bytes == 4
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 CITES, WRITES = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
@@ -116,9 +121,8 @@ def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_rea
 def test_relations_that_are_added_up_have_sums() -> None:
     first, last = typed("rgcn", 16, merge=True)
     assert first.merged
-    assert (
-        first.layouts[Sums("author")] == first.layouts[Sums("paper")] == RowLayout((16,), 128, True)
-    )
+    sums = RowLayout((16,), 128, True)
+    assert first.layouts[Sums("author")] == first.layouts[Sums("paper")] == sums
     assert last.layouts[Sums("paper")] == RowLayout((3,), 24, True)
     assert Sums("author") not in last.layouts
 
@@ -126,10 +130,3 @@ def test_relations_that_are_added_up_have_sums() -> None:
 def test_a_model_without_parts_is_refused() -> None:
     with pytest.raises(RequestError, match=r"train\.engine: cooperative .* given Linear"):
         one_type(torch.nn.Linear(2, 2), 2)
-
-
-def test_choosing_leaves_the_model_as_it_was() -> None:
-    model = build_model("sage", in_dim=4, out_dim=2, layers=2, hidden=3, dropout=0.5)
-    one_type(model, 4)
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
