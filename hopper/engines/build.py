@@ -29,11 +29,7 @@ from hopper.timing.run_log import RunLog
 
 
 def make_engine(
-    request: Request,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    log: RunLog,
-    learnable: LearnableRows,
+    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
 ) -> TrainStep:
     """Make the engine of a request and its models, ready to train iterations."""
 

@@ -90,15 +90,14 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
     def plan(self, batch: GlobalBatch) -> CooperativePlan:
         """Plan all layers together with the other ranks, and exchange input rows that travel."""
         state, trainer, cluster = self.state, self.state.trainer, self.state.cluster
+        sampler, shared = trainer.sampler, None
         with state.log.stage("sample") as fields:
-            shared, roots = None, dict[str, NDArray[np.int64]]()
             if trainer.links is None:
-                home_roots = batch.of_home(cluster.rank)
-                roots[self._target] = trainer.sampler.versions(self._target, home_roots)
+                roots = {self._target: sampler.versions(self._target, batch.of_home(cluster.rank))}
             else:
                 pairs = pairs_by_rank(trainer.links, batch, cluster.world)
                 shared = share_roots(pairs, self._owner_of, cluster.rank)
-                roots |= shared.versions
+                roots = dict(shared.versions)
             layers = self.planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
             fields["layers"] = [
@@ -132,14 +131,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 ids = layers.nodes[name][first.outgoing[name].rows.numpy()]
                 features = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
                 sent[name] = to_floats(torch.from_numpy(features), trainer.dtype)
-            lengths = [first.outgoing[name].lengths for name in sent]
-            counts, operation = (
-                [first.counts[name] for name in sent],
-                f"exchanging input rows, {where}",
-            )
-            received = KindsExchange(
-                *(state.channel, RunLog(None), sent, lengths, counts, self._travels_as, operation)
-            ).finish()
+            routes = [first.outgoing[n].lengths for n in sent], [first.counts[n] for n in sent]
+            form = self._travels_as, f"exchanging input rows, {where}"
+            received = KindsExchange(state.channel, RunLog(None), sent, *routes, *form).finish()
         device = state.cluster.device
         return {name: to_device(torch.cat(parts), device) for name, parts in received.items()}
 
@@ -159,23 +153,19 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:
         """Compute every layer together with the other ranks, forward and backward."""
-        state, batch = self.state, plan.batch
+        state, batch, where = self.state, plan.batch, plan.batch.where
         with state.log.stage("compute", roots=plan.layers.roots):
             plan.layers.attach(inputs.edges)
-            rows = state.trainer.input_rows(self._read_by_model(plan), inputs.features)
+            x = state.trainer.input_rows(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
-                logits = self._logits(plan, rows)
+                rows = self._forward.rows(plan.layers, x, plan.others, where)
+                if plan.shared is None:
+                    logits = self.stack.logits(rows[self._target])
+                else:
+                    logits = plan.shared.score(state, self.stack.logits, rows, where)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
-
-    def _logits(self, plan: CooperativePlan, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits [n, ...] of this rank's roots, or scores of its edges; collective."""
-        where = plan.batch.where
-        rows = self._forward.rows(plan.layers, inputs, plan.others, where)
-        if plan.shared is None:
-            return self.stack.logits(rows[self._target])
-        return plan.shared.score(self.state, self.stack.logits, rows, where)
 
     def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
         """Return the nodes whose input rows the model reads, by type."""

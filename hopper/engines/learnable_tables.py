@@ -50,15 +50,17 @@ def _initial_rows(config: Config, node_type: str) -> Path | None:
 
 def check_learnable(request: Request) -> None:
     """Refuse types, initial rows or frozen rows that do not fit the graph and the model."""
-    config, reads = request.config, request.reads
-    settings, learned = config.learnable, reads.learned
-    reached = {inputs.node_type for inputs in reads.inputs.values()}
-    unknown = sorted(set(settings.types) - reached)
-    if unknown:
-        raise RequestError(
-            f"learnable.types: expected node types that the model reads "
-            f"({', '.join(sorted(reached))}), given {', '.join(unknown)}"
-        )
+    config, settings, learned = request.config, request.config.learnable, request.reads.learned
+    reached = sorted({inputs.node_type for inputs in request.reads.inputs.values()})
+    for key, names, allowed, which in (
+        ("types", settings.types, reached, "that the model reads"),
+        ("frozen", settings.frozen, learned, "with learnable rows"),
+    ):
+        if unknown := sorted({*names} - {*allowed}):
+            raise RequestError(
+                f"learnable.{key}: expected node types {which} ({', '.join(allowed)}), given "
+                f"{', '.join(unknown)}"
+            )
     if learned and config.hop.replicas == "independent":
         raise RequestError(
             f"hop.replicas: node type {', '.join(map(repr, learned))} has learnable rows, which "
@@ -66,12 +68,6 @@ def check_learnable(request: Request) -> None:
         )
     if not config.model.input_weights:
         _check_read_as_they_are(request)
-    unknown = sorted(set(settings.frozen) - set(learned))
-    if unknown:
-        raise RequestError(
-            f"learnable.frozen: expected node types with learnable rows "
-            f"({', '.join(learned)}), given {', '.join(unknown)}"
-        )
     if not settings.initial:
         return
     files = {node_type: _initial_rows(config, node_type) for node_type in learned}

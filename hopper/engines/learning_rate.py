@@ -1,8 +1,7 @@
 """Schedules of the learning rate over a run.
 
-A schedule depends only on the number of the update and on the number of all updates, so a resumed
-run needs no state of it. Its factor multiplies both ``train.learning_rate`` and
-``learnable.learning_rate``.
+They have no state, which a resumed run would need. Their factor multiplies both
+``train.learning_rate`` and ``learnable.learning_rate``.
 """
 
 from __future__ import annotations

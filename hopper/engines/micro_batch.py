@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -266,6 +266,8 @@ class MicroBatchRunner:
             read = self.read_table(rows, table, ids)
             for name, nodes in by_name.items():
                 places = to_device(np.searchsorted(ids, nodes), read.device)
-                pick = read.pick if isinstance(read, StoredRows) else partial(read.index_select, 0)
-                features[name] = pick(places)
+                if isinstance(read, StoredRows):
+                    features[name] = read.pick(places)
+                else:
+                    features[name] = read.index_select(0, places)
         return features

@@ -1,8 +1,4 @@
-"""A request for training: a configuration with its graph, and the part of it that the model reads.
-
-What the model reads, relations and node types by hop and input rows, is determined once. All code
-that samples, reads rows, plans or builds the model takes it from here.
-"""
+"""A request for training: a configuration, its graph, and the part of it that the model reads."""
 
 from __future__ import annotations
 
@@ -135,7 +131,9 @@ def find_reads(
     relations: the relations that any server stores.
     partitions: what each server stores, where whole relations were divided.
     """
-    model, target, tree, unrolling = config.model, schema.target_type(), None, None
+    model, target = config.model, schema.target_type()
+    tree: Metatree | None = None
+    unrolling: Unrolling | None = None
     stored_layers: list[LayerReads]
     if model.typed:
         # Importing networkx takes each rank a fifth of a second, and most models do not need it.

@@ -28,25 +28,21 @@ def servers_of_parameters(
     ``partitions``, under the model's names, tell otherwise. ``roots`` are the types of roots."""
     everyone = set(range(len(partitions)))
     servers_by_id: dict[int, set[int]] = {}
-
-    def note(module: nn.Module, server: int) -> None:
-        for parameter in module.parameters():
-            servers_by_id.setdefault(id(parameter), set()).add(server)
-
     for server, partition in enumerate(partitions):
         # Every server may finish roots.
         types = {*partition.node_types, *roots}
-        for node_type in types.intersection(model.types):
-            note(model.input_of(node_type), server)
+        modules: list[nn.Module] = [
+            model.input_of(name) for name in types.intersection(model.types)
+        ]
         for index in range(len(model.layers)):
-            layer = model.relation_layer(index)
+            layer, is_last = model.relation_layer(index), index + 1 == len(model.layers)
             # The last layer computes rows of roots only.
-            is_last = index + 1 == len(model.layers)
-            relations = set(partition.roots) if is_last else partition.relations
-            for relation in relations.intersection(layer.relations):
-                note(layer.aggregation(relation), server)
-            for node_type in (set(roots) if is_last else types).intersection(layer.types):
-                note(layer.update(node_type), server)
+            relations = set(partition.roots if is_last else partition.relations)
+            modules += [layer.aggregation(r) for r in relations.intersection(layer.relations)]
+            finished = {*roots} if is_last else types
+            modules += [layer.update(name) for name in finished.intersection(layer.types)]
+        for parameter in (p for module in modules for p in module.parameters()):
+            servers_by_id.setdefault(id(parameter), set()).add(server)
     # Parameters of the head and of combinations belong to everyone, also if they are shared.
     wholes = [model.head, *(model.relation_layer(i).combination for i in range(len(model.layers)))]
     servers_by_id |= {id(p): everyone for whole in wholes for p in whole.parameters()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -39,8 +40,8 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
     labels, train, settings = schema.target_labels, config.train, config.task
     assert labels is not None
     tasks, selects = labels.task_slices(), [settings.selects] if settings.selects else []
-    named = {"weights": settings.weights, "metrics": settings.metrics, "selects": selects}
-    for key, names in named.items():
+    keys: list[Iterable[str]] = [settings.weights, settings.metrics, selects]
+    for key, names in zip(("weights", "metrics", "selects"), keys, strict=True):
         for name in names:
             if name not in tasks:
                 kind = "one of" if key == "selects" else "tasks"

@@ -1,8 +1,5 @@
-"""The configurations of the models that ``hop.replicas = "independent"`` trains.
-
-A trial is the run's configuration with some values replaced. ``hopper train`` on the trial's
-configuration trains the same model alone.
-"""
+"""The configurations of the models that ``hop.replicas = "independent"`` trains: the run's, with
+some values replaced."""
 
 from __future__ import annotations
 

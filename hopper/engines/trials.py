@@ -1,8 +1,7 @@
 """Different models, called trials, that are trained at once over one partitioned graph.
 
-Every trial has its own initialisation, dropout, shape, optimiser and learning rate, so gradients
-are not averaged. A model travels from its home around all ranks and back, where its optimiser
-updates it (HopGNN's migration). The features that a rank reads serve every visiting model.
+A model travels from its home around all ranks and back, where its optimiser updates it (HopGNN's
+migration). The features that a rank reads serve every visiting model.
 """
 
 from __future__ import annotations

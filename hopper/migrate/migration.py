@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -131,14 +131,13 @@ class Transport:
         gradients_only: bool,
     ) -> None:
         """Send the models that leave after one time step, and receive those due before the next."""
+
+        def part(move: Move, buffer: Tensor) -> Tensor:
+            return buffers[move.model].accumulated_in(buffer) if gradients_only else buffer
+
         leaving = {move: buffers[move.model].present.pop(move.model) for move in before.departures}
         arriving = {move: buffers[move.model].empty() for move in now.arrivals}
-        sides = [leaving, arriving]
-        if gradients_only:
-            sides = [
-                {move: buffers[move.model].accumulated_in(buffer) for move, buffer in side.items()}
-                for side in sides
-            ]
+        sides = ({move: part(move, b) for move, b in side.items()} for side in (leaving, arriving))
         self.exchange(moment, *sides)
         for move, buffer in leaving.items():
             buffers[move.model].spare.append(buffer)
@@ -162,7 +161,9 @@ class Transport:
         cluster, copy = self._cluster, self._cluster.copy_for_sending
         headers = {move: torch.tensor([*moment, move.model]) for move in leaving}
         received = {move: torch.empty(_HEADER_WORDS, dtype=torch.int64) for move in arriving}
-        with cluster.explain_failures(_describe(moment[2], leaving, arriving)):
+        parts = [f"sending model {move.model} to rank {move.rank}" for move in leaving]
+        parts += [f"receiving model {move.model} from rank {move.rank}" for move in arriving]
+        with cluster.explain_failures(f"before time step {moment[2]}: {', '.join(parts)}"):
             with self._log.stage("wait", operation="migrate"):
                 self._wait(self._start(headers, received, _TAG_HEADER))
             for move, header in received.items():
@@ -220,12 +221,6 @@ class Transport:
             if not ended.done() and cluster.store.has_failures():
                 raise RuntimeError("another rank's wait failed")
         return ended.result()
-
-
-def _describe(step: int, leaving: Iterable[Move], arriving: Iterable[Move]) -> str:
-    parts = [f"sending model {move.model} to rank {move.rank}" for move in leaving]
-    parts += [f"receiving model {move.model} from rank {move.rank}" for move in arriving]
-    return f"before time step {step}: {', '.join(parts)}"
 
 
 def broadcast(cluster: Cluster, tensor: Tensor, owner: int, operation: str) -> None:

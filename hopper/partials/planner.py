@@ -213,10 +213,7 @@ class Planner:
         return weights
 
     def _make_requests(
-        self,
-        hop: HopRequests,
-        wanted: Mapping[RowKind, Wanted],
-        folded: Mapping[Relation, Folded],
+        self, hop: HopRequests, wanted: Mapping[RowKind, Wanted], folded: Mapping[Relation, Folded]
     ) -> list[list[Words]]:
         """Encode what this rank asks of every rank: for every kind of rows its versions, then for
         every relation that may be added up the edges to add up, each by rank."""
