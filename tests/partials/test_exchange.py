@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -85,38 +84,22 @@ def exchange_rows(cluster: Cluster) -> dict[str, Any]:
     return seen
 
 
-@pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
-    return run_ranks(3, 1, exchange_rows, timeout=60)
-
-
-def test_rows_come_in_order_of_rank_and_gradients_of_all_copies_go_back(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_rows_travel_and_their_gradients_come_back() -> None:
+    ranks = run_ranks(3, 1, exchange_rows, timeout=60)
+    # In order of rank, and the gradients of all copies.
     assert ranks[0]["received"] == [[100, 101]]
     assert ranks[1]["received"] == [[0, 1], [2, 3], [4, 5], [0, 1]]
     assert ranks[0]["gradient"] == [[22, 22], [11, 11], [11, 11]]
     assert ranks[1]["gradient"] == [[1, 1], [0, 0]]
     assert ranks[2]["received"] == ranks[2]["gradient"] == []
-    # Both ways are counted where they are sent.
+    # Both ways are counted where they are sent, and constants cross one way.
     assert [rank["bytes"] for rank in ranks] == [(4 + 1) * ROW, (1 + 4) * ROW, 0]
     assert all(rank["sync"] > 0 for rank in ranks)
-
-
-def test_constants_cross_one_way(ranks: list[dict[str, Any]]) -> None:
     assert [rank["constant"] for rank in ranks] == [(False, 4 * ROW), (False, ROW), (False, 0)]
-
-
-def test_own_work_is_done_while_rows_travel_and_while_their_gradients_do(
-    ranks: list[dict[str, Any]],
-) -> None:
-    expected = ["start", "own work", "finish", "start", "own gradient", "finish"]
-    assert [rank["events"] for rank in ranks] == [expected] * 3
-
-
-def test_a_tensor_is_copied_as_it_is_and_sent_once_to_each_other_rank(
-    ranks: list[dict[str, Any]],
-) -> None:
+    # Own work is done while rows travel, and while their gradients do.
+    events = ["start", "own work", "finish", "start", "own gradient", "finish"]
+    assert [rank["events"] for rank in ranks] == [events] * 3
+    # A tensor is copied as it is, and sent once to each other rank.
     copies, sizes = zip(*(rank["broadcast"] for rank in ranks), strict=True)
     assert copies == (["-0.0", "1.5"],) * 3
     assert sum(sizes) == 2 * ROW
