@@ -44,8 +44,8 @@ def make_sampler(
     model: the model that is trained. Where relations are divided and no rows are learned, roots
         are drawn for only at the hops at which it reads them. None = at all hops.
     """
-    config, plug_in = request.config, request.sampler
-    make: Callable[..., NeighborSampler] = partial(plug_in.kind, **plug_in.options)
+    config = request.config
+    make = _sampler_class(request)
     if config.sampler.device == "cuda":
         make = partial(ArraySampler, module=array_module("cuda"))
     draws_once = config.sampler.expansion == "once"
@@ -64,13 +64,17 @@ def make_full_sampler(
     If training draws only the latest neighbours of a time, evaluation draws these. ``at`` is a time
     that roots may have besides their own.
     """
-    sizes, plug_in = [-1] * request.config.model.layers, request.sampler
-    make: Callable[..., NeighborSampler] = NeighborSampler
-    if request.reads_times:
-        make = partial(plug_in.kind, **plug_in.options)
-        if plug_in.options.get("pick") == "recent":
-            sizes = list(request.config.sampler.sizes)
+    sizes, is_timed = [-1] * request.config.model.layers, request.reads_times
+    make = _sampler_class(request) if is_timed else NeighborSampler
+    if is_timed and request.sampler.options.get("pick") == "recent":
+        sizes = list(request.config.sampler.sizes)
     return _make_sampler(request, server, make, sizes, (0, 0), _root_hops(request, model), at)
+
+
+def _sampler_class(request: Request) -> Callable[..., NeighborSampler]:
+    """Return the class of a request's sampler with its own options."""
+    kind: Callable[..., NeighborSampler] = request.sampler.kind
+    return partial(kind, **request.sampler.options)
 
 
 def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:
