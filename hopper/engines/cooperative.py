@@ -1,8 +1,7 @@
 """Cooperative training: ranks compute the global batch together, and each node's layer once.
 
-The rank that owns a node computes it (docs/inside/engines.md). Hidden rows or their partial sums
-cross the network, and so do their gradients on the way back. Input features travel only where they
-are narrower.
+Hidden rows or their partial sums cross the network, and so do their gradients on the way back.
+Input features travel only where they are narrower.
 """
 
 from __future__ import annotations

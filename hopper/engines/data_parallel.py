@@ -96,8 +96,7 @@ class ModelCentric(DataParallelEngine):
 class Locality(ModelCentric):
     """Draws each rank's mini-batches from its own roots only ("LO" in HopGNN, section 5.1).
 
-    It is fast and biased: each rank sees the same community all the time. On its own batches, which
-    :class:`hopper.micrograph.route.LocalRootSchedule` deals, its gradient is exact.
+    It is fast and biased: each rank sees the same community all the time.
     """
 
     spec = replace(
@@ -111,8 +110,7 @@ class Locality(ModelCentric):
 class ZeroHop(DataParallelEngine):
     """Each rank trains all roots of the global batch whose home it is, and no model travels.
 
-    With synchronous replicas the global gradient is a sum over roots, so any replica may train a
-    root. Rows move as under ``hop``, without its migrations, time steps and barriers. Unlike under
+    The global gradient is a sum over roots, so any replica may train a root. Unlike under
     ``locality``, the global batch is drawn uniformly from all training nodes.
     """
 

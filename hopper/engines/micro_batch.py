@@ -182,10 +182,8 @@ class MicroBatchRunner:
         batch_size: int,
         dropout: int | None = None,
     ) -> None:
-        """Add a micro-batch's gradient and loss, divided by ``batch_size``, to the flat model.
-
-        ``dropout`` is another uint64 key of dropout masks than that of the subgraph's draws.
-        """
+        """Add a micro-batch's gradient and loss, divided by ``batch_size``, to the flat model, with
+        another uint64 key of dropout masks than that of the draws if one is given."""
         subgraph, model = micro_batch.subgraph, packed.module
         with self._log.stage("compute", roots=subgraph.num_roots):
             blocks = micro_batch.blocks
@@ -204,10 +202,8 @@ class MicroBatchRunner:
             self.backward(packed, loss)
 
     def backward(self, packed: FlatModel, loss: Tensor, tie: Tensor | None = None) -> None:
-        """Add a loss, and the model's loss scale times its gradient, to the flat model.
-
-        ``tie`` is a zero whose backward pass must also run.
-        """
+        """Add a loss, and the model's loss scale times its gradient, to the flat model, and run the
+        backward pass of a zero that is tied to it."""
         start = loss * packed.scale.factor
         (start if tie is None else start + tie).backward()
         packed.add_loss(loss)

@@ -121,10 +121,7 @@ class Adam(UpdateRule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2).
-
-    Parameters are multiplied by one less learning rate times ``weight_decay``.
-    """
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2)."""
 
     penalises: ClassVar[bool] = False
 
@@ -154,15 +151,10 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, clip_norm: float = 0.0, squares: float = 0.0, factor: float = 1.0) -> float:
-        """Update the parameters in place, and return the factor by which the gradient was scaled.
+        """Update the parameters in place, with a factor of the learning rate.
 
-        The caller applies the factor to gradients that are not in the flat model.
-
-        Parameters
-        ----------
-        clip_norm: the bound of the norm of the whole gradient; 0 = no bound.
-        squares: the square of that norm.
-        factor: the factor of the learning rate at this update.
+        If ``clip_norm`` is not 0, it bounds the norm of the whole gradient, whose square is given.
+        Returns the factor of the gradient, for those that are not in the flat model.
         """
         parameters, gradients, scale = self._packed.parameters, self._packed.gradients, 1.0
         if clip_norm > 0:

@@ -1,7 +1,6 @@
 """The gradient of a single process, which every exact engine must compute.
 
-One process samples all roots of a global batch at once, reads the rows of all servers from their
-files, and makes one forward and one backward pass. There are no groups, other ranks or network.
+It makes one pass over all roots of a global batch. There are no groups, other ranks or network.
 """
 
 from __future__ import annotations
@@ -61,11 +60,8 @@ class EveryServersRows:
 
 
 class Reference:
-    """Computes the gradient of any iteration of a run, for any values of its parameters.
-
-    The folders of all servers must be readable. The number of ranks of the run, ``world``, decides
-    the global batches.
-    """
+    """Computes the gradient of any iteration of a run on ``world`` ranks, for any values of its
+    parameters. The folders of all servers must be readable."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """The parameters of one model, of which some may belong to one server each.
 
-The weights of a relation are read only where the relation is stored (Heta, section 4), so their
-gradients need not travel. The copies of other servers become stale, until
-:meth:`ShardedParameters.complete` updates them.
+The weights of a relation are read only where it is stored (Heta, section 4), so their gradients
+need not travel. Copies of other servers are stale until :meth:`ShardedParameters.complete`.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ def servers_of_parameters(
 
 
 class ShardedParameters:
-    """The parameters of a flat model, of which some are computed with on one server only.
-
-    Only the ranks of that server sum the gradients of these parameters. ``servers`` is
-    :attr:`hopper.engines.engine.Engine.parameter_servers`.
-    """
+    """The parameters of a flat model, of which some are computed with on one server only, whose
+    ranks alone sum their gradients. ``servers`` are an engine's ``parameter_servers``."""
 
     numbers_apart = 0
     """how many numbers of the model only one server computes with"""

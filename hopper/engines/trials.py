@@ -40,10 +40,7 @@ class Trials(Models):
     """
 
     def update(self, batch: GlobalBatch) -> StepReport:
-        """Update the trials whose home is this rank, and report the losses of all.
-
-        A trial is not updated if its loss or gradient is not finite.
-        """
+        """Update the trials whose home is this rank, and report the losses of all."""
         cluster, where = self[0].cluster, batch.where
         # By trial: the loss, the square of the gradient's norm, and whether it is not finite.
         numbers = torch.zeros(len(self.training), 3, dtype=torch.float64)
@@ -120,12 +117,8 @@ class TrialsPlan(Plan):
 class IndependentHop(Engine[TrialsPlan, MicroBatches]):
     """The ``hop`` engine with independent replicas.
 
-    Parameters
-    ----------
-    request: the request of the run.
-    trials: the state of each trial, with the configuration that trains it alone. With shared
-        sampling all have the same trainer.
-    schedules: by trial, the schedule of its batches. Shared sampling does not use them.
+    Each trial has the configuration that trains it alone. With shared sampling all have the same
+    trainer; otherwise each has a schedule of its batches.
     """
 
     spec = Hop.spec
