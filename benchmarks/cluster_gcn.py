@@ -18,7 +18,7 @@ from pydantic import Field
 from cache_server.draws.counter import permute
 from cache_server.draws.spec import Drawn
 from hopper.engines import Spec
-from hopper.engines.model_centric import ModelCentric
+from hopper.engines.data_parallel import ModelCentric
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology

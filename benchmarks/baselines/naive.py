@@ -27,7 +27,7 @@ from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
-from hopper.migrate.migration import ReplicaBuffers, Transfer, Transport
+from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.migrate.schedule import Visit, visits
 from hopper.ops import StoredRows
 from hopper.partition.layout import Columns
@@ -146,15 +146,13 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
         trips = {
             model: _Trip(self.state, self._split, plan, inputs, model) for model in plan.first_hops
         }
-        self._buffers.start(self._visits[0].models)
-        for visit in self._visits:
-            if visit.step > 0:
-                self._move(plan.batch, self._visits[visit.step - 1], visit, trips)
-            for model in visit.models:
-                note_fields = self.state.log.note_fields(step=visit.step, model=model)
-                with note_fields, self._buffers.load(model):
-                    self._visit(visit.step, cluster.world, trips[model])
-        self._buffers.reduce()
+        self._models.travel(
+            dict.fromkeys(trips, self._buffers),
+            self._visits,
+            plan.batch,
+            lambda step, model, _: self._visit(step, cluster.world, trips[model]),
+            moved=lambda before, now: self._move(plan.batch, before, now, trips),
+        )
 
     def _visit(self, step: int, world: int, trip: _Trip) -> None:
         """Compute what a model needs from this rank at a time step."""
@@ -169,24 +167,15 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     def _move(
         self, batch: GlobalBatch, before: Visit, now: Visit, trips: Mapping[int, _Trip]
     ) -> None:
-        """Send on the previous time step's models and what they carry, and receive this step's."""
-        moment = (batch.epoch, batch.iteration, now.step)
-        with self.state.log.note_fields(step=now.step):
-            buffers = dict.fromkeys(trips, self._buffers)
-            self._models.move_models(buffers, moment, before, now)
-            if now.step == self._visits[-1].step:
-                # The model is home again and carries nothing but gradients.
-                return
-            leaving = [
-                Transfer(move, trips[move.model].carried.pack(now.step))
-                for move in before.departures
-            ]
-            arriving = [
-                Transfer(move, trips[move.model].carried.room(now.step)) for move in now.arrivals
-            ]
-            self._activations.exchange(moment, leaving, arriving)
-            for move, buffer in arriving:
-                trips[move.model].carried.unpack(now.step, buffer)
+        """Send on what the previous time step's models carry, and receive what this step's do."""
+        if now.step == self._visits[-1].step:
+            # The model is home again and carries nothing but gradients.
+            return
+        leaving = {move: trips[move.model].carried.pack(now.step) for move in before.departures}
+        arriving = {move: trips[move.model].carried.room(now.step) for move in now.arrivals}
+        self._activations.exchange((batch.epoch, batch.iteration, now.step), leaving, arriving)
+        for move, buffer in arriving.items():
+            trips[move.model].carried.unpack(now.step, buffer)
 
 
 class CarriedActivations:

@@ -12,19 +12,16 @@ import torch
 
 from hopper.config import Config
 from hopper.device.array_module import array_module
+from hopper.engines import engines_of
 from hopper.engines.engine import value_of
 from hopper.engines.micro_batch import MicroBatchRunner
-from hopper.engines.model_reads import ModelReads, find_reads
-from hopper.engines.registry import engines_of
-from hopper.engines.request import Request
-from hopper.engines.training_parts import make_objective
+from hopper.engines.request import ModelReads, Request, find_reads
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.route import RootSchedule, TrainingNodes, TrainingRoots
 from hopper.micrograph.sample import NeighborSampler, StoredNames
-from hopper.micrograph.samplers import find_sampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN
@@ -33,7 +30,6 @@ from hopper.timing.run_log import RunLog
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _ONE_AT_A_TIME = threading.Lock()
-AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def make_sampler(
@@ -49,22 +45,15 @@ def make_sampler(
         are drawn for only at the hops at which it reads them. None = at all hops.
     """
     config = request.config
-    plug_in = find_sampler(config.sampler.kind, config.sampler.kind_options)
-    sampler_class: Callable[..., NeighborSampler] = plug_in.kind
-    make_sampler: Callable[..., NeighborSampler] = partial(sampler_class, **plug_in.options)
+    make = _sampler_class(request)
     if config.sampler.device == "cuda":
-        make_sampler = partial(ArraySampler, module=array_module("cuda"))
-    make_sampler = partial(
-        make_sampler,
-        draws_once=config.sampler.expansion == "once",
-        dependence=config.sampler.dependence,
-    )
-    hops = None
+        make = partial(ArraySampler, module=array_module("cuda"))
+    draws_once = config.sampler.expansion == "once"
+    make = partial(make, draws_once=draws_once, dependence=config.sampler.dependence)
     # With learnable rows every engine must draw alike, since it updates the rows that it draws.
-    if not request.reads.tables:
-        hops = _root_hops(request, model)
-    sizes, seed = config.sampler.sizes, config.train.seed
-    return _make_sampler(request, server, make_sampler, sizes, seed, config.train.own_seed, hops)
+    hops = None if request.reads.tables else _root_hops(request, model)
+    seeds = config.train.seed, config.train.own_seed
+    return _make_sampler(request, server, make, config.sampler.sizes, seeds, hops)
 
 
 def make_full_sampler(
@@ -75,59 +64,52 @@ def make_full_sampler(
     If training draws only the latest neighbours of a time, evaluation draws these. ``at`` is a time
     that roots may have besides their own.
     """
-    hops, config = _root_hops(request, model), request.config.sampler
-    sizes = [-1] * request.config.model.layers
-    make_sampler: Callable[..., NeighborSampler] = NeighborSampler
-    if request.reads_times:
-        plug_in = find_sampler(config.kind, config.kind_options)
-        sampler_class: Callable[..., NeighborSampler] = plug_in.kind
-        make_sampler = partial(sampler_class, **plug_in.options)
-        if plug_in.options.get("pick") == "recent":
-            sizes = list(config.sizes)
-    return _make_sampler(request, server, make_sampler, sizes, 0, 0, hops, at)
+    sizes, is_timed = [-1] * request.config.model.layers, request.reads_times
+    make = _sampler_class(request) if is_timed else NeighborSampler
+    if is_timed and request.sampler.options.get("pick") == "recent":
+        sizes = list(request.config.sampler.sizes)
+    return _make_sampler(request, server, make, sizes, (0, 0), _root_hops(request, model), at)
+
+
+def _sampler_class(request: Request) -> Callable[..., NeighborSampler]:
+    """Return the class of a request's sampler with its own options."""
+    kind: Callable[..., NeighborSampler] = request.sampler.kind
+    return partial(kind, **request.sampler.options)
 
 
 def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:
     """Return at how many of the first hops a model reads roots, by their type."""
     if not isinstance(model, HGNN):
         return None
-    root_types = request.schema.root_types
-    return {node_type: len(model.root_layers(node_type)) for node_type in root_types}
+    return {name: len(model.root_layers(name)) for name in request.schema.root_types}
 
 
 def _make_sampler(
     request: Request,
     server: int | None,
-    make_sampler: Callable[..., NeighborSampler],
+    make: Callable[..., NeighborSampler],
     sizes: Sequence[int],
-    seed: int,
-    dropout_seed: int,
+    seeds: tuple[int, int],
     root_hops: Mapping[str, int] | None,
     at: int | None = None,
 ) -> NeighborSampler:
-    graph, reads = request.graph, request.reads
+    """Make a sampler by its class, with the seeds of draws and of dropout."""
+    graph, reads, (seed, dropout_seed) = request.graph, request.reads, seeds
     names = StoredNames(reads.relations, reads.types)
     if reads.partitions and server is not None:
         sampler = make_rooted_sampler(
-            *(make_sampler, graph, server, reads.partitions[server], names, sizes, seed),
+            *(make, graph, server, reads.partitions[server], names, sizes, seed),
             dropout_seed=dropout_seed,
             root_hops=root_hops,
             whole_lists=not request.config.sampler.is_node_wise,
         )
     else:
         # Several names may share a relation. A divided topology is put together in memory once.
-        topologies = {
-            stored: graph.topology(stored, server) for stored in set(reads.relations.values())
-        }
-        sampler = make_sampler(
-            {relation: topologies[stored] for relation, stored in reads.relations.items()},
-            {name: graph.original_ids(stored) for name, stored in reads.types.items()},
-            reads.target,
-            sizes,
-            seed,
-            names=names,
-            dropout_seed=dropout_seed,
-        )
+        stored = {each: graph.topology(each, server) for each in set(reads.relations.values())}
+        topologies = {name: stored[relation] for name, relation in reads.relations.items()}
+        originals = {name: graph.original_ids(stored) for name, stored in reads.types.items()}
+        settings = {"names": names, "dropout_seed": dropout_seed}
+        sampler = make(topologies, originals, reads.target, sizes, seed, **settings)
     if isinstance(sampler, TemporalSampler):
         _set_times(sampler, request, at)
     return sampler
@@ -137,15 +119,13 @@ def _set_times(sampler: TemporalSampler, request: Request, at: int | None) -> No
     """Give a sampler the times that the roots of a request have or may have."""
     graph, schema, target = request.graph, request.schema, request.schema.target_type()
     times = [] if at is None else [np.array([at], np.int64)]
-    if schema.predicted == "node":
-        sampler.set_times({target: graph.times(target)}, times)
-        return
     if schema.predicted == "edge":
         times += [graph.times(relation) for relation in schema.target_relations]
-    else:
+    elif schema.predicted == "link":
         link_times = [graph.links(split).times for split in schema.splits]
         times += [split_times for split_times in link_times if split_times is not None]
-    sampler.set_times({}, times)
+    is_node = schema.predicted == "node"
+    sampler.set_times({target: graph.times(target)} if is_node else {}, times)
 
 
 def make_runner(
@@ -158,21 +138,11 @@ def make_runner(
     model: torch.nn.Module | None = None,
 ) -> MicroBatchRunner:
     """Make what samples, reads and trains micro-batches of at most ``most_roots`` roots."""
-    config, sampler = request.config, make_sampler(request, server, model)
+    sampler = make_sampler(request, server, model)
     links = make_link_batches(request, sampler, server)
     if links is not None:
         sampler.exclude = links.excluded
-    return MicroBatchRunner(
-        sampler,
-        request.reads,
-        log,
-        make_objective(config, request.schema),
-        most_roots,
-        DTYPES[config.train.dtype],
-        device,
-        products_in=AUTOCAST[config.train.autocast],
-        links=links,
-    )
+    return MicroBatchRunner(request, sampler, links, log, most_roots, device)
 
 
 def make_link_batches(
@@ -189,9 +159,7 @@ def make_link_batches(
 
 def make_model(request: Request) -> torch.nn.Module:
     """Make the model of a request, initialised from its seed alone."""
-    # Ranks may be threads of one process, and initialisation draws from torch's own generator.
-    with _ONE_AT_A_TIME:
-        return _make_model(request.config, request.schema, request.reads)
+    return _make_model(request.config, request.schema, request.reads)
 
 
 def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module:
@@ -210,22 +178,24 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
         "dtype": DTYPES[config.train.dtype],
     }
     model: torch.nn.Module
-    if settings.typed:
-        model = build_typed_model(
-            settings.name,
-            target=reads.target,
-            inputs=reads.widths,
-            reads=reads.stored_layers,
-            edges=reads.edges,
-            **shared,
-        )
-        if reads.unrolling is not None:
-            model.rename(reads.types, reads.relations, reads.layers)
-    else:
-        shared |= {"in_dim": reads.inputs[reads.target].width, "layers": settings.layers}
-        model = build_model(settings.name, edge_dim=sum(reads.edges.values()), **shared)
-    if predicted.has_decoder:
-        _add_decoder(model, config, schema, predicted)
+    # Ranks may be threads of one process, and initialisation draws from torch's own generator.
+    with _ONE_AT_A_TIME:
+        if settings.typed:
+            model = build_typed_model(
+                settings.name,
+                target=reads.target,
+                inputs=reads.widths,
+                reads=reads.stored_layers,
+                edges=reads.edges,
+                **shared,
+            )
+            if reads.unrolling is not None:
+                model.rename(reads.types, reads.relations, reads.layers)
+        else:
+            shared |= {"in_dim": reads.inputs[reads.target].width, "layers": settings.layers}
+            model = build_model(settings.name, edge_dim=sum(reads.edges.values()), **shared)
+        if predicted.has_decoder:
+            _add_decoder(model, config, schema, predicted)
     check_exactness(model)
     return model
 
@@ -247,8 +217,12 @@ def _add_decoder(
 
 def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     """Make the schedule of global batches of a request, for a number of ranks."""
-    config, world = request.config, world or request.ranks
-    roots = _training_roots(request)
+    config, graph, world = request.config, request.graph, world or request.ranks
+    roots: TrainingRoots = request.links
+    if not request.schema.target_relations:
+        placement, target = graph.placement(config.cluster.ranks_per_server), request.reads.target
+        split, global_ids = graph.split("train"), graph.global_ids(target)
+        roots = TrainingNodes(placement, target, split, global_ids)
     spec, batch_size = engines_of(request)[0].spec, config.train.batch_size
     if config.sampler.kind == "full":
         batch_size = -(-roots.count // world)
@@ -269,11 +243,3 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
             + ("edges" if request.schema.target_relations else "nodes")
         )
     return schedule
-
-
-def _training_roots(request: Request) -> TrainingRoots:
-    if request.schema.target_relations:
-        return request.links
-    graph, target = request.graph, request.reads.target
-    placement = graph.placement(request.config.cluster.ranks_per_server)
-    return TrainingNodes(placement, target, graph.split("train"), graph.global_ids(target))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Traffic
-from hopper.config import Config
+from hopper.engines import find_engine
 from hopper.engines.assemble import DTYPES, make_model, make_runner, make_schedule
 from hopper.engines.engine import Engine, TrainState
 from hopper.engines.learnable_tables import make_tables
 from hopper.engines.micro_batch import MicroBatchRunner
-from hopper.engines.models import OneModel
-from hopper.engines.registry import find_engine
 from hopper.engines.request import Request
-from hopper.engines.sparse_step import SparseStep
-from hopper.engines.train_step import TrainStep
+from hopper.engines.train_step import OneModel, SparseStep, TrainStep
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
 from hopper.engines.trials import IndependentHop, Trials
 from hopper.features import PartitionedRows, RemoteRows
-from hopper.hetero.learnable import LearnableRows, Learning, TableShare
+from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.migrate.flat_model import FlatModel, LossScale
@@ -31,17 +29,31 @@ from hopper.timing.run_log import RunLog
 
 
 def make_engine(
-    request: Request,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    log: RunLog,
-    learnable: LearnableRows,
+    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
 ) -> TrainStep:
     """Make the engine of a request and its models, ready to train iterations."""
+
+    def make_trainer(request: Request, model: torch.nn.Module | None = None) -> MicroBatchRunner:
+        most, device, server = request.config.roots_a_pass, cluster.device, cluster.server
+        trainer = make_runner(request, log, most, device, server=server, model=model)
+        traffic = cluster.traffic.apart()
+        trainer.sampler.elsewhere = make_elsewhere(request.graph, rows, traffic)
+        return trainer
+
+    def make_state(
+        request: Request, iterations: int, trainer: MicroBatchRunner | None = None
+    ) -> TrainState:
+        scale = LossScale(is_on=request.config.train.autocast == "float16")
+        packed = FlatModel(make_model(request).to(cluster.device), scale)
+        optimizer = make_optimizer(request.config, packed, iterations)
+        trainer = trainer or make_trainer(request, packed.module)
+        # Planning uses the same connections, unless an engine says otherwise.
+        channels = cluster, cluster
+        return TrainState(request, *channels, log, rows, packed, optimizer, trainer, learnable)
+
     if is_trials(request.config):
-        return _make_trials(request, cluster, rows, log, learnable)
-    iterations = make_schedule(request, cluster.world).iterations
-    state = _make_state(request, cluster, rows, log, learnable, iterations)
+        return _make_trials(request, cluster.world, make_state, make_trainer)
+    state = make_state(request, make_schedule(request, cluster.world).iterations)
     plug_in = find_engine(request.config)
     if plug_in.kind.spec.plans_together or learnable:
         state.channel = cluster.second_channel()
@@ -52,68 +64,21 @@ def make_engine(
 
 
 def _make_trials(
-    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
+    request: Request,
+    world: int,
+    make_state: Callable[..., TrainState],
+    make_trainer: Callable[[Request], MicroBatchRunner],
 ) -> TrainStep:
-    configs = trial_configs(request.config, cluster.world)
+    configs = trial_configs(request.config, world)
     requests = [request.under(trial.config) for trial in configs]
-    trainer = None
-    if request.config.hop.share_sampling:
-        trainer = _make_runner(request, cluster, rows, log)
+    trainer = make_trainer(request) if request.config.hop.share_sampling else None
     schedules = [make_schedule(trial_request) for trial_request in requests]
     iterations = schedules[0].iterations
-    trials = Trials(
-        [
-            _make_state(trial_request, cluster, rows, log, learnable, iterations, trainer)
-            for trial_request in requests
-        ]
-    )
+    trials = Trials([make_state(each, iterations, trainer) for each in requests])
     for number, (state, trial) in enumerate(zip(trials, configs, strict=True)):
         state.name, state.overrides = trial_name(number), trial.overrides
     engine = IndependentHop(request, trials, schedules)
     return TrainStep(engine, trials, SparseStep(engine.state))
-
-
-def _make_state(
-    request: Request,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    log: RunLog,
-    learnable: LearnableRows,
-    iterations: int,
-    trainer: MicroBatchRunner | None = None,
-) -> TrainState:
-    scale = LossScale(is_on=request.config.train.autocast == "float16")
-    packed = FlatModel(make_model(request).to(cluster.device), scale)
-    return TrainState(
-        request=request,
-        cluster=cluster,
-        channel=cluster,
-        log=log,
-        rows=rows,
-        packed=packed,
-        optimizer=make_optimizer(request.config, packed, iterations),
-        trainer=trainer or _make_runner(request, cluster, rows, log, packed),
-        learnable=learnable,
-    )
-
-
-def _make_runner(
-    request: Request,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    log: RunLog,
-    packed: FlatModel | None = None,
-) -> MicroBatchRunner:
-    runner = make_runner(
-        request,
-        log,
-        request.config.roots_a_pass,
-        cluster.device,
-        server=cluster.server,
-        model=None if packed is None else packed.module,
-    )
-    runner.sampler.elsewhere = make_elsewhere(request.graph, rows, cluster.traffic.apart())
-    return runner
 
 
 def make_elsewhere(
@@ -141,21 +106,15 @@ def make_learning(request: Request) -> Learning:
 
 def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
     """Make this rank's share of the learnable rows that the model reads."""
-    config, graph, learning = request.config, request.graph, make_learning(request)
-    placement, storage = graph.placement(cluster.ranks_per_server), _row_storage(config, cluster)
-    return LearnableRows(
-        cluster,
-        [
-            TableShare(
-                table, learning, graph.original_ids(table.node_type), placement, cluster, storage
-            )
-            for table in make_tables(request)
-        ],
-    )
-
-
-def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
-    settings = config.learnable
+    graph, learning, settings = request.graph, make_learning(request), request.config.learnable
+    placement = graph.placement(cluster.ranks_per_server)
+    device = torch.device("cpu") if settings.storage == "host" else cluster.device
+    storage: RowStorage = MemoryStorage(device)
     if settings.storage == "mmap":
-        return MappedStorage(Path(settings.folder or config.train.run_dir))
-    return MemoryStorage(torch.device("cpu") if settings.storage == "host" else cluster.device)
+        storage = MappedStorage(Path(settings.folder or request.config.train.run_dir))
+
+    def make_share(table: LearnableTable) -> TableShare:
+        originals = graph.original_ids(table.node_type)
+        return TableShare(table, learning, originals, placement, cluster, storage)
+
+    return LearnableRows(cluster, [make_share(table) for table in make_tables(request)])

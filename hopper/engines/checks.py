@@ -5,9 +5,7 @@ from __future__ import annotations
 from hopper.config.model import ONE_LAYER, TYPED_MODELS
 from hopper.device.array_module import array_module
 from hopper.device.kernel_threads import has_thread_pool
-from hopper.engines.assemble import make_model
-from hopper.engines.learnable_tables import check_learnable
-from hopper.engines.registry import (
+from hopper.engines import (
     can_draw,
     engines_for,
     engines_of,
@@ -15,20 +13,21 @@ from hopper.engines.registry import (
     is_fetching,
     list_names,
 )
-from hopper.engines.relation_division import check_parts, check_relations
+from hopper.engines.learnable_tables import check_learnable
+from hopper.engines.relation_division import check_division
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.graph.schema import Labelled
 from hopper.hetero.cache_plan import parse_cache_size
-from hopper.micrograph.samplers import find_sampler
-from hopper.models.relational import HGNN
 from hopper.partition.message_edges import count_untrained
 from hopper.tasks import check_fixed, find_target
 
 
 def check_request(request: Request) -> None:
     """Refuse a request that cannot be trained, before any work starts."""
-    _check_graph(request)
+    find_target(request.config, request.schema)
+    if not request.schema.splits.get("train"):
+        raise RequestError(f"{request.where}: the graph has no training split")
     check_model(request)
     _check_edges(request)
     _check_edge_features(request)
@@ -41,13 +40,6 @@ def check_request(request: Request) -> None:
     check_threads()
 
 
-def _check_graph(request: Request) -> None:
-    schema, where = request.schema, request.where
-    find_target(request.config, schema)
-    if not schema.splits.get("train"):
-        raise RequestError(f"{where}: the graph has no training split")
-
-
 def _check_edges(request: Request) -> None:
     """Refuse settings under which links or labels of edges cannot be predicted."""
     config, layout, predicted = request.config, request.graph.layout, request.schema.predicted
@@ -58,8 +50,8 @@ def _check_edges(request: Request) -> None:
     if refused:
         fitting = [engine for engine in engines_for(layout) if engine.spec.predicts_links]
         raise RequestError(
-            f"train.engine: {what} are predicted; expected one of {list_names(fitting)} (or auto), "
-            f"given {refused[0].spec.name}, which predicts nodes"
+            f"train.engine: {refused[0].spec.name} predicts nodes, not {what}; expected one of "
+            f"{list_names(fitting)} (or auto)"
         )
     if predicted == "link":
         if not config.sampler.leaves_edges_out:
@@ -152,15 +144,16 @@ def check_model(request: Request) -> None:
 
 def _check_engines(request: Request) -> None:
     """Refuse a request that none of the engines that may be tried can train."""
-    refusals: list[RequestError] = []
-    engines = engines_of(request)
-    for engine in engines:
+    first: RequestError | None = None
+    for engine in engines_of(request):
         try:
             engine.check(request)
         except RequestError as error:
-            refusals.append(error)
-    if engines and len(refusals) == len(engines):
-        raise refusals[0]
+            first = first or error
+        else:
+            return
+    if first is not None:
+        raise first
 
 
 def _check_cache(request: Request) -> None:
@@ -182,33 +175,33 @@ def _check_cache(request: Request) -> None:
 
 def _check_sampler(request: Request) -> None:
     """Refuse a sampler that does not fit the model, the layout or the device."""
-    config, layout = request.config, request.graph.layout
-    sampler_class = find_sampler(config.sampler.kind, config.sampler.kind_options).kind
-    sampler_class.check(
-        typed=config.model.typed, draws_alone=layout.draws_alone, where=request.where
-    )
-    if sampler_class.reads_weights:
-        relations = request.reads.relations.values()
-        if not any(request.schema.relations[relation].weighted for relation in relations):
-            raise RequestError(
-                f'sampler.kind: "{config.sampler.kind}" draws by weights of edges, and the model '
-                f"reads no relation of {request.where} with weights; expected a graph that was "
-                "imported with some (docs/reference/graph-directory.md)"
-            )
+    config, draws_alone = request.config, request.graph.layout.draws_alone
+    kind, relations = request.sampler.kind, request.reads.relations.values()
+    kind.check(typed=config.model.typed, draws_alone=draws_alone, where=request.where)
+    if kind.reads_weights and not any(request.schema.relations[r].weighted for r in relations):
+        raise RequestError(
+            f'sampler.kind: "{config.sampler.kind}" draws by weights of edges, and the model reads '
+            f"no relation of {request.where} with weights; expected a graph that was imported with "
+            "some (docs/reference/graph-directory.md)"
+        )
     if request.reads_times:
         _check_times(request)
-    if config.sampler.device == "cpu":
-        return
-    if config.train.device == "cpu":
+    if config.sampler.device == "cuda":
+        _check_device(request)
+
+
+def _check_device(request: Request) -> None:
+    """Refuse draws on a device for engines that plan in host memory, or where there is none."""
+    train, engines = request.config.train, engines_of(request)
+    if train.device == "cpu":
         raise RequestError(
             'sampler.device: "cuda" needs a device; expected train.device = "cuda" or "auto", '
             'given "cpu"'
         )
-    on_host = [engine for engine in engines_of(request) if engine.spec.plans_on_host]
-    if on_host:
+    if on_host := [engine for engine in engines if engine.spec.plans_on_host]:
         raise RequestError(
-            f"sampler.device: {list_names(on_host)} plans in host memory; expected "
-            f'"cpu", or another train.engine; given "cuda" with {config.train.engine}'
+            f'sampler.device: {list_names(on_host)} plans in host memory; expected "cpu", or '
+            f'another train.engine; given "cuda" with {train.engine}'
         )
     array_module("cuda")
 
@@ -217,9 +210,7 @@ def _check_times(request: Request) -> None:
     """Refuse a graph without times, or a model that cannot read draws in time."""
     config, schema = request.config, request.schema
     roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
-    for target in roots:
-        if target in schema.timed:
-            continue
+    for target in (target for target in roots if target not in schema.timed):
         what = "edges" if schema.target_relations else "nodes"
         raise RequestError(
             f'sampler.kind: "{config.sampler.kind}" draws edges up to the time of a root, and '
@@ -236,9 +227,8 @@ def _check_times(request: Request) -> None:
 def _check_layout(request: Request) -> None:
     """Refuse an engine or a model that does not fit how the graph was divided."""
     config, layout, where = request.config, request.graph.layout, request.where
-    if not engines_of(request) or not all(
-        type(layout) in engine.spec.layouts for engine in engines_of(request)
-    ):
+    engines = engines_of(request)
+    if not engines or not all(type(layout) in engine.spec.layouts for engine in engines):
         fitting = [engine for engine in engines_for(layout) if not engine.spec.biased]
         expected = f"{list_names(fitting)} (or auto)"
         if not fitting:
@@ -250,20 +240,15 @@ def _check_layout(request: Request) -> None:
             f"train.engine: {layout.explain(where)}; expected {expected}, given "
             f"{config.train.engine}"
         )
-    if not all(can_draw(engine, request) for engine in engines_of(request)):
+    if not all(can_draw(engine, request) for engine in engines):
         raise RequestError(
             f"sampler.kind: {layout.explain(where)}; servers draw for ranks of other servers in "
             "host memory only; expected node, full, labor, replacement, temporal or weighted "
             '(without unbiased), or train.engine = "cooperative"; given '
             f'"{config.sampler.kind}" with {config.train.engine}'
         )
-    if not request.graph.partitions:
-        return
-    check_relations(request)
-    if not all(partition.is_whole for partition in request.graph.partitions):
-        model = make_model(request)
-        assert isinstance(model, HGNN)
-        check_parts(request, model)
+    if request.graph.partitions:
+        check_division(request)
 
 
 def check_threads() -> None:

@@ -1,15 +1,13 @@
 """Cooperative training: ranks compute the global batch together, and each node's layer once.
 
-The rank that owns a node computes it (docs/inside/engines.md). Hidden rows or their partial sums
-cross the network, and so do their gradients on the way back. Input features travel only where they
-are narrower.
+Hidden rows or their partial sums cross the network, and so do their gradients on the way back.
+Input features travel only where they are narrower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
@@ -33,23 +31,16 @@ from hopper.partials import (
 )
 from hopper.timing.run_log import RunLog
 
-_ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 @dataclass(frozen=True)
 class CooperativePlan(Plan):
-    """A rank's part of every layer of an iteration.
-
-    Attributes
-    ----------
-    layers: what the rank computes, sends and receives, on its device.
-    others: input rows [n, dim] of other ranks' nodes, by type whose input rows travel.
-    shared: which rows of roots ranks exchange, where edges are predicted.
-    """
+    """What a rank computes, sends and receives in every layer of an iteration, on its device."""
 
     layers: IterationPlan
     others: Mapping[str, Tensor]
+    """input rows [n, dim] of other ranks' nodes, by type whose input rows travel"""
     shared: SharedRoots | None
+    """which rows of roots ranks exchange, where edges are predicted"""
 
     @property
     def nbytes(self) -> int:
@@ -59,14 +50,8 @@ class CooperativePlan(Plan):
 
 @dataclass(frozen=True)
 class CooperativeInputs:
-    """The features and labels that a rank reads.
-
-    Attributes
-    ----------
-    features: [n, dim], of this rank's nodes, by type that has features.
-    edges: [n, dim], of edges, by relation as ``src/rel/dst``.
-    labels: of this rank's roots, or of its edges where edges are predicted.
-    """
+    """The features [n, dim] that a rank reads of its nodes by type, and of edges by relation as
+    ``src/rel/dst``; and the labels of its roots, or of its edges where edges are predicted."""
 
     features: dict[str, Tensor]
     edges: dict[str, Tensor]
@@ -88,38 +73,30 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
-        trainer, graph, reads = state.trainer, state.rows.graph, state.request.reads
+        trainer, reads, cluster = state.trainer, state.request.reads, state.cluster
         self._target = reads.target
         in_dim = reads.inputs[reads.target].width
         self.stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.spec.name)
-        self._travels_as = _ROUNDED.get(state.config.cooperative.wire, trainer.dtype)
+        wire = state.config.cooperative.wire
+        self._travels_as = trainer.dtype if wire == "exact" else getattr(torch, wire)
         self.transfers = choose_transfers(self.stack, self._travels_as, learned=reads.tables)
-        self._forward = Forward(
-            state.cluster, state.log, self.stack, self.transfers, self._travels_as
-        )
-        self._placement = graph.placement(state.cluster.ranks_per_server)
-        self.planner = Planner(
-            trainer.sampler,
-            self._placement,
-            self.state.channel,
-            self.stack,
-            self.transfers,
-            reads.edges,
-        )
+        stages = self.stack, self.transfers
+        self._forward = Forward(cluster, state.log, *stages, self._travels_as)
+        self._placement = state.rows.graph.placement(cluster.ranks_per_server)
+        links = trainer.sampler, self._placement, state.channel
+        self.planner = Planner(*links, *stages, reads.edges)
 
     def plan(self, batch: GlobalBatch) -> CooperativePlan:
         """Plan all layers together with the other ranks, and exchange input rows that travel."""
-        state = self.state
+        state, trainer, cluster = self.state, self.state.trainer, self.state.cluster
+        sampler, shared = trainer.sampler, None
         with state.log.stage("sample") as fields:
-            rank, links, shared = state.cluster.rank, state.trainer.links, None
-            roots: Mapping[str, NDArray[np.int64]]
-            if links is None:
-                home_roots = batch.of_home(rank)
-                roots = {self._target: state.trainer.sampler.versions(self._target, home_roots)}
+            if trainer.links is None:
+                roots = {self._target: sampler.versions(self._target, batch.of_home(cluster.rank))}
             else:
-                pairs = pairs_by_rank(links, batch, state.cluster.world)
-                shared = share_roots(pairs, self._owner_of, rank)
-                roots = shared.versions
+                pairs = pairs_by_rank(trainer.links, batch, cluster.world)
+                shared = share_roots(pairs, self._owner_of, cluster.rank)
+                roots = dict(shared.versions)
             layers = self.planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
             fields["layers"] = [
@@ -128,7 +105,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             ]
         others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in (*layers.nodes.items(), *layers.edges.items())}
-        on_device = layers.to(state.cluster.device)
+        on_device = layers.to(cluster.device)
         edges = sum(layer.num_edges for layer in on_device.layers)
         return CooperativePlan(
             batch, reads, on_device, others, shared, one_backward=True, num_edges=edges
@@ -144,7 +121,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         Every rank must call it, in the order of the plans.
         """
         trainer, state, first = self.state.trainer, self.state, layers.layers[0]
-        if self.state.channel.world == 1 or not first.raw:
+        if state.channel.world == 1 or not first.raw:
             return {}
         # These rows are counted when this rank reads all of its own.
         rows, sent = state.rows.with_own_counts(), {}
@@ -153,13 +130,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 ids = layers.nodes[name][first.outgoing[name].rows.numpy()]
                 features = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
                 sent[name] = to_floats(torch.from_numpy(features), trainer.dtype)
-            received = KindsExchange(
-                *(self.state.channel, RunLog(None), sent),
-                [first.outgoing[name].lengths for name in sent],
-                [first.counts[name] for name in sent],
-                self._travels_as,
-                f"exchanging input rows, {where}",
-            ).finish()
+            routes = [first.outgoing[n].lengths for n in sent], [first.counts[n] for n in sent]
+            form = self._travels_as, f"exchanging input rows, {where}"
+            received = KindsExchange(state.channel, RunLog(None), sent, *routes, *form).finish()
         device = state.cluster.device
         return {name: to_device(torch.cat(parts), device) for name, parts in received.items()}
 
@@ -169,7 +142,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.read_features(rows, nodes)
             edges = {
-                table: trainer.read_edge_rows(rows, table, ids)
+                table: trainer.read_table(rows, table, ids)
                 for table, ids in plan.layers.edges.items()
             }
             roots = plan.layers.nodes[self._target][: plan.layers.roots]
@@ -179,26 +152,19 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:
         """Compute every layer together with the other ranks, forward and backward."""
-        state, batch = self.state, plan.batch
+        state, batch, where = self.state, plan.batch, plan.batch.where
         with state.log.stage("compute", roots=plan.layers.roots):
             plan.layers.attach(inputs.edges)
-            rows = state.trainer.input_rows(self._read_by_model(plan), inputs.features)
+            x = state.trainer.input_rows(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
-                logits = self._logits(plan, rows)
+                rows = self._forward.rows(plan.layers, x, plan.others, where)
+                if plan.shared is None:
+                    logits = self.stack.logits(rows[self._target])
+                else:
+                    logits = plan.shared.score(state, self.stack.logits, rows, where)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
-
-    def _logits(self, plan: CooperativePlan, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits [n, ...] of this rank's roots, or the scores of its edges.
-
-        Every rank must call it.
-        """
-        where = plan.batch.where
-        rows = self._forward.rows(plan.layers, inputs, plan.others, where)
-        if plan.shared is None:
-            return self.stack.logits(rows[self._target])
-        return plan.shared.score(self.state, self.stack.logits, rows, where)
 
     def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
         """Return the nodes whose input rows the model reads, by type."""

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.engines.engine import Engine, Plan
+from hopper.engines.engine import Engine, Plan, Spec
 from hopper.engines.micro_batch import MicroBatch
 from hopper.features import PartitionedRows
-from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.route import GlobalBatch, LocalRootSchedule
 from hopper.micrograph.subgraph import Subgraph
+
+HOMED: Final = "homed"
+"""the plans in which a rank reads for the roots that it owns"""
 
 
 @dataclass(frozen=True)
 class GroupPlan(Plan):
-    """The plan of one group.
-
-    Attributes
-    ----------
-    subgraphs: one for each micro-batch; none for an empty group.
-    """
+    """The plan of one group, with a subgraph for each micro-batch; none for an empty group."""
 
     subgraphs: Sequence[Subgraph]
 
 
-def list_reads(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
-    """Return the nodes, and the edges whose features are read, as :attr:`Plan.reads` has them."""
+def count_reads(subgraphs: Sequence[Subgraph]) -> dict[str, Any]:
+    """Return the fields of a :class:`Plan` that follow from the subgraphs that a rank trains."""
     reads: dict[str, list[NDArray[np.int64]]] = {}
     for subgraph in subgraphs:
         for name, ids in subgraph.nodes.items():
             reads.setdefault(name, []).append(ids)
         for table, groups in subgraph.edge_tables().items():
             reads.setdefault(table, []).extend(groups)
-    return reads
-
-
-def count_edges(subgraphs: Iterable[Subgraph]) -> int:
-    """Return the number of edges that subgraphs hold together, as :attr:`Plan.num_edges` has it."""
-    return sum(subgraph.num_edges for subgraph in subgraphs)
+    return {"reads": reads, "num_edges": sum(subgraph.num_edges for subgraph in subgraphs)}
 
 
 class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
@@ -60,13 +54,14 @@ class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
 
     def plan(self, batch: GlobalBatch) -> GroupPlan:
         """Sample this rank's group."""
-        trainer, roots = self.state.trainer, self.choose_roots(batch)
-        subgraphs = trainer.sample(roots, batch.epoch, batch.iteration)
+        roots = self.choose_roots(batch)
+        subgraphs = self.state.trainer.sample(roots, batch.epoch, batch.iteration)
         return GroupPlan(
-            *(batch, list_reads(subgraphs), subgraphs),
+            batch,
+            subgraphs=subgraphs,
             reads_ahead=True,
             one_backward=len(subgraphs) == 1,
-            num_edges=count_edges(subgraphs),
+            **count_reads(subgraphs),
         )
 
     def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[MicroBatch]:
@@ -78,11 +73,49 @@ class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
         trainer = self.state.trainer
         if len(plan.subgraphs) == 1:
             return [trainer.read(plan.subgraphs[0], rows)]
-        source = trainer.pregather(rows, plan.subgraphs)
+        source = trainer.pregather(rows, plan.reads)
         return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
     def compute(self, plan: GroupPlan, inputs: Iterable[MicroBatch]) -> None:
         """Train the micro-batches of the group in turn."""
-        state = self.state
         for micro_batch in inputs:
-            state.trainer.train(state.packed, micro_batch, plan.batch.size)
+            self.state.trainer.train(self.state.packed, micro_batch, plan.batch.size)
+
+
+class ModelCentric(DataParallelEngine):
+    """Features travel to the model, as in DGL, HopGNN's baseline: each rank trains a mini-batch
+    that is drawn at random from all roots."""
+
+    spec = Spec("model_centric", predicts_links=True)
+
+    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
+        """Return the roots of this rank's mini-batch."""
+        return batch.of_model(self.state.cluster.rank)
+
+
+class Locality(ModelCentric):
+    """Draws each rank's mini-batches from its own roots only ("LO" in HopGNN, section 5.1).
+
+    It is fast and biased: each rank sees the same community all the time.
+    """
+
+    spec = replace(
+        ModelCentric.spec,
+        name="locality",
+        schedule=LocalRootSchedule,
+        biased="each rank draws its mini-batches from its own roots only",
+    )
+
+
+class ZeroHop(DataParallelEngine):
+    """Each rank trains all roots of the global batch whose home it is, and no model travels.
+
+    The global gradient is a sum over roots, so any replica may train a root. Unlike under
+    ``locality``, the global batch is drawn uniformly from all training nodes.
+    """
+
+    spec = Spec("zero_hop", predicts_links=True, plans_as=HOMED)
+
+    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
+        """Return the roots whose home is this rank."""
+        return batch.of_home(self.state.cluster.rank)

@@ -32,18 +32,14 @@ def make_tables(request: Request) -> list[LearnableTable]:
     names_by_table: dict[str, list[str]] = {}
     for name, table in reads.tables.items():
         names_by_table.setdefault(table, []).append(name)
-    return [
-        LearnableTable(
-            table,
-            reads.types[names[0]],
-            offsets[names[0]],
-            tuple(names),
-            _initial_rows(config, reads.types[names[0]]),
-            table in reads.frozen,
-            config.learnable.deviation,
-        )
-        for table, names in sorted(names_by_table.items())
-    ]
+
+    def make(table: str, names: list[str]) -> LearnableTable:
+        stored = reads.types[names[0]]
+        initial, frozen = _initial_rows(config, stored), table in reads.frozen
+        settings = tuple(names), initial, frozen, config.learnable.deviation
+        return LearnableTable(table, stored, offsets[names[0]], *settings)
+
+    return [make(table, names) for table, names in sorted(names_by_table.items())]
 
 
 def _initial_rows(config: Config, node_type: str) -> Path | None:
@@ -54,15 +50,17 @@ def _initial_rows(config: Config, node_type: str) -> Path | None:
 
 def check_learnable(request: Request) -> None:
     """Refuse types, initial rows or frozen rows that do not fit the graph and the model."""
-    config, reads = request.config, request.reads
-    settings, learned = config.learnable, reads.learned
-    reached = {inputs.node_type for inputs in reads.inputs.values()}
-    unknown = sorted(set(settings.types) - reached)
-    if unknown:
-        raise RequestError(
-            f"learnable.types: expected node types that the model reads "
-            f"({', '.join(sorted(reached))}), given {', '.join(unknown)}"
-        )
+    config, settings, learned = request.config, request.config.learnable, request.reads.learned
+    reached = sorted({inputs.node_type for inputs in request.reads.inputs.values()})
+    for key, names, allowed, which in (
+        ("types", settings.types, reached, "that the model reads"),
+        ("frozen", settings.frozen, learned, "with learnable rows"),
+    ):
+        if unknown := sorted({*names} - {*allowed}):
+            raise RequestError(
+                f"learnable.{key}: expected node types {which} ({', '.join(allowed)}), given "
+                f"{', '.join(unknown)}"
+            )
     if learned and config.hop.replicas == "independent":
         raise RequestError(
             f"hop.replicas: node type {', '.join(map(repr, learned))} has learnable rows, which "
@@ -70,12 +68,6 @@ def check_learnable(request: Request) -> None:
         )
     if not config.model.input_weights:
         _check_read_as_they_are(request)
-    unknown = sorted(set(settings.frozen) - set(learned))
-    if unknown:
-        raise RequestError(
-            f"learnable.frozen: expected node types with learnable rows "
-            f"({', '.join(learned)}), given {', '.join(unknown)}"
-        )
     if not settings.initial:
         return
     files = {node_type: _initial_rows(config, node_type) for node_type in learned}
@@ -84,9 +76,9 @@ def check_learnable(request: Request) -> None:
             f"learnable.initial: {settings.initial} has none of "
             f"{', '.join(f'{node_type}.npy' for node_type in learned)}"
         )
+    width = settings.dim or config.model.hidden
     for node_type, file in files.items():
         if file is not None:
-            width = settings.dim or config.model.hidden
             _check_rows(file, (request.schema.node_types[node_type].count, width))
 
 

@@ -1,8 +1,7 @@
 """Schedules of the learning rate over a run.
 
-A schedule depends only on the number of the update and on the number of all updates, so a resumed
-run needs no state of it. Its factor multiplies both ``train.learning_rate`` and
-``learnable.learning_rate``.
+They have no state, which a resumed run would need. Their factor multiplies both
+``train.learning_rate`` and ``learnable.learning_rate``.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ class Constant:
         return 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
 class WarmUp:
     """Raises the factor evenly from one over the number of warm-up updates to 1, and keeps it.
 
@@ -51,15 +51,16 @@ class WarmUp:
     warmup_fraction: the same as a share of the run. Only one of the two may be given.
     """
 
-    def __init__(self, warmup_steps: Count = 0, warmup_fraction: Share = 0.0) -> None:
-        if warmup_steps and warmup_fraction:
+    warmup_steps: Count = 0
+    warmup_fraction: Share = 0.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps and self.warmup_fraction:
             raise ValueError("expected warmup_steps or warmup_fraction, not both")
-        self._steps = warmup_steps
-        self._fraction = warmup_fraction
 
     def factor(self, step: int, steps: int) -> float:
         """Return a share of 1 while warming up, then what follows the warm-up."""
-        warmup = self._steps or math.floor(self._fraction * steps)
+        warmup = self.warmup_steps or math.floor(self.warmup_fraction * steps)
         if step < warmup:
             return (step + 1) / warmup
         return self._after(step - warmup, max(1, steps - warmup))
@@ -69,54 +70,31 @@ class WarmUp:
         return 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
 class Cosine(WarmUp):
-    """Lowers the factor along half a cosine from 1 to ``minimum``.
+    """Lowers the factor after the warm-up along half a cosine from 1 to ``minimum``.
 
     Loshchilov and Hutter, ICLR 2017, without restarts.
-
-    Parameters
-    ----------
-    minimum: the last factor.
-    warmup_steps, warmup_fraction: as in :class:`WarmUp`; the cosine begins after the warm-up.
     """
 
-    def __init__(
-        self, minimum: Share = 0.0, warmup_steps: Count = 0, warmup_fraction: Share = 0.0
-    ) -> None:
-        super().__init__(warmup_steps, warmup_fraction)
-        self._minimum = minimum
+    minimum: Share = 0.0
 
     def _after(self, step: int, steps: int) -> float:
         swing = (1.0 + math.cos(math.pi * min(step, steps) / steps)) / 2
-        return self._minimum + (1.0 - self._minimum) * swing
+        return self.minimum + (1.0 - self.minimum) * swing
 
 
+@dataclass(frozen=True, kw_only=True)
 class Step(WarmUp):
-    """Multiplies the factor by ``gamma`` after every ``step_size`` updates, down to ``minimum``.
+    """Multiplies the factor by ``gamma`` after every ``step_size`` updates that follow the warm-up,
+    down to ``minimum``."""
 
-    Parameters
-    ----------
-    step_size: the number of updates between two steps.
-    gamma: the multiplier of each step.
-    minimum: the smallest factor.
-    warmup_steps, warmup_fraction: as in :class:`WarmUp`; steps are counted after the warm-up.
-    """
-
-    def __init__(
-        self,
-        step_size: Annotated[int, Field(ge=1)],
-        gamma: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1,
-        minimum: Share = 0.0,
-        warmup_steps: Count = 0,
-        warmup_fraction: Share = 0.0,
-    ) -> None:
-        super().__init__(warmup_steps, warmup_fraction)
-        self._step_size = step_size
-        self._gamma = gamma
-        self._minimum = minimum
+    step_size: Annotated[int, Field(ge=1)]
+    gamma: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    minimum: Share = 0.0
 
     def _after(self, step: int, steps: int) -> float:
-        return max(self._minimum, self._gamma ** (step // self._step_size))
+        return max(self.minimum, self.gamma ** (step // self.step_size))
 
 
 SCHEDULES: Final[Mapping[str, Callable[..., LearningRateSchedule]]] = {
@@ -129,12 +107,7 @@ SCHEDULES: Final[Mapping[str, Callable[..., LearningRateSchedule]]] = {
 
 @dataclass(frozen=True)
 class LRScheduler:
-    """A schedule over a run of known length.
-
-    Attributes
-    ----------
-    iterations: the number of iterations of an epoch.
-    """
+    """A schedule over a run of some epochs, each of some iterations."""
 
     schedule: LearningRateSchedule
     epochs: int

@@ -1,22 +1,20 @@
 """Optimisers of a flat model, which make one update of one flat buffer.
 
-The built-in rules call ``torch.optim.adam.adam`` and ``torch.optim.sgd.sgd``. The classes of
-``torch.optim`` are not used, because constructing one imports torch's
-compiler, which doubles the time that a rank takes to start.
+Adam is the function ``torch.optim.adam.adam``. The classes of ``torch.optim`` are not used, because
+constructing one imports torch's compiler, which doubles the time that a rank takes to start.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Final
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from hopper.engines.learning_rate import CONSTANT, LRScheduler
 from hopper.errors import ConfigError
@@ -68,29 +66,16 @@ class Sgd(UpdateRule):
 
     def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
         """Subtract the learning rate times the gradient, with weight decay added to it."""
-        sgd(
-            [parameters],
-            [gradient],
-            [None],
-            foreach=False,
-            weight_decay=self._weight_decay,
-            momentum=0.0,
-            lr=learning_rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
+        if self._weight_decay:
+            gradient = gradient.add(parameters, alpha=self._weight_decay)
+        parameters.add_(gradient, alpha=-learning_rate)
 
 
 class Adam(UpdateRule):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1), with torch's defaults for betas and epsilon.
 
-    Parameters
-    ----------
-    parameters: as in :class:`UpdateRule`.
-    weight_decay: the factor of the parameters that is added to the gradient (L2 penalty).
-    betas: the factors of the two moments at an update.
-    epsilon: added to the root of the second moment.
+    Weight decay is an L2 penalty. ``betas`` are the factors of the two moments at an update, and
+    ``epsilon`` is added to the root of the second one.
     """
 
     penalises: ClassVar[bool] = True
@@ -105,8 +90,7 @@ class Adam(UpdateRule):
         epsilon: Annotated[float, Field(gt=0.0)] = 1e-8,
     ) -> None:
         super().__init__(parameters, weight_decay=weight_decay)
-        self._betas = betas
-        self._epsilon = epsilon
+        self._betas, self._epsilon = betas, epsilon
         self._mean = torch.zeros_like(parameters)
         self._square = torch.zeros_like(parameters)
         self._steps = torch.zeros((), dtype=torch.float32)
@@ -137,10 +121,7 @@ class Adam(UpdateRule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2).
-
-    Parameters are multiplied by one less learning rate times ``weight_decay``.
-    """
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2)."""
 
     penalises: ClassVar[bool] = False
 
@@ -169,27 +150,17 @@ class Optimizer:
         self._learning_rate, self.scheduler = learning_rate, scheduler
 
     @torch.no_grad()
-    def step(
-        self, clip_norm: float = 0.0, squares: float | None = None, factor: float = 1.0
-    ) -> float:
-        """Update the parameters in place, and return the factor by which the gradient was scaled.
+    def step(self, clip_norm: float = 0.0, squares: float = 0.0, factor: float = 1.0) -> float:
+        """Update the parameters in place, with a factor of the learning rate.
 
-        The caller applies the factor to gradients that are not in the flat model.
-
-        Parameters
-        ----------
-        clip_norm: the bound of the gradient's norm over all parameters; 0 = no bound.
-        squares: the sum of squares of the whole gradient; None = all of it is in the flat model.
-        factor: the factor of the learning rate at this update.
+        If ``clip_norm`` is not 0, it bounds the norm of the whole gradient, whose square is given.
+        Returns the factor of the gradient, for those that are not in the flat model.
         """
-        scale = 1.0
+        parameters, gradients, scale = self._packed.parameters, self._packed.gradients, 1.0
         if clip_norm > 0:
-            if squares is None:
-                squares = float(self._packed.gradients.square().sum())
             # torch's clip_grad_norm_ adds the same constant.
             scale = min(1.0, clip_norm / (math.sqrt(squares) + 1e-6))
-            self._packed.gradients.mul_(scale)
-        parameters, gradients = self._packed.parameters, self._packed.gradients
+            gradients.mul_(scale)
         self._rule.update(parameters, gradients, self._learning_rate * factor)
         return scale
 
@@ -198,34 +169,30 @@ class Optimizer:
         return self._rule.state()
 
 
-_TRIED: Final = 4
-
-
 @torch.no_grad()
-def check_rule(name: str, rules: tuple[UpdateRule, UpdateRule], dtype: torch.dtype) -> None:
-    """Try an update rule, as two instances of [4] and of [2] parameters, on a few numbers."""
-    parameters = torch.linspace(-1.0, 1.0, _TRIED, dtype=dtype)
-    half = parameters[: _TRIED // 2].clone()
-    for turn in range(2):
-        gradient = torch.linspace(0.5, -2.0, _TRIED, dtype=dtype) * (turn + 1)
+def check_rule(name: str, make: Callable[[Tensor], UpdateRule], dtype: torch.dtype) -> None:
+    """Try an update rule on four parameters, and on the first two of them alone."""
+    parameters = torch.linspace(-1.0, 1.0, 4, dtype=dtype)
+    half = parameters[:2].clone()
+    rule, half_rule = make(torch.zeros_like(parameters)), make(torch.zeros_like(half))
+    where = f"train.optimizer: {name}"
+    for turn in (1, 2):
+        gradient = torch.linspace(0.5, -2.0, 4, dtype=dtype) * turn
         try:
-            rules[0].update(parameters, gradient.clone(), 0.01)
-            rules[1].update(half, gradient[: half.numel()].clone(), 0.01)
-            state = rules[0].state()
+            rule.update(parameters, gradient.clone(), 0.01)
+            half_rule.update(half, gradient[:2].clone(), 0.01)
+            state = rule.state()
         # A plug-in may raise anything; the error must name the key that chose it.
         except Exception as error:
-            raise ConfigError(
-                f"train.optimizer: {name} cannot make an update ({type(error).__name__}: {error})"
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{where} cannot make an update ({reason})") from error
         if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-            raise ConfigError(
-                f"train.optimizer: {name}: expected state() to return tensors by name; got "
-                f"{state!r:.200}"
-            )
+            expected = "expected state() to return tensors by name"
+            raise ConfigError(f"{where}: {expected}; got {state!r:.200}")
     if not bool(parameters.isfinite().all()):
-        raise ConfigError(f"train.optimizer: {name}: its update makes {parameters.tolist()}")
-    if not torch.allclose(parameters[: half.numel()], half, rtol=1e-5, atol=1e-7):
+        raise ConfigError(f"{where}: its update makes {parameters.tolist()}")
+    if not torch.allclose(parameters[:2], half, rtol=1e-5, atol=1e-7):
         raise ConfigError(
-            f"train.optimizer: {name}: expected an update of each number by itself; what one "
-            "becomes depends on the others"
+            f"{where}: expected an update of each number by itself; what one becomes depends on "
+            "the others"
         )

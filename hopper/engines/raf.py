@@ -6,8 +6,8 @@ their gradients cross the network. Input features never do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from torch import Tensor
 from hopper.config.model import TYPED_MODELS
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sharded_parameters import servers_by_relation
+from hopper.engines.sharded_parameters import servers_of_parameters
 from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
@@ -32,44 +32,26 @@ from hopper.partition.by_relation import ByRelation
 
 @dataclass(frozen=True)
 class RafPlan(Plan):
-    """A rank's part of an iteration.
-
-    Attributes
-    ----------
-    roots: by type, [n] int64 global ids: the roots of all ranks. A root of several times is
-        repeated for each.
-    shares: by type, which of the roots this rank aggregates, finishes and reads.
-    subgraph: the subgraph below the roots that this rank aggregates.
-    shared: which rows of roots ranks exchange, where edges are predicted.
-    """
+    """A rank's part of an iteration."""
 
     roots: Mapping[str, NDArray[np.int64]]
+    """by type, [n] int64 global ids: the roots of all ranks. A root of several times is repeated
+    for each"""
     shares: Mapping[str, RootPlan]
+    """by type, which of the roots this rank aggregates, finishes and reads"""
     subgraph: Subgraph
+    """what lies below the roots that this rank aggregates"""
+    roots_read: Mapping[str, NDArray[np.int64]]
+    """by type, the roots whose input rows this rank reads, if there are any"""
     shared: SharedRoots | None
-
-    @property
-    def roots_read(self) -> dict[str, NDArray[np.int64]]:
-        """The roots whose input rows this rank reads, by type."""
-        return {name: self.roots[name][share.rows] for name, share in self.shares.items()}
-
-    @property
-    def num_finished(self) -> int:
-        """The number of roots that this rank finishes."""
-        return sum(int(share.finishing.size) for share in self.shares.values())
+    """which rows of roots ranks exchange, where edges are predicted"""
 
 
 @dataclass(frozen=True)
 class RafInputs:
-    """The features and labels that a rank reads.
-
-    Attributes
-    ----------
-    below: [nodes, dim], by type, of the nodes below the roots.
-    of_roots: [nodes, dim], by type, of the roots that this rank reads.
-    edges: by relation, of edges.
-    labels: of the roots that this rank finishes, or of its edges where edges are predicted.
-    """
+    """The features [n, dim] that a rank reads: by type, of nodes below the roots and of roots, and
+    by relation of edges; and the labels of the roots that it finishes, or of its edges where edges
+    are predicted."""
 
     below: dict[str, Tensor]
     of_roots: dict[str, Tensor]
@@ -78,11 +60,8 @@ class RafInputs:
 
 
 class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
-    """Each rank aggregates its server's relations for a part of the global batch.
-
-    It also finishes an equal part of the roots: it combines their relations and computes their
-    losses.
-    """
+    """Each rank aggregates its server's relations for a part of the global batch, and finishes an
+    equal part of the roots: it combines their relations and computes their losses."""
 
     spec = Spec(
         "raf",
@@ -90,9 +69,8 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         reads_remote_rows=False,
         predicts_links=True,
         plan_options=(
-            "raf.reduce",
-            *("model.name", "model.root_weight", "model.aggregate", "model.combine"),
-            "model.input_weights",
+            *("raf.reduce", "model.name", "model.root_weight", "model.aggregate"),
+            *("model.combine", "model.input_weights"),
         ),
     )
 
@@ -111,7 +89,8 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         assert isinstance(model, HGNN)
         partitions = state.request.reads.partitions
         types, designated = graph.schema.root_types, state.config.raf.reduce == "designated"
-        self.parameter_servers = servers_by_relation(model, partitions, types)
+        by_name = servers_of_parameters(model, partitions, types)
+        self.parameter_servers = {n: min(own) for n, own in by_name.items() if len(own) == 1}
         per_server = state.cluster.ranks_per_server
         shares = {
             name: RootShares(partitions, per_server, name, designated=designated) for name in types
@@ -124,30 +103,32 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     def plan(self, batch: GlobalBatch) -> RafPlan:
         """Divide the roots among ranks, and sample below the roots that this rank aggregates."""
         cluster, trainer, shared = self.state.cluster, self.state.trainer, None
-        sampler = trainer.sampler
+        sampler, forward = trainer.sampler, self.forward
         with self.state.log.stage("sample") as fields:
             if trainer.links is None:
                 roots = {self._target: sampler.versions(root_name(self._target), batch.roots)}
             else:
                 pairs = pairs_by_rank(trainer.links, batch, cluster.world)
                 roots = find_roots(pairs)
-                shared = share_roots(pairs, self._finishers(roots), cluster.rank)
-            shares = self.forward.plan({name: ids.size for name, ids in roots.items()})
+                finishers = {name: forward.finishers(name, ids.size) for name, ids in roots.items()}
+                shared = share_roots(
+                    pairs,
+                    lambda name, ids: finishers[name][np.searchsorted(roots[name], ids)],
+                    cluster.rank,
+                )
+            shares = forward.plan({name: ids.size for name, ids in roots.items()})
             mine = {root_name(name): roots[name][share.mine] for name, share in shares.items()}
             fields["roots"] = sum(int(ids.size) for ids in mine.values())
             subgraph = sampler.sample_versions(mine, batch.epoch, batch.iteration)
             subgraph = subgraph.with_edges(trainer.reads.edges)
         nodes = {name: sampler.nodes_of(root_name(name), ids) for name, ids in roots.items()}
-        plan = RafPlan(batch, {}, nodes, shares, subgraph, shared, one_backward=True)
-        reads = find_read_nodes(subgraph, plan.roots_read)
-        return replace(plan, reads=reads, num_edges=subgraph.num_edges)
-
-    def _finishers(
-        self, roots: Mapping[str, NDArray[np.int64]]
-    ) -> Callable[[str, NDArray[np.int64]], NDArray[np.int64]]:
-        """Return a function of a type and some of its roots, which returns the finishing ranks."""
-        ranks = {name: self.forward.finishers(name, ids.size) for name, ids in roots.items()}
-        return lambda name, ids: ranks[name][np.searchsorted(roots[name], ids)]
+        # This server may not store rows of types without roots to read.
+        read = {n: ids for n, share in shares.items() if (ids := nodes[n][share.rows]).size}
+        return RafPlan(
+            *(batch, find_read_nodes(subgraph, read), nodes, shares, subgraph, read, shared),
+            one_backward=True,
+            num_edges=subgraph.num_edges,
+        )
 
     def read(self, plan: RafPlan, rows: PartitionedRows) -> RafInputs:
         """Read the features below the roots, those of roots, and the labels to compare with."""
@@ -155,7 +136,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         count = sum(int(ids.size) for groups in plan.reads.values() for ids in groups)
         with state.log.stage("gather", rows=count, operation="own rows"):
             below = trainer.read_features(rows, nodes_below(plan.subgraph))
-            of_roots = trainer.read_features(rows, _drop_empty(plan.roots_read))
+            of_roots = trainer.read_features(rows, plan.roots_read)
             edges = trainer.read_edge_features(rows, plan.subgraph)
             finished = plan.roots[self._target][plan.shares[self._target].finishing]
             pairs = None if plan.shared is None else plan.shared.pairs
@@ -165,27 +146,19 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
         """Aggregate, exchange partials and finish roots, then run the backward pass."""
         state, trainer, batch = self.state, self.state.trainer, plan.batch
-        with state.log.stage("compute", roots=plan.num_finished):
+        finished = sum(int(share.finishing.size) for share in plan.shares.values())
+        with state.log.stage("compute", roots=finished):
             x = trainer.input_rows(nodes_below(plan.subgraph), inputs.below)
-            read = plan.roots_read
-            x_roots = trainer.input_rows(_drop_empty(read), inputs.of_roots)
-            roots = {
-                name: Roots(share, self._originals[name][read[name]], x_roots.get(name))
-                for name, share in plan.shares.items()
-            }
+            x_roots, roots = trainer.input_rows(plan.roots_read, inputs.of_roots), {}
+            for name, share in plan.shares.items():
+                original = self._originals[name][plan.roots[name][share.rows]]
+                roots[name] = Roots(share, original, x_roots.get(name))
             with trainer.products():
-                finished, tie = self.forward.rows(
-                    roots, plan.subgraph, inputs.edges, x, batch.where
-                )
+                rows, tie = self.forward.rows(roots, plan.subgraph, inputs.edges, x, batch.where)
                 if plan.shared is None:
-                    logits: Tensor = self._head(finished[self._target])
+                    logits: Tensor = self._head(rows[self._target])
                 else:
-                    logits = plan.shared.score(state, self._head, finished, batch.where)
+                    logits = plan.shared.score(state, self._head, rows, batch.where)
                 loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 trainer.backward(state.packed, loss, tie)
-
-
-def _drop_empty(nodes: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
-    """Drop the types without nodes, whose rows this server may not store."""
-    return {name: ids for name, ids in nodes.items() if ids.size}

@@ -1,7 +1,6 @@
 """The gradient of a single process, which every exact engine must compute.
 
-One process samples all roots of a global batch at once, reads the rows of all servers from their
-files, and makes one forward and one backward pass. There are no groups, other ranks or network.
+It makes one pass over all roots of a global batch. There are no groups, other ranks or network.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class EveryServersRows:
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Read rows of nodes of a type from the files of all servers."""
-        if kind == "features" and not self._graph.layout.has_whole_rows(node_type):
-            parts = [server.gather(kind, node_type, ids) for server in self._servers]
-            return np.concatenate(parts, 1)
-        stored = [self._graph.stored(node_type, server) for server in range(len(self._servers))]
+        graph, servers = self._graph, self._servers
+        if kind == "features" and not graph.layout.has_whole_rows(node_type):
+            return np.concatenate([server.gather(kind, node_type, ids) for server in servers], 1)
+        stored = [graph.stored(node_type, server) for server in range(len(servers))]
         most = max(range(len(stored)), key=lambda server: stored[server].count)
-        dim, dtype = self._servers[most].row_format(kind, node_type)
+        dim, dtype = servers[most].row_format(kind, node_type)
         out = np.empty((ids.size, dim), dtype)
         # Where relations are divided, several servers may store a row; the first one is read.
         missing = np.arange(ids.size)
-        for server, rows in zip(self._servers, stored, strict=True):
+        for server, rows in zip(servers, stored, strict=True):
             is_here = rows.contains(ids[missing])
             if is_here.any():
                 out[missing[is_here]] = server.gather(kind, node_type, ids[missing[is_here]])
@@ -61,11 +60,8 @@ class EveryServersRows:
 
 
 class Reference:
-    """Computes the gradient of any iteration of a run, for any values of its parameters.
-
-    The folders of all servers must be readable. The number of ranks of the run, ``world``, decides
-    the global batches.
-    """
+    """Computes the gradient of any iteration of a run on ``world`` ranks, for any values of its
+    parameters. The folders of all servers must be readable."""
 
     def __init__(
         self,
@@ -74,16 +70,14 @@ class Reference:
         world: int,
         device: torch.device | None = None,
     ) -> None:
-        self.dtype = config.train.dtype
-        self._device = device or torch.device("cpu")
+        self.dtype, self._device = config.train.dtype, device or torch.device("cpu")
         self._rows = EveryServersRows(graph)
         # The reference never rounds on purpose, even if the run does. It draws in host memory.
         train = config.train.model_copy(update={"autocast": "off"})
         sampler = config.sampler.model_copy(update={"device": "cpu"})
         request = Request(config.model_copy(update={"train": train, "sampler": sampler}), graph)
-        self._frozen = request.reads.frozen
-        model = make_model(request).to(self._device)
-        self._packed = FlatModel(model.train())
+        self._reads = request.reads
+        self._packed = FlatModel(make_model(request).to(self._device).train())
         self.schedule = make_schedule(request, world)
         # One pass takes the global batch, so the result does not depend on any grouping.
         one_pass = max(1, self.schedule.batch_size)
@@ -101,14 +95,15 @@ class Reference:
         order: number of the order in which roots, and neighbours of a node, are summed. All orders
             compute the same up to rounding.
         """
-        learnable = {n: v for n, v in parameters.items() if n.startswith(PREFIX)}
-        self._set({n: v for n, v in parameters.items() if n not in learnable})
-        packed, batch = self._packed, self.schedule.batch(epoch, iteration)
+        packed, trainer = self._packed, self._trainer
+        batch = self.schedule.batch(epoch, iteration)
+        self._set({n: v for n, v in parameters.items() if not n.startswith(PREFIX)})
         packed.clear()
         subgraphs = self._sample(batch.roots, epoch, iteration, order)
-        leaves = self._leaves(learnable, subgraphs)
-        self._trainer.learned = LeafRows(leaves, self._trainer.reads.tables)
-        self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
+        leaves = self._leaves(parameters, subgraphs)
+        trainer.learned = LeafRows(leaves, self._reads.tables)
+        for subgraph in subgraphs:
+            trainer.train(packed, trainer.read(subgraph, self._rows), batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
         for table, leaf in leaves.items():
             if leaf.learns:
@@ -132,7 +127,7 @@ class Reference:
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
     ) -> dict[str, Leaf]:
         """Return the learnable rows of an iteration, by table."""
-        leaves, tables = {}, self._trainer.reads.tables
+        leaves, tables = {}, self._reads.tables
         nodes = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
         for table, wanted in distinct_by_table(nodes, tables).items():
             key = f"{PREFIX}{table}"
@@ -145,20 +140,17 @@ class Reference:
                     f"{ids.size}, others among them"
                 )
             rows = parameters[key].to(self._device)
-            leaves[table] = Leaf(ids, rows, learns=table not in self._frozen)
+            leaves[table] = Leaf(ids, rows, learns=table not in self._reads.frozen)
         return leaves
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:
-        expected = dict(self._packed.module.named_parameters())
-        if _shapes(expected) != _shapes(parameters):
-            raise RequestError(
-                f"parameters of another model: expected {_shapes(expected)}, given "
-                f"{_shapes(parameters)}"
-            )
+        named = dict(self._packed.module.named_parameters())
+        expected, given = (
+            {name: list(value.shape) for name, value in side.items()}
+            for side in (named, parameters)
+        )
+        if expected != given:
+            raise RequestError(f"parameters of another model: expected {expected}, given {given}")
         for name, value in parameters.items():
-            expected[name].copy_(value)
-
-
-def _shapes(parameters: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    return {name: list(value.shape) for name, value in parameters.items()}
+            named[name].copy_(value)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from hopper.engines.assemble import make_model
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.models.relational import HGNN
 
 
-def check_relations(request: Request) -> None:
+def check_division(request: Request) -> None:
+    """Refuse a model that follows relations which the servers of a divided graph lack, or that
+    needs all edges of a node where servers share its edges."""
+    _check_relations(request)
+    if not all(partition.is_whole for partition in request.graph.partitions):
+        _check_parts(request)
+
+
+def _check_relations(request: Request) -> None:
     """Refuse a model that follows relations which the servers of a divided graph lack."""
     graph, where, tree = request.graph, request.where, request.reads.tree
     meta = graph.description["meta"]
@@ -21,11 +30,8 @@ def check_relations(request: Request) -> None:
     divided_along = "paths that partition.json does not record"
     if paths is not None:
         divided_along = "; ".join(",".join(path) for path in paths) or "every relation"
-    unassigned = [
-        relation
-        for relation in tree.roots
-        if all(relation not in partition.roots for partition in graph.partitions)
-    ]
+    assigned = {relation for partition in graph.partitions for relation in partition.roots}
+    unassigned = [relation for relation in tree.roots if relation not in assigned]
     if unassigned:
         raise RequestError(
             f"model.metapaths: {where} was divided along {divided_along}; no server aggregates "
@@ -47,13 +53,8 @@ def check_relations(request: Request) -> None:
             )
 
 
-def check_parts(request: Request, model: HGNN) -> None:
-    """Refuse draws and aggregations that need all edges of a node, if servers share its edges.
-
-    Parameters
-    ----------
-    model: the model of the request.
-    """
+def _check_parts(request: Request) -> None:
+    """Refuse draws and aggregations that need all edges of a node, if servers share its edges."""
     config = request.config
     parts = [partition for partition in request.reads.partitions if not partition.is_whole]
     roots = sorted({relation for partition in parts for relation in partition.roots})
@@ -66,6 +67,8 @@ def check_parts(request: Request, model: HGNN) -> None:
             f"server has in {where}; expected 'node', 'replacement', 'temporal', or 'weighted' "
             "with unbiased = false"
         )
+    model = make_model(request)
+    assert isinstance(model, HGNN)
     for layer in model.root_layers():
         combination = layer.combination
         if not combination.has_parts():

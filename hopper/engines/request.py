@@ -1,17 +1,206 @@
-"""A request for training: a configuration with the graph that it names."""
+"""A request for training: a configuration, its graph, and the part of it that the model reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from hopper.config import Config
-from hopper.engines.model_reads import ModelReads, find_reads
+from hopper.config.plug_ins import PlugIn
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.schema import GraphSchema
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.hetero.unroll import By, Unrolling, rename_partitions, unroll
+from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.samplers import find_sampler
 from hopper.partition import PartitionedGraph
+from hopper.partition.description import ServerPartition
 from hopper.tasks import TrainingLinks
+
+if TYPE_CHECKING:
+    from hopper.hetero.metatree import Metatree
+
+LayerReads = tuple[tuple[Relation, ...], tuple[str, ...]]
+"""The relations that a layer aggregates, and the types of its destinations."""
+_TOLD_APART_BY: Final[dict[str, By | None]] = {
+    "tied": None,
+    "per_server_table": "root",
+    "per_relation": "relation",
+}
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The input rows of a stored node type: features, followed by learnable rows.
+
+    Widths are 0 where there are none, and then the ``table`` of learnable rows is empty.
+    """
+
+    node_type: str
+    features: int
+    learned: int = 0
+    table: str = ""
+
+    @property
+    def width(self) -> int:
+        """The width of the whole row."""
+        return self.features + self.learned
+
+
+@dataclass(frozen=True)
+class ModelReads:
+    """The part of a graph that a configuration's model reads.
+
+    Names are usually those of the graph. A model may distinguish the places at which hops reach a
+    node type or relation, which then has one name for each place (:mod:`hopper.hetero.unroll`).
+
+    Attributes
+    ----------
+    target: the node type of the roots.
+    types, relations: the stored type or relation, by name.
+    layers: in order of computation.
+    inputs: the input rows, by name of a type that the hops reach.
+    frozen: the tables of learnable rows that training leaves alone.
+    edges: the width of edges' features, by stored relation whose features are read.
+    partitions: what each server stores, under these names; empty where nodes are divided.
+    unrolling: the origin of the names; None if they are the graph's.
+    tree: the relations that hops follow from the target; None for models of one relation.
+    """
+
+    target: str
+    types: Mapping[str, str]
+    relations: Mapping[Relation, Relation]
+    layers: Sequence[LayerReads]
+    inputs: Mapping[str, InputSpec]
+    frozen: frozenset[str] = frozenset()
+    edges: Mapping[Relation, int] = field(default_factory=dict)
+    partitions: Sequence[ServerPartition] = ()
+    unrolling: Unrolling | None = None
+    tree: Metatree | None = None
+
+    @property
+    def stored_layers(self) -> list[LayerReads]:
+        """The stored relations and types of :attr:`layers`, each once: those with parameters."""
+        return [
+            (
+                tuple(sorted({self.relations[relation] for relation in relations})),
+                tuple(sorted({self.types[name] for name in types})),
+            )
+            for relations, types in self.layers
+        ]
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The width of input rows, by stored node type that the hops reach."""
+        return {rows.node_type: rows.width for rows in self.inputs.values()}
+
+    @property
+    def feature_tables(self) -> dict[str, str]:
+        """The stored tables of features, by the name that plans use: that of a node type, or
+        ``src/rel/dst`` for the edges of a relation."""
+        tables = {name: rows.node_type for name, rows in self.inputs.items() if rows.features}
+        return tables | {str(relation): str(relation) for relation in self.edges}
+
+    @property
+    def featured(self) -> list[str]:
+        """The tables of features that the model reads, sorted by name."""
+        return sorted(set(self.feature_tables.values()))
+
+    @property
+    def learned(self) -> list[str]:
+        """The node types whose learnable rows the model reads, sorted by name."""
+        return sorted({rows.node_type for rows in self.inputs.values() if rows.learned})
+
+    @property
+    def tables(self) -> dict[str, str]:
+        """The table of learnable rows, by name of a type that has any."""
+        return {name: rows.table for name, rows in self.inputs.items() if rows.learned}
+
+
+def find_reads(
+    config: Config,
+    schema: GraphSchema,
+    relations: Sequence[Relation],
+    partitions: Sequence[ServerPartition] = (),
+) -> ModelReads:
+    """Determine what a configuration's model reads of a graph.
+
+    Parameters
+    ----------
+    relations: the relations that any server stores.
+    partitions: what each server stores, where whole relations were divided.
+    """
+    model, target = config.model, schema.target_type()
+    tree: Metatree | None = None
+    unrolling: Unrolling | None = None
+    stored_layers: list[LayerReads]
+    if model.typed:
+        # Importing networkx takes each rank a fifth of a second, and most models do not need it.
+        from hopper.hetero.metagraph import make_metagraph
+        from hopper.hetero.metatree import make_metatree
+
+        others = schema.root_types[1:]
+        tree = make_metatree(make_metagraph(schema), target, model.layers, model.metapaths, others)
+        reached, unrolling = list(tree.reached_types), _name_places(config, schema, tree)
+        stored_layers = [tree.read_at(hop) for hop in reversed(range(model.layers))]
+    else:
+        relations, partitions, reached = schema.ordered_relations(), (), [target]
+        stored_layers = [(tuple(relations), (target,))] * model.layers
+    if unrolling is None:
+        types: Mapping[str, str] = {name: name for name in schema.node_types}
+        names: Mapping[Relation, Relation] = {relation: relation for relation in relations}
+        inputs, layers = _find_inputs(config, schema, reached), stored_layers
+    else:
+        types, names = unrolling.types, unrolling.relations
+        inputs = _find_inputs(config, schema, types, unrolling)
+        layers = [unrolling.read_at(hop) for hop in reversed(range(model.layers))]
+        partitions = rename_partitions(partitions, unrolling)
+    frozen = {r.table for r in inputs.values() if r.node_type in config.learnable.frozen} - {""}
+    read = sorted({relation for of_layer, _ in stored_layers for relation in of_layer})
+    widths = {r: schema.relations[r].feature_dim for r in read if model.edge_features}
+    return ModelReads(
+        target,
+        types,
+        names,
+        layers,
+        inputs,
+        frozenset(frozen),
+        {relation: width for relation, width in widths.items() if width is not None},
+        partitions,
+        unrolling,
+        tree,
+    )
+
+
+def _name_places(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
+    """Name the places of the metatree that the model distinguishes; None if it does not."""
+    by_depth, by = bool(config.model.metapaths), _TOLD_APART_BY[config.learnable.tables]
+    if not any(_learned_width(config, schema, node_type) for node_type in tree.reached_types):
+        by = None
+    return unroll(tree, by_depth=by_depth, by=by) if by or by_depth else None
+
+
+def _find_inputs(
+    config: Config, schema: GraphSchema, names: Iterable[str], unrolling: Unrolling | None = None
+) -> dict[str, InputSpec]:
+    """Return the input rows of types, by name."""
+    inputs = {}
+    for name in names:
+        stored = table = name
+        if unrolling is not None:
+            stored, table = unrolling.types[name], unrolling.tables[name]
+        learned = _learned_width(config, schema, stored)
+        features = schema.node_types[stored].feature_dim or 0
+        inputs[name] = InputSpec(stored, features, learned, table if learned else "")
+    return inputs
+
+
+def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
+    """Return the width of a type's learnable rows; 0 = it has none."""
+    if schema.node_types[node_type].feature_dim and node_type not in config.learnable.types:
+        return 0
+    return config.learnable.dim or config.model.hidden
 
 
 @dataclass(frozen=True)
@@ -27,12 +216,7 @@ class Request:
 
     @cached_property
     def reads(self) -> ModelReads:
-        """The part of the graph that the model reads.
-
-        Raises
-        ------
-        RequestError: as in :func:`hopper.engines.model_reads.find_reads`.
-        """
+        """The part of the graph that the model reads; raises as :func:`find_reads`."""
         graph = self.graph
         return find_reads(self.config, graph.schema, graph.relations, graph.partitions)
 
@@ -43,10 +227,14 @@ class Request:
         return TrainingLinks(self.graph, placement)
 
     @cached_property
+    def sampler(self) -> PlugIn[NeighborSampler]:
+        """The class of the sampler, with its options."""
+        return find_sampler(self.config.sampler.kind, self.config.sampler.kind_options)
+
+    @property
     def reads_times(self) -> bool:
         """Return whether draws for a node depend on the time of the root."""
-        config = self.config.sampler
-        return find_sampler(config.kind, config.kind_options).kind.reads_times
+        return self.sampler.kind.reads_times
 
     @property
     def schema(self) -> GraphSchema:
@@ -73,12 +261,10 @@ class Request:
 
         It takes over what the model reads, and training edges, if these are the same.
         """
-        other = Request(config, self.graph)
-        if config.cluster.ranks_per_server == self.config.cluster.ranks_per_server:
+        other, own = Request(config, self.graph), self.config
+        if config.cluster.ranks_per_server == own.cluster.ranks_per_server:
             other.__dict__["links"] = self.links
-        if "reads" in self.__dict__ and self._reads_alike(config):
+        reads_alike = (config.model, config.learnable) == (own.model, own.learnable)
+        if "reads" in self.__dict__ and reads_alike:
             other.__dict__["reads"] = self.reads
         return other
-
-    def _reads_alike(self, config: Config) -> bool:
-        return (config.model, config.learnable) == (self.config.model, self.config.learnable)

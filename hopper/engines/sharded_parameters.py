@@ -1,8 +1,7 @@
 """The parameters of one model, of which some may belong to one server each.
 
-The weights of a relation are read only where the relation is stored (Heta, section 4), so their
-gradients need not travel. The copies of other servers become stale, until
-:meth:`ShardedParameters.complete` updates them.
+The weights of a relation are read only where it is stored (Heta, section 4), so their gradients
+need not travel. Copies of other servers are stale until :meth:`ShardedParameters.complete`.
 """
 
 from __future__ import annotations
@@ -21,48 +20,28 @@ from hopper.models.relational import HGNN
 from hopper.partition.description import ServerPartition
 
 
-def servers_by_relation(
-    model: HGNN, partitions: Sequence[ServerPartition], roots: Sequence[str]
-) -> dict[str, int]:
-    """Return the server of each parameter that only one server computes with, by name; arguments
-    as of :func:`servers_of_parameters`."""
-    by_name = servers_of_parameters(model, partitions, roots)
-    return {name: next(iter(servers)) for name, servers in by_name.items() if len(servers) == 1}
-
-
 def servers_of_parameters(
     model: HGNN, partitions: Sequence[ServerPartition], roots: Sequence[str]
 ) -> dict[str, set[int]]:
-    """Return the servers that compute with each parameter, by name.
-
-    A parameter of which nothing else is known belongs to all servers.
-
-    Parameters
-    ----------
-    partitions: what each server stores, under the model's names.
-    roots: the node types of roots.
-    """
+    """Return the servers that compute with each parameter, by name: all of them, if no server's
+    ``partitions``, under the model's names, tell otherwise. ``roots`` are the types of roots."""
     everyone = set(range(len(partitions)))
     servers_by_id: dict[int, set[int]] = {}
-
-    def note(module: nn.Module, server: int) -> None:
-        for parameter in module.parameters():
-            servers_by_id.setdefault(id(parameter), set()).add(server)
-
     for server, partition in enumerate(partitions):
         # Every server may finish roots.
         types = {*partition.node_types, *roots}
-        for node_type in types.intersection(model.types):
-            note(model.input_of(node_type), server)
+        modules: list[nn.Module] = [
+            model.input_of(name) for name in types.intersection(model.types)
+        ]
         for index in range(len(model.layers)):
-            layer = model.relation_layer(index)
+            layer, is_last = model.relation_layer(index), index + 1 == len(model.layers)
             # The last layer computes rows of roots only.
-            is_last = index + 1 == len(model.layers)
-            relations = set(partition.roots) if is_last else partition.relations
-            for relation in relations.intersection(layer.relations):
-                note(layer.aggregation(relation), server)
-            for node_type in (set(roots) if is_last else types).intersection(layer.types):
-                note(layer.update(node_type), server)
+            relations = set(partition.roots if is_last else partition.relations)
+            modules += [layer.aggregation(r) for r in relations.intersection(layer.relations)]
+            finished = {*roots} if is_last else types
+            modules += [layer.update(name) for name in finished.intersection(layer.types)]
+        for parameter in (p for module in modules for p in module.parameters()):
+            servers_by_id.setdefault(id(parameter), set()).add(server)
     # Parameters of the head and of combinations belong to everyone, also if they are shared.
     wholes = [model.head, *(model.relation_layer(i).combination for i in range(len(model.layers)))]
     servers_by_id |= {id(p): everyone for whole in wholes for p in whole.parameters()}
@@ -70,36 +49,25 @@ def servers_of_parameters(
 
 
 class ShardedParameters:
-    """The parameters of a flat model, of which some are computed with on one server only.
+    """The parameters of a flat model, of which some are computed with on one server only, whose
+    ranks alone sum their gradients. ``servers`` are an engine's ``parameter_servers``."""
 
-    Only the ranks of that server sum the gradients of these parameters.
-
-    Parameters
-    ----------
-    servers: as :attr:`hopper.engines.engine.Engine.parameter_servers`.
-    """
+    numbers_apart = 0
+    """how many numbers of the model only one server computes with"""
 
     def __init__(
-        self,
-        packed: FlatModel,
-        cluster: Cluster,
-        servers: Mapping[str, int | NDArray[np.int64]],
+        self, packed: FlatModel, cluster: Cluster, servers: Mapping[str, int | NDArray[np.int64]]
     ) -> None:
-        self._packed = packed
-        self._cluster = cluster
-        self.numbers_apart = 0
-        """how many numbers of the model only one server computes with"""
+        self._packed, self._cluster = packed, cluster
         if not servers or cluster.servers == 1:
             return
         self._trainable = [p for p in packed.module.named_parameters() if p[1].requires_grad]
-        server_of = np.concatenate(
-            [
-                np.broadcast_to(servers.get(name, -1), tuple(parameter.shape)).ravel()
-                for name, parameter in self._trainable
-            ]
-            # The loss follows the gradients in the flat buffer.
-            + [np.array([-1])]
-        )
+        by_number = [
+            np.broadcast_to(servers.get(name, -1), tuple(parameter.shape)).ravel()
+            for name, parameter in self._trainable
+        ]
+        # The loss follows the gradients in the flat buffer.
+        server_of = np.concatenate([*by_number, [-1]])
         is_apart, is_own = server_of >= 0, server_of == cluster.server
 
         def find(mask: NDArray[np.bool_]) -> Tensor:
@@ -137,17 +105,12 @@ class ShardedParameters:
 
     def squares(self, operation: str) -> float:
         """Return the sum of squares of all gradients, bit for bit equal on all ranks."""
-        gradients = self._packed.gradients
-        if not self.numbers_apart:
-            total = gradients.square().sum().double().reshape(1)
-            if self._cluster.rank:
-                total.zero_()
-            self._cluster.all_reduce(total, "control", operation)
-            return float(total)
-        apart = gradients.index_select(0, self._apart).masked_fill(~self._told, 0.0)
-        total = apart.double().square().sum().reshape(1)
-        if self._cluster.rank == 0:
+        shared = gradients = self._packed.gradients
+        total = gradients.new_zeros(1, dtype=torch.float64)
+        if self.numbers_apart:
             shared = gradients.index_select(0, self._together[:-1])
+            total += self._own(gradients).double().square().sum()
+        if self._cluster.rank == 0:
             total += shared.square().sum()
         self._cluster.all_reduce(total, "control", operation)
         return float(total)
@@ -155,9 +118,11 @@ class ShardedParameters:
     def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Give every rank the numbers that only one server has, in flat tensors with a number for
         each parameter, such as gradients or moments. Every rank must call it."""
-        if not self.numbers_apart:
-            return
-        for tensor in tensors:
-            numbers = tensor.index_select(0, self._apart).masked_fill(~self._told, 0.0)
+        for tensor in tensors if self.numbers_apart else ():
+            numbers = self._own(tensor)
             self._cluster.all_reduce(numbers, "control", operation)
             tensor.index_copy_(0, self._apart, numbers)
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """Return the numbers apart, 0 for those that this rank does not tell the others."""
+        return tensor.index_select(0, self._apart).masked_fill(~self._told, 0.0)

@@ -22,22 +22,17 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SharedRoots:
-    """The rows of roots that a rank computes and sends, and the pairs that it scores.
-
-    Attributes
-    ----------
-    versions: by type, [n] int64, ascending: the roots that this rank owns.
-    going: [m] int64: the indices of the rows to send, those for rank 0 first.
-    lengths: the number of rows that each rank receives from this one.
-    counts: the number of rows that this rank receives from each rank.
-    pairs: the pairs of the edges whose home is this rank. Their indices refer to received rows.
-    """
+    """The rows of roots that a rank computes and sends, and the pairs that it scores."""
 
     versions: Mapping[str, Ids]
+    """by type, [n] int64, ascending: the roots that this rank owns"""
     going: Ids
+    """[m] int64: the indices of the rows to send, those for rank 0 first"""
     lengths: list[int]
     counts: list[int]
+    """the number of rows that each rank receives from this one, and this one from each rank"""
     pairs: Pairs
+    """the pairs of the edges whose home is this rank; their indices refer to received rows"""
 
     def score(
         self,
@@ -48,12 +43,8 @@ class SharedRoots:
     ) -> Tensor:
         """Exchange the rows of roots, and return the scores of this rank's edges.
 
-        Every rank must call it, and every rank must run its backward pass.
-
-        Parameters
-        ----------
-        finish: the model's head.
-        rows: by type, [n, width] of the roots that this rank owns, in the order of ``versions``.
+        Every rank must call it, and run its backward pass. ``finish`` is the model's head, which
+        reads the ``rows`` by type, [n, width], of the roots that this rank owns.
         """
         owned = torch.cat([finish(rows[name]) for name in self.versions])
         sent = owned.index_select(0, to_device(self.going, owned.device))
@@ -96,20 +87,20 @@ def share_roots(
         for reader, by_type in zip(pairs, owners, strict=True)
     ]
     owned = {name: np.unique(np.concatenate([roots[name] for roots in asked])) for name in asked[0]}
-    firsts = np.cumsum([0, *(roots.size for roots in owned.values())])
+    firsts = np.cumsum([0, *(roots.size for roots in owned.values())]).tolist()
     going = [
-        np.searchsorted(owned[name], asked_by_rank[name]) + first
-        for asked_by_rank in asked
-        for name, first in zip(owned, firsts.tolist(), strict=False)
+        np.searchsorted(owned[name], roots[name]) + first
+        for roots in asked
+        for name, first in zip(owned, firsts, strict=False)
     ]
     come_from = np.concatenate(owners[rank])
-    order = np.empty(come_from.size, np.int64)
-    order[np.argsort(come_from, kind="stable")] = np.arange(come_from.size)
-    rank_pairs = pairs[rank]
+    # The inverse of the order in which rows come: that of their owners.
+    order = np.argsort(np.argsort(come_from, kind="stable"))
+    own = pairs[rank]
     return SharedRoots(
         versions=owned,
         going=np.concatenate([np.empty(0, np.int64), *going]),
-        lengths=[sum(roots.size for roots in asked_by_rank.values()) for asked_by_rank in asked],
+        lengths=[sum(roots.size for roots in by_type.values()) for by_type in asked],
         counts=np.bincount(come_from, minlength=len(pairs)).tolist(),
-        pairs=replace(rank_pairs, heads=order[rank_pairs.heads], tails=order[rank_pairs.tails]),
+        pairs=replace(own, heads=order[own.heads], tails=order[own.tails]),
     )

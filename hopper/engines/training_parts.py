@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 import torch
+from torch import Tensor
 
 from hopper.config import Config
 from hopper.config.plug_ins import PlugIn, find_plug_in
@@ -15,13 +19,7 @@ from hopper.models import Objective
 from hopper.models.link_losses import LINK_LOSSES
 from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, Loss, check_loss
-from hopper.models.metrics import (
-    DEFAULT_METRICS,
-    METRICS,
-    AnyMetric,
-    Metric,
-    check_metric,
-)
+from hopper.models.metrics import DEFAULT_METRICS, METRICS, AnyMetric, Metric, check_metric
 from hopper.models.tasks_objective import TaskPart, TasksObjective
 from hopper.tasks import find_target, make_decoder
 from hopper.tasks.negatives import find_negatives
@@ -41,22 +39,19 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
     """Make the objective of several tasks, with each task's default loss and chosen metrics."""
     labels, train, settings = schema.target_labels, config.train, config.task
     assert labels is not None
-    tasks = labels.task_slices()
-    for key, by_task in (("weights", settings.weights), ("metrics", settings.metrics)):
-        for name in by_task:
+    tasks, selects = labels.task_slices(), [settings.selects] if settings.selects else []
+    keys: list[Iterable[str]] = [settings.weights, settings.metrics, selects]
+    for key, names in zip(("weights", "metrics", "selects"), keys, strict=True):
+        for name in names:
             if name not in tasks:
-                raise ConfigError(f"task.{key}: expected tasks {', '.join(tasks)}; got {name!r}")
-    for key in ("loss", "metric"):
-        if getattr(train, key) != "auto":
+                kind = "one of" if key == "selects" else "tasks"
+                raise ConfigError(f"task.{key}: expected {kind} {', '.join(tasks)}; got {name!r}")
+    for key, expected in (("loss", "auto"), ("metric", "auto"), ("more_metrics", [])):
+        if getattr(train, key) != expected:
             raise ConfigError(
-                f'train.{key}: the graph has labels of several tasks; expected "auto", got '
-                f'"{getattr(train, key)}"; task.weights and task.metrics are by task'
+                f"train.{key}: the graph has labels of several tasks; expected {expected!r}, got "
+                f"{getattr(train, key)!r}; task.weights and task.metrics are by task"
             )
-    if train.more_metrics:
-        raise ConfigError(
-            "train.more_metrics: the graph has labels of several tasks; expected none; "
-            "task.metrics are by task"
-        )
     parts = []
     for name, (task, logits, columns) in tasks.items():
         loss = LOSSES[DEFAULT_LOSSES[task.kind]](classes=task.classes)
@@ -67,31 +62,20 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
         ]
         objective = Objective(task.kind, loss, [m.make(classes=task.classes) for m in metrics])
         parts.append(TaskPart(name, objective, logits, columns, settings.weights.get(name, 1.0)))
-    if settings.selects:
-        if settings.selects not in tasks:
-            raise ConfigError(
-                f"task.selects: expected one of {', '.join(tasks)}; got {settings.selects!r}"
-            )
+    if selects:
         parts.sort(key=lambda part: part.name != settings.selects)
     return TasksObjective(parts)
 
 
 def make_optimizer(config: Config, packed: FlatModel, iterations: int) -> Optimizer:
     """Make the optimiser of a configuration's dense parameters, for epochs of some iterations."""
-    train = config.train
-    rule = _find_rule(config).make(parameters=packed.parameters, weight_decay=train.weight_decay)
-    scheduler = make_scheduler(config, iterations)
-    return Optimizer(packed, rule, learning_rate=train.learning_rate, scheduler=scheduler)
-
-
-def make_scheduler(config: Config, iterations: int) -> LRScheduler:
-    """Make the schedule of learning rates of a run."""
-    return LRScheduler(_find_schedule(config).make(), config.train.epochs, iterations)
+    rule, scheduler = _make_rule(config, packed.parameters), _make_scheduler(config, iterations)
+    return Optimizer(packed, rule, learning_rate=config.train.learning_rate, scheduler=scheduler)
 
 
 def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 1) -> None:
     """Make every part that a configuration names, and try it on a few numbers."""
-    target, train = find_target(config, schema), config.train
+    target = find_target(config, schema)
     if target.has_decoder:
         make_decoder(config, schema, target)
     find_negatives(config.task)
@@ -99,20 +83,15 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
         _make_tasks_objective(config, schema)
     else:
         _check_objective(config, target.kind, target.classes)
-    make_scheduler(config, iterations).check()
-    rule, dtype = _find_rule(config), getattr(torch, train.dtype)
-    first, second = (
-        rule.make(parameters=torch.zeros(size, dtype=dtype), weight_decay=train.weight_decay)
-        for size in (4, 2)
-    )
-    check_rule(rule.name, (first, second), dtype)
+    _make_scheduler(config, iterations).check()
+    dtype = getattr(torch, config.train.dtype)
+    check_rule(config.train.optimizer, partial(_make_rule, config), dtype)
 
 
 def _check_objective(config: Config, kind: TargetKind, classes: int) -> None:
-    loss, metrics = _find_loss(config, kind), _find_metrics(config, kind)
+    loss, names = _find_loss(config, kind), list[str]()
     check_loss(loss.key, loss.name, loss.make(classes=classes), kind, classes)
-    names: list[str] = []
-    for plug_in in metrics:
+    for plug_in in _find_metrics(config, kind):
         metric = plug_in.make(classes=classes)
         check_metric(plug_in.key, plug_in.name, metric, kind, classes)
         if metric.name in names:
@@ -152,16 +131,18 @@ def _for_labels(plug_in: PlugIn, kind: TargetKind) -> PlugIn:
     return plug_in
 
 
-def _find_rule(config: Config) -> PlugIn[UpdateRule]:
+def _make_rule(config: Config, parameters: Tensor) -> UpdateRule:
     train = config.train
-    arguments = ["parameters", "weight_decay"]
-    return find_plug_in(
-        "train.optimizer", train.optimizer, UpdateRule, RULES, train.optimizer_options, arguments
+    given = {"parameters": parameters, "weight_decay": train.weight_decay}
+    plug_in: PlugIn[UpdateRule] = find_plug_in(
+        *("train.optimizer", train.optimizer, UpdateRule, RULES, train.optimizer_options, [*given])
     )
+    return plug_in.make(**given)
 
 
-def _find_schedule(config: Config) -> PlugIn[LearningRateSchedule]:
-    train = config.train
-    return find_plug_in(
-        "train.schedule", train.schedule, LearningRateSchedule, SCHEDULES, train.schedule_options
+def _make_scheduler(config: Config, iterations: int) -> LRScheduler:
+    train, protocol = config.train, LearningRateSchedule
+    plug_in: PlugIn[LearningRateSchedule] = find_plug_in(
+        "train.schedule", train.schedule, protocol, SCHEDULES, train.schedule_options
     )
+    return LRScheduler(plug_in.make(), train.epochs, iterations)

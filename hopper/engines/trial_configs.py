@@ -1,17 +1,13 @@
-"""The configurations of the models that ``hop.replicas = "independent"`` trains.
-
-A trial is the run's configuration with some values replaced. ``hopper train`` on the trial's
-configuration trains the same model alone.
-"""
+"""The configurations of the models that ``hop.replicas = "independent"`` trains: the run's, with
+some values replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from hopper.config import Config, make_config
-from hopper.engines.zero_hop import ZeroHop
+from hopper.engines.data_parallel import ZeroHop
 from hopper.errors import ConfigError
 
 Value = str | int | float | list[int]
@@ -33,19 +29,18 @@ TRIAL_KEYS: Final = (
     "train.seed",
 )
 """The keys in which trials may differ."""
-ALONE: Final = ZeroHop.spec.name
-"""The engine in a trial's own configuration; every exact engine trains the same model."""
+_SHARED: Final = {
+    "train.seed": "it keys the draws that all trials share; use train.model_seed (initialisation "
+    "and dropout), or hop.share_sampling = false",
+    "sampler.fanouts": "all trials share their draws; trials can differ in it with "
+    "hop.share_sampling = false",
+}
+"""Why trials cannot differ in some of these keys, if they share their draws."""
 
 
-@dataclass(frozen=True)
-class TrialConfig:
-    """One trial.
-
-    Attributes
-    ----------
-    overrides: the values that the trial replaces, by "section.key".
-    config: the configuration that trains the trial alone, on the same number of ranks.
-    """
+class TrialConfig(NamedTuple):
+    """The values that a trial replaces, by "section.key", and the configuration that trains it
+    alone, on the same number of ranks."""
 
     overrides: Mapping[str, Value]
     config: Config
@@ -71,60 +66,38 @@ def all_configs(config: Config, ranks: int) -> list[Config]:
 def trial_configs(config: Config, ranks: int) -> list[TrialConfig]:
     """Return the trials of a run, in order.
 
-    Parameters
-    ----------
-    ranks: the number of ranks, which is also the number of trials without ``hop.trials``.
+    Without ``hop.trials`` there is one for each rank, and they differ only in their seed.
     """
-    trials = config.hop.trials or _seed_overrides(config, ranks)
-    _check_keys(config)
-    return [
-        TrialConfig(overrides, _make_config(config, index, overrides))
-        for index, overrides in enumerate(trials)
-    ]
-
-
-def _seed_overrides(config: Config, ranks: int) -> list[dict[str, Value]]:
-    """Return overrides for trials that differ only in their seed."""
-    train = config.train
-    if config.hop.share_sampling:
-        return [{"train.model_seed": train.own_seed + index} for index in range(ranks)]
-    return [{"train.seed": train.seed + index} for index in range(ranks)]
-
-
-def _check_keys(config: Config) -> None:
-    """Refuse settings that a run of several trials cannot have."""
     for key in ("record_gradients", "replay"):
         if getattr(config.train, key):
             raise ConfigError(
                 f'train.{key}: expected no value with hop.replicas = "independent"; train one '
                 "trial alone, with the configuration in its folder"
             )
+    key, first = "train.seed", config.train.seed
+    if config.hop.share_sampling:
+        key, first = "train.model_seed", config.train.own_seed
+    trials = config.hop.trials or [{key: first + index} for index in range(ranks)]
+    return [
+        TrialConfig(overrides, _make_config(config, f"hop.trials[{index}]", overrides))
+        for index, overrides in enumerate(trials)
+    ]
 
 
-def _make_config(config: Config, index: int, overrides: Mapping[str, Value]) -> Config:
+def _make_config(config: Config, where: str, overrides: Mapping[str, Value]) -> Config:
     """Make the configuration that trains a trial alone."""
     values = config.model_dump()
-    where = f"hop.trials[{index}]"
     for name, value in overrides.items():
+        reason = _SHARED.get(name, "") if config.hop.share_sampling else ""
         if name not in TRIAL_KEYS:
-            raise ConfigError(
-                f"{where}: {name}: trials cannot differ in it; expected one of "
-                f"{', '.join(TRIAL_KEYS)}"
-            )
-        if name == "train.seed" and config.hop.share_sampling:
-            raise ConfigError(
-                f"{where}: train.seed: it keys the draws that all trials share; use "
-                "train.model_seed (initialisation and dropout), or hop.share_sampling = false"
-            )
-        if name == "sampler.fanouts" and config.hop.share_sampling:
-            raise ConfigError(
-                f"{where}: sampler.fanouts: all trials share their draws; trials can differ in it "
-                "with hop.share_sampling = false"
-            )
+            reason = f"trials cannot differ in it; expected one of {', '.join(TRIAL_KEYS)}"
+        if reason:
+            raise ConfigError(f"{where}: {name}: {reason}")
         section, _, key = name.partition(".")
         values[section][key] = value
     values["hop"] |= {"replicas": "synchronous", "trials": [], "share_sampling": True}
-    values["train"] |= {"engine": ALONE, "run_dir": "", "resume": False}
+    # Every exact engine trains the same model.
+    values["train"] |= {"engine": ZeroHop.spec.name, "run_dir": "", "resume": False}
     # Servers that were started for the run end with it.
     values["cluster"]["servers"] = []
     trial = make_config(values, where=where)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
 from hopper.engines import Request
-from hopper.engines.micro_batch import join_rows
+from hopper.engines.micro_batch import InputRowsByType
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
@@ -227,10 +227,10 @@ class Inference(ABC):
 
     def _inputs(self, node_type: str, ids: Ids) -> Tensor:
         """Return [n, width]: the features of distinct nodes, followed by their learnable rows."""
-        kind, features = self._reads.inputs[node_type], None
-        device = self._cluster.device
-        if kind.features and device.type == "cpu":
-            features = self._rows.whole(kind.node_type, ids).to(self._dtype)
-        elif kind.features:
-            features = self._rows.whole(kind.node_type, ids).to_tensor().to(device).to(self._dtype)
-        return join_rows(self._reads, node_type, ids, features, self._learned)
+        kind, device = self._reads.inputs[node_type], self._cluster.device
+        features: dict[str, Tensor] = {}
+        if kind.features:
+            stored = self._rows.whole(kind.node_type, ids)
+            rows = stored if device.type == "cpu" else stored.to_tensor().to(device)
+            features[node_type] = rows.to(self._dtype)
+        return InputRowsByType(self._reads, {node_type: ids}, features, self._learned)[node_type]

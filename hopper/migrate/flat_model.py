@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -18,14 +16,9 @@ _SCALE_GROWS_AFTER: Final = 2000
 class LossScale:
     """The factor of the loss under float16, by the rule of ``torch.amp.GradScaler``.
 
-    Without it small gradients would become 0. It begins at 1,024, where few first gradients
-    overflow. After a gradient that is not finite it is halved, but not below 1. After 2,000 finite
-    ones in a row it is doubled. Powers of two round nothing. The class of torch itself looks at one
-    process's gradients and skips the step of an optimiser of torch's, so only its rule is used.
-
-    Parameters
-    ----------
-    is_on: whether products are in float16; otherwise the factor is always 1.
+    It begins at 1,024. After a gradient that is not finite it is halved, but not below 1, and after
+    2,000 finite ones in a row it is doubled. The class of torch itself looks at one process's
+    gradients alone. Unless products are in float16 (``is_on``), the factor is always 1.
     """
 
     def __init__(self, is_on: bool = False) -> None:
@@ -64,65 +57,33 @@ class FlatModel:
     ``[parameters | gradients | loss]``, in the parameters' dtype. The last element is the loss
     accumulated so far, so that loss and gradients are summed over ranks in one message.
 
-    Parameters
-    ----------
-    scale: the factor of gradients until :meth:`unscale`; None = 1.
-
-    Attributes
-    ----------
-    own_loss: [1], the loss that this rank has added since :meth:`clear`, wherever the model was.
-
-    Raises
-    ------
-    ValueError: trainable parameters differ in dtype or device, or there are none.
+    ``scale`` is the factor of gradients until :meth:`unscale`, and ``own_loss`` the loss that this
+    rank has added since :meth:`clear`, wherever the model was.
     """
 
     def __init__(self, module: nn.Module, scale: LossScale | None = None) -> None:
-        self.module = module
-        self.scale = scale or LossScale()
+        self.module, self.scale = module, scale or LossScale()
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         kinds = {(p.dtype, p.device) for p in self._parameters}
         if len(kinds) != 1:
             raise ValueError(f"one dtype and device expected of all parameters, got {kinds}")
-        dtype, device = kinds.pop()
-        count = sum(p.numel() for p in self._parameters)
-        self.buffer = torch.zeros(2 * count + 1, dtype=dtype, device=device)
-        self.own_loss = torch.zeros(1, dtype=dtype, device=device)
-        offset = 0
-        for parameter in self._parameters:
-            part = self.buffer[offset : offset + parameter.numel()]
-            part.view_as(parameter).copy_(parameter.detach())
-            offset += parameter.numel()
-        self._bind(self.buffer[:count], self.buffer[count:])
-
-    def _bind(self, parameters: Tensor, accumulated: Tensor) -> None:
+        parameters = torch.cat([p.detach().flatten() for p in self._parameters])
         count = parameters.numel()
-        self.parameters = parameters
-        self.accumulated = accumulated
-        """gradients and loss, which synchronisation sums"""
-        self.gradients = accumulated[:count]
-        self.loss = accumulated[count:]
-        offset = 0
+        self.own_loss = parameters.new_zeros(1)
+        self.buffer = torch.cat((parameters, parameters.new_zeros(count + 1)))
+        self.bind(self.buffer[:count], self.buffer[count:])
+
+    def bind(self, parameters: Tensor, accumulated: Tensor) -> None:
+        """Let the module be a model with these parameters [count], and these gradients and loss
+        [count + 1], which synchronisation sums."""
+        self.parameters, self.accumulated = parameters, accumulated
+        count, offset = parameters.numel(), 0
+        self.gradients, self.loss = accumulated[:count], accumulated[count:]
         for parameter in self._parameters:
             part = slice(offset, offset + parameter.numel())
             parameter.data = self.parameters[part].view_as(parameter)
             parameter.grad = self.gradients[part].view_as(parameter)
             offset = part.stop
-
-    @contextmanager
-    def swap_in(self, parameters: Tensor, accumulated: Tensor) -> Iterator[None]:
-        """Let the module be another model during the block, with its parameters and gradients.
-
-        Parameters
-        ----------
-        parameters, accumulated: [count] and [count + 1], laid out like this model's own.
-        """
-        before = self.parameters, self.accumulated
-        self._bind(parameters, accumulated)
-        try:
-            yield
-        finally:
-            self._bind(*before)
 
     def clear(self) -> None:
         """Set gradients and loss to zero."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Thread
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from torch import Tensor
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Cause
 from hopper.errors import ClusterError
+from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.flat_model import FlatModel
 from hopper.migrate.schedule import Move, Visit
 from hopper.timing.run_log import RunLog
@@ -32,15 +33,8 @@ class ReplicaBuffers:
     an iteration. So a model can start on any rank, and it is enough to move its gradients. An
     independent model has buffers of its own on every rank, and starts and ends at home.
 
-    Parameters
-    ----------
-    packed: this rank's replica.
-    moves_parameters: whether a model's buffer holds its parameters too.
-
-    Attributes
-    ----------
-    present: by model that is on this rank, its buffer.
-    spare: buffers whose content is no longer needed.
+    A buffer has gradients and loss, behind the parameters if these move too. ``present`` are those
+    of the models that are on this rank, and the content of ``spare`` ones is no longer needed.
     """
 
     def __init__(self, packed: FlatModel, moves_parameters: bool) -> None:
@@ -50,13 +44,11 @@ class ReplicaBuffers:
         self.present: dict[int, Tensor] = {}
         self.spare: list[Tensor] = []
 
-    def start(self, models: Sequence[int]) -> None:
-        """Let models start here, with the replica's parameters and zero gradients."""
-        for model in models:
-            buffer = self.empty()
-            buffer[: self._count].copy_(self._packed.parameters[: self._count])
-            buffer[self._count :].zero_()
-            self.present[model] = buffer
+    def start(self, model: int) -> None:
+        """Let a model start here, with the replica's parameters and zero gradients."""
+        buffer = self.present[model] = self.empty()
+        buffer[: self._count].copy_(self._packed.parameters[: self._count])
+        self.accumulated_in(buffer).zero_()
 
     def empty(self) -> Tensor:
         """Return an uninitialised buffer to receive a model into."""
@@ -69,10 +61,14 @@ class ReplicaBuffers:
     @contextmanager
     def load(self, model: int) -> Iterator[FlatModel]:
         """Let the replica's module be a model during the block, and accumulate in its buffer."""
-        buffer = self.present[model]
-        parameters = buffer[: self._count] if self._count else self._packed.parameters
-        with self._packed.swap_in(parameters, self.accumulated_in(buffer)):
-            yield self._packed
+        packed, buffer = self._packed, self.present[model]
+        before = packed.parameters, packed.accumulated
+        parameters = buffer[: self._count] if self._count else packed.parameters
+        packed.bind(parameters, self.accumulated_in(buffer))
+        try:
+            yield packed
+        finally:
+            packed.bind(*before)
 
     def reduce(self) -> None:
         """Add the gradients and losses of all models here to the replica, in order of model."""
@@ -82,58 +78,66 @@ class ReplicaBuffers:
             self.spare.append(buffer)
 
 
-class Transfer(NamedTuple):
-    """A moving model, and the buffer that it is sent from or received into."""
-
-    move: Move
-    buffer: Tensor
-
-
 class Transport:
-    """Moves models between time steps, each with a header that identifies it.
+    """Moves models between time steps, each behind a header: epoch, iteration, time step and model.
 
-    The header (epoch, iteration, time step, model) is sent before the body. Waiting for it is time
-    lost to a slower rank and counts as ``wait``. The transfer of the bodies counts as ``migrate``.
-    An unexpected header ends the run, since the wrong model would be trained otherwise.
-
-    All sends and receives run at once, so ranks cannot block each other in a ring. Several models
-    between the same two ranks are sent in order of model.
+    Waiting for headers is time lost to a slower rank and counts as ``wait``, the transfer of the
+    models as ``migrate``. An unexpected header ends the run, since the wrong model would be trained
+    otherwise. All sends and receives run at once, so ranks cannot block each other in a ring.
     """
 
     def __init__(self, cluster: Cluster, log: RunLog, cause: Cause) -> None:
         self._cluster, self._log, self._cause = cluster, log, cause
 
-    def move_models(
+    def travel(
+        self,
+        buffers: Mapping[int, ReplicaBuffers],
+        timeline: Sequence[Visit],
+        batch: GlobalBatch,
+        train: Callable[[int, int, FlatModel], None],
+        *,
+        moved: Callable[[Visit, Visit], None] = lambda _before, _now: None,
+        returns: bool = False,
+    ) -> None:
+        """Let models start, move and be trained as this rank's visits say, and add up what they
+        accumulated; raises as :meth:`exchange`.
+
+        Models of the same shape may share ``buffers``. ``train`` is called with time step, model
+        and the flat model that accumulates, and ``moved`` after models have moved between two
+        visits. If a model ``returns``, it only brings its gradients home before the last visit.
+        """
+        for model in timeline[0].models:
+            buffers[model].start(model)
+        for number, now in enumerate(timeline):
+            is_home = returns and number == len(timeline) - 1
+            if number:
+                moment = batch.epoch, batch.iteration, now.step
+                with self._log.note_fields(step=now.step):
+                    self._move_models(buffers, moment, timeline[number - 1], now, is_home)
+                    moved(timeline[number - 1], now)
+            for model in () if is_home else now.models:
+                fields = self._log.note_fields(step=now.step, model=model)
+                with fields, buffers[model].load(model) as packed:
+                    train(now.step, model, packed)
+        for model_buffers in dict.fromkeys(buffers.values()):
+            model_buffers.reduce()
+
+    def _move_models(
         self,
         buffers: Mapping[int, ReplicaBuffers],
         moment: tuple[int, int, int],
         before: Visit,
         now: Visit,
-        *,
-        gradients_only: bool = False,
+        gradients_only: bool,
     ) -> None:
-        """Send the models that leave after one time step, and receive those due before the next.
+        """Send the models that leave after one time step, and receive those due before the next."""
 
-        Parameters
-        ----------
-        buffers: by model; models of the same shape may share one.
-        moment: epoch, iteration and the coming time step.
-        before, now: this rank's visits at the last and at the coming time step.
-        gradients_only: whether models go to the rank with their own parameters, so that only
-            gradients and loss travel.
-
-        Raises
-        ------
-        As :meth:`exchange`.
-        """
-
-        def to_move(move: Move, buffer: Tensor) -> Transfer:
-            part = buffers[move.model].accumulated_in(buffer) if gradients_only else buffer
-            return Transfer(move, part)
+        def part(move: Move, buffer: Tensor) -> Tensor:
+            return buffers[move.model].accumulated_in(buffer) if gradients_only else buffer
 
         leaving = {move: buffers[move.model].present.pop(move.model) for move in before.departures}
         arriving = {move: buffers[move.model].empty() for move in now.arrivals}
-        sides = ([to_move(*item) for item in side.items()] for side in (leaving, arriving))
+        sides = ({move: part(move, b) for move, b in side.items()} for side in (leaving, arriving))
         self.exchange(moment, *sides)
         for move, buffer in leaving.items():
             buffers[move.model].spare.append(buffer)
@@ -143,68 +147,55 @@ class Transport:
     def exchange(
         self,
         moment: tuple[int, int, int],
-        leaving: Sequence[Transfer],
-        arriving: Sequence[Transfer],
+        leaving: Mapping[Move, Tensor],
+        arriving: Mapping[Move, Tensor],
     ) -> None:
-        """Send what leaves after a time step, and receive what is due before the next.
+        """Send what leaves before a moment (epoch, iteration, time step), and receive what is due
+        then, both in order of model.
 
-        Parameters
-        ----------
-        moment: epoch, iteration and the coming time step.
-        leaving, arriving: in order of model; may be empty.
-
-        Raises
-        ------
-        DeadlineExceeded, RankLost: names this rank, the operation and the limit.
-        ClusterError: another model arrived than the one that is due.
+        It raises DeadlineExceeded or RankLost, which name the operation, and ClusterError if
+        another model arrives than the one that is due.
         """
         if not leaving and not arriving:
             return
-        sent = [torch.tensor([*moment, model]) for (model, _), _ in leaving]
-        received = [torch.empty(_HEADER_WORDS, dtype=torch.int64) for _ in arriving]
-        messages, copy = self._cluster.messages, self._cluster.copy_for_sending
-        with self._cluster.explain_failures(_describe(moment[2], leaving, arriving)):
-            headers = list(zip(leaving, sent, strict=True))
-            expected = list(zip(arriving, received, strict=True))
+        cluster, copy = self._cluster, self._cluster.copy_for_sending
+        headers = {move: torch.tensor([*moment, move.model]) for move in leaving}
+        received = {move: torch.empty(_HEADER_WORDS, dtype=torch.int64) for move in arriving}
+        parts = [f"sending model {move.model} to rank {move.rank}" for move in leaving]
+        parts += [f"receiving model {move.model} from rank {move.rank}" for move in arriving]
+        with cluster.explain_failures(f"before time step {moment[2]}: {', '.join(parts)}"):
             with self._log.stage("wait", operation="migrate"):
-                works = [messages.isend(h, move.rank, tag=_TAG_HEADER) for (move, _), h in headers]
-                works += [
-                    messages.irecv(h, move.rank, tag=_TAG_HEADER) for (move, _), h in expected
-                ]
-                self._wait(works)
-            for (move, _), header in expected:
+                self._wait(self._start(headers, received, _TAG_HEADER))
+            for move, header in received.items():
                 found, due = tuple(header.tolist()), (*moment, move.model)
                 if found != due:
                     raise ClusterError(
-                        f"rank {self._cluster.rank}: expected (epoch, iteration, time step, model) "
+                        f"rank {cluster.rank}: expected (epoch, iteration, time step, model) "
                         f"{due} from rank {move.rank}, got {found}"
                     )
-            size = sum(buffer.nbytes for _, buffer in leaving)
-            with self._log.stage("migrate", models=[m.model for m, _ in leaving], bytes=size):
-                bodies = [Transfer(move, copy(buffer)) for move, buffer in leaving]
-                landing = [Transfer(move, copy(buffer)) for move, buffer in arriving]
-                self._wait(self._start(bodies, landing))
-                for (_, buffer), (_, landed) in zip(arriving, landing, strict=True):
-                    if landed is not buffer:
-                        buffer.copy_(landed)
-        for (move, buffer), header in headers:
-            self._cluster.count_message("control", move.rank, header.nbytes)
-            self._cluster.count_message(self._cause, move.rank, buffer.nbytes)
+            size = sum(buffer.nbytes for buffer in leaving.values())
+            with self._log.stage("migrate", models=[move.model for move in leaving], bytes=size):
+                bodies = {move: copy(buffer) for move, buffer in leaving.items()}
+                landing = {move: copy(buffer) for move, buffer in arriving.items()}
+                self._wait(self._start(bodies, landing, _TAG_BODY))
+                for move, landed in landing.items():
+                    if landed is not arriving[move]:
+                        arriving[move].copy_(landed)
+        for move, buffer in leaving.items():
+            cluster.count_message("control", move.rank, headers[move].nbytes)
+            cluster.count_message(self._cause, move.rank, buffer.nbytes)
 
     def _start(
-        self, leaving: Sequence[Transfer], arriving: Sequence[Transfer]
+        self, leaving: Mapping[Move, Tensor], arriving: Mapping[Move, Tensor], tag: int
     ) -> list[dist.Work | None]:
         messages = self._cluster.messages
-        if all(buffer.device.type == "cpu" for _, buffer in (*leaving, *arriving)):
-            works = [messages.isend(buffer, to.rank, tag=_TAG_BODY) for to, buffer in leaving]
-            return works + [messages.irecv(b, of.rank, tag=_TAG_BODY) for of, b in arriving]
+        if all(buffer.device.type == "cpu" for buffer in (*leaving.values(), *arriving.values())):
+            works = [messages.isend(b, move.rank, tag=tag) for move, b in leaving.items()]
+            return works + [messages.irecv(b, move.rank, tag=tag) for move, b in arriving.items()]
         # NCCL matches sends and receives only if they are issued as one batch.
-        return list(
-            dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, buffer, move.rank) for move, buffer in leaving]
-                + [dist.P2POp(dist.irecv, buffer, move.rank) for move, buffer in arriving]
-            )
-        )
+        sends = [dist.P2POp(dist.isend, b, move.rank) for move, b in leaving.items()]
+        receives = [dist.P2POp(dist.irecv, b, move.rank) for move, b in arriving.items()]
+        return list(dist.batch_isend_irecv(sends + receives))
 
     def _wait(self, works: Sequence[dist.Work | None]) -> None:
         """Wait for messages, and look meanwhile whether another rank's wait has failed."""
@@ -212,9 +203,8 @@ class Transport:
 
         def wait() -> None:
             try:
-                for work in works:
-                    if work is not None:
-                        work.wait(timedelta(seconds=cluster.timeout))
+                for work in filter(None, works):
+                    work.wait(timedelta(seconds=cluster.timeout))
                 ended.set_result(None)
             except BaseException as error:
                 ended.set_exception(error)
@@ -225,33 +215,18 @@ class Transport:
         # Gloo closes all connections if a wait for one message passes its limit. So the wait has
         # the whole limit, in a thread of its own.
         Thread(target=wait, name="migration", daemon=True).start()
-        while True:
-            try:
-                return ended.result(_LOOK_SECONDS)
-            except TimeoutError:
-                if ended.done():
-                    raise
-            if cluster.store.has_failures():
+        while not ended.done():
+            with suppress(TimeoutError):
+                ended.exception(_LOOK_SECONDS)
+            if not ended.done() and cluster.store.has_failures():
                 raise RuntimeError("another rank's wait failed")
-
-
-def _describe(step: int, leaving: Sequence[Transfer], arriving: Sequence[Transfer]) -> str:
-    parts = [f"sending model {move.model} to rank {move.rank}" for move, _ in leaving]
-    parts += [f"receiving model {move.model} from rank {move.rank}" for move, _ in arriving]
-    return f"before time step {step}: {', '.join(parts)}"
+        return ended.result()
 
 
 def broadcast(cluster: Cluster, tensor: Tensor, owner: int, operation: str) -> None:
-    """Copy one rank's tensor to all ranks, in place. Every rank must call this.
+    """Copy the tensor of one rank, its owner, to all ranks, in place. Every rank must call this.
 
-    Parameters
-    ----------
-    owner: the rank whose tensor is copied.
-    operation: name of the operation, for errors.
-
-    Raises
-    ------
-    DeadlineExceeded, RankLost: names this rank, the operation and the limit.
+    Raises DeadlineExceeded or RankLost, which name the operation.
     """
     if cluster.world == 1:
         return
@@ -262,11 +237,8 @@ def broadcast(cluster: Cluster, tensor: Tensor, owner: int, operation: str) -> N
     if sent is not tensor:
         tensor.copy_(sent)
     # Gloo sends along a binomial tree: who has the tensor sends it half as far each time.
-    place, distance = (cluster.rank - owner) % cluster.world, 1
-    while distance < cluster.world:
-        distance *= 2
-    while distance > 1:
-        distance //= 2
-        if place % (2 * distance) == 0 and place + distance < cluster.world:
-            receiver = (cluster.rank + distance) % cluster.world
+    place = (cluster.rank - owner) % cluster.world
+    for power in reversed(range((cluster.world - 1).bit_length())):
+        if place % (2 << power) == 0 and place + (1 << power) < cluster.world:
+            receiver = (cluster.rank + (1 << power)) % cluster.world
             cluster.count_message("model", receiver, tensor.nbytes)

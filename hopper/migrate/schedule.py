@@ -35,44 +35,32 @@ class Visit(NamedTuple):
 def visits(ranks: NDArray[np.int64], rank: int) -> list[Visit]:
     """Return what ``rank`` does in each time step of one iteration.
 
-    Parameters
-    ----------
-    ranks: [models, steps] int64, where each model trains at each step.
+    ``ranks``, [models, steps] int64, says where each model trains at each step.
     """
+
+    def moves(models: tuple[int, ...], step: int) -> tuple[Move, ...]:
+        if not 0 <= step < ranks.shape[1]:
+            return ()
+        others = zip(models, ranks[list(models), step].tolist(), strict=True)
+        return tuple(Move(model, other) for model, other in others if other != rank)
+
     timeline = []
-    last = ranks.shape[1] - 1
-    for step in range(last + 1):
-        here = [int(model) for model in np.flatnonzero(ranks[:, step] == rank)]
-        before, after = ranks[here, max(0, step - 1)], ranks[here, min(last, step + 1)]
-        timeline.append(
-            Visit(
-                step=step,
-                arrivals=_moves(here, before, rank),
-                models=tuple(here),
-                departures=_moves(here, after, rank),
-            )
-        )
+    for step in range(ranks.shape[1]):
+        models = tuple(np.flatnonzero(ranks[:, step] == rank).tolist())
+        timeline.append(Visit(step, moves(models, step - 1), models, moves(models, step + 1)))
     return timeline
 
 
 def round_trips(models: int, ranks: int, travelling: Collection[int]) -> NDArray[np.int64]:
     """Return where independent models are: each starts at home, visits every rank and returns.
 
-    Parameters
-    ----------
-    models, ranks: M and N, which are independent. Model d's home is rank d mod N.
-    travelling: the models that travel; the others are on rank -1, which is none.
+    The numbers of models and ranks, M and N, are independent. Model d's home is rank d mod N.
 
     Returns
     -------
-    [M, N + 1] int64: model d is on rank (d + t) mod N at time step t. At the last step it is home
-    again, where nothing is left to train.
+    [M, N + 1] int64: travelling model d is on rank (d + t) mod N at time step t. At the last step
+    it is home again, where nothing is left to train. Other models are on rank -1, which is none.
     """
     places = (np.arange(models)[:, None] + np.arange(ranks + 1)) % ranks
     places[~np.isin(np.arange(models), list(travelling))] = -1
     return places
-
-
-def _moves(models: list[int], ranks: NDArray[np.int64], rank: int) -> tuple[Move, ...]:
-    pairs = zip(models, ranks.tolist(), strict=True)
-    return tuple(Move(model, other_rank) for model, other_rank in pairs if other_rank != rank)

@@ -21,12 +21,8 @@ class RowExchange:
     Every rank must take part, even with no rows. If one rank's rows require gradients, the rows of
     all ranks must: the gradients return in an exchange of their own.
 
-    Parameters
-    ----------
-    sent: [n, ...], the rows to send, those for rank 0 first.
-    lengths: number of rows for every rank.
-    counts: number of rows from every rank.
-    operation: what errors call this exchange.
+    Of the rows ``sent``, [n, ...], those for rank 0 come first. ``lengths`` are the numbers of rows
+    for every rank, ``counts`` those from every rank.
     """
 
     def __init__(
@@ -44,19 +40,13 @@ class RowExchange:
         self._token: Tensor | None = _Send.apply(sent, self)
 
     def finish(self) -> Tensor:
-        """Wait for the rows of the other ranks.
+        """Wait for the rows of all ranks, [m, ...], and return them, those of rank 0 first.
 
         Work between the start of the exchange and this call overlaps with the transfer. The same
         holds in the backward pass: autograd runs the latest operation first, so it sends the
         gradients before that work and waits for them after it.
 
-        Returns
-        -------
-        [m, ...]: the received rows, those of rank 0 first.
-
-        Raises
-        ------
-        DeadlineExceeded, RankLost: names this rank, the operation and the limit.
+        It raises DeadlineExceeded or RankLost, which name this rank, the operation and the limit.
         """
         # The autograd operations refer to this exchange. Dropping the reference to them leaves no
         # cycle that would keep both alive.
@@ -88,16 +78,9 @@ class RowExchange:
 class KindsExchange(Generic[Kind]):
     """One exchange of rows of several kinds and shapes in a single message to each rank.
 
-    It begins when the object is made.
-
-    Parameters
-    ----------
-    sent: by kind, [n, ...], the rows to send, those for rank 0 first. Every rank names the same
-        kinds in the same order.
-    lengths: by kind, the number of rows for every rank.
-    counts: by kind, the number of rows from every rank.
-    travels_as: the dtype to which rows are rounded for the transfer.
-    operation: what errors call this exchange.
+    It begins when the object is made. Every rank names the same kinds in the same order. For each,
+    ``sent``, ``lengths`` and ``counts`` are those of a :class:`RowExchange`. Rows are rounded to
+    ``travels_as`` for the transfer.
     """
 
     def __init__(
@@ -134,10 +117,7 @@ class KindsExchange(Generic[Kind]):
         )
 
     def finish(self) -> dict[Kind, list[Tensor]]:
-        """Wait for the rows; return by kind the rows of every rank, [n, ...] each.
-
-        It overlaps with other work and raises as :meth:`RowExchange.finish` does.
-        """
+        """Wait for the rows as :meth:`RowExchange.finish`; return by kind those of every rank."""
         received = self._exchange.finish()
         # One split of all rows, so that autograd concatenates their gradients once.
         pieces = received.split([size for sizes in self._received_sizes for size in sizes])

@@ -27,18 +27,14 @@ Received = Mapping[Kind, Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class OwnRows:
-    """A rank's own rows in one layer.
-
-    Attributes
-    ----------
-    before: by type, [own, ...], rows of the layer before, or input rows as they enter the first.
-    ready: by type, [own, ...], the same rows as the layer reads them.
-    projected: by relation whose rows travel projected, [own, ...].
-    """
+    """A rank's own rows in one layer, [own, ...]."""
 
     before: Rows
+    """rows of the layer before, or input rows as they enter the first"""
     ready: Rows
+    """the same rows as the layer reads them"""
     projected: Mapping[Relation, Tensor]
+    """by relation whose rows travel projected"""
 
     def of(self, kind: RowKind) -> Tensor:
         """Return the rows of a kind."""
@@ -48,10 +44,7 @@ class OwnRows:
 class Forward:
     """Computes what plans say, layer by layer, and exchanges the rows that other ranks need.
 
-    Parameters
-    ----------
-    transfers: by layer, how rows may travel; the plans must be made for the same.
-    travels_as: dtype of rows on the network.
+    Plans must be made for the same ``transfers``. ``travels_as`` is the dtype on the network.
     """
 
     def __init__(
@@ -67,18 +60,11 @@ class Forward:
         self._travels_as = travels_as
 
     def rows(self, plan: IterationPlan, inputs: Rows, others: Rows, where: str) -> Rows:
-        """Compute the last layer's rows of this rank's roots; every rank must call it.
+        """Compute the last layer's rows of this rank's roots, [roots, width]; every rank must call
+        it.
 
-        Parameters
-        ----------
-        inputs: by type that the model reads, [n, dim], the input rows of ``plan.nodes``. The last
-            type's rows may still be on their way when this is called.
-        others: by type whose input rows travel, the rows of other ranks.
-        where: names the epoch and iteration in errors.
-
-        Returns
-        -------
-        By type, [roots, width].
+        ``inputs`` are the input rows of ``plan.nodes``, of which the last type's may still be on
+        their way. ``others`` are those of other ranks, by type whose input rows travel.
         """
         rows, raw = inputs, others
         for index, layer in enumerate(plan.layers):
@@ -90,13 +76,8 @@ class Forward:
     def _compute_layer(
         self, index: int, plan: LayerPlan, rows: Rows, raw: Rows, where: str
     ) -> Rows:
-        """Compute the new rows of this rank's destinations: by type, [destinations, width].
-
-        Parameters
-        ----------
-        rows: by type, [own, width], this rank's rows of the layer before; input rows for the first.
-        raw: by type, input rows of other ranks.
-        """
+        """Compute the new rows of this rank's destinations, [destinations, width], from its rows of
+        the layer before, [own, width], and for the first layer input rows of other ranks."""
         transfer, sent = self._transfers[index], list[dict[Kind, Tensor]]()
         with self._log.stage("compute", operation="project", layer=index):
             own = self._make_own(index, plan, rows)
@@ -175,10 +156,8 @@ class Forward:
     def _add_up_at_once(
         self, index: int, asked: Mapping[Sums, Outgoing], ready: Rows
     ) -> dict[Kind, Tensor]:
-        """Return the partial sums of a layer that takes all of its relations at once.
-
-        Types to which no relation contributes are absent.
-        """
+        """Return the partial sums of a layer that takes all of its relations at once, of the types
+        to which any relation contributes."""
         sums = {
             relation: pattern
             for outgoing in asked.values()

@@ -49,14 +49,7 @@ class OwnFrontier:
 
 
 class HopBlocks:
-    """Makes one rank's blocks of a hop.
-
-    Parameters
-    ----------
-    wanted: by kind, the rows that this rank receives.
-    number: the number of the hop.
-    moment: epoch and iteration.
-    """
+    """Makes one rank's blocks of a hop, whose number is given, at an epoch and iteration."""
 
     def __init__(
         self,
@@ -73,11 +66,7 @@ class HopBlocks:
     def make_unfolded(self, destinations: Mapping[str, Ids]) -> TypedBlocks:
         """Return blocks of all edges, before any partial sums replace some of them.
 
-        Their sources are the destinations, followed by all sources of the hop.
-
-        Parameters
-        ----------
-        destinations: by type, [n] int64 versions.
+        Their sources are the destinations, versions [n], followed by all sources of the hop.
         """
         hop, versions = self._hop, dict(destinations)
         for name, sources in hop.sources.items():
@@ -91,13 +80,8 @@ class HopBlocks:
     def make(
         self, frontiers: Mapping[str, OwnFrontier], folded: Mapping[Relation, Folded]
     ) -> TypedBlocks:
-        """Make the blocks of all relations, over own rows and received ones.
-
-        Parameters
-        ----------
-        frontiers: by type, this rank's frontiers, which other ranks' requests have entered.
-        folded: by relation of which other ranks may add edges up.
-        """
+        """Make the blocks of all relations, over own rows and received ones, when other ranks'
+        requests have entered this rank's frontiers."""
         hop, versions = self._hop, {name: frontier.versions for name, frontier in frontiers.items()}
         columns = {}
         for name, of_type in hop.sources.items():

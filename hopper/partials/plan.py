@@ -25,19 +25,14 @@ _Key = TypeVar("_Key", str, Relation)
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The rows of a kind that a rank sends, those for rank 0 first.
-
-    Attributes
-    ----------
-    lengths: number of rows for every rank.
-    rows: [n] int64, the own rows to send. Empty for sums.
-    sums: by relation, the edges of partial sums. Their destinations are all sums, their sources
-        the own rows.
-    """
+    """The rows of a kind that a rank sends, those for rank 0 first."""
 
     lengths: list[int]
+    """number of rows for every rank"""
     rows: Tensor
+    """[n] int64, the own rows to send; empty for sums"""
     sums: Mapping[Relation, Weighted]
+    """by relation, the edges of partial sums, from the own rows to all sums"""
 
     def to(self, device: torch.device) -> Outgoing:
         """Return the same on another device."""
@@ -50,28 +45,19 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class LayerEdges:
-    """The edges of a relation into this rank's destinations, where it reads edge features.
-
-    Attributes
-    ----------
-    relation: the relation under which the edges are stored.
-    places: [edges] int64, where the relation's CSC has each edge, and so its features.
-    indptr: [destinations + 1] int64, where each destination's edges begin.
-    weights: [edges], the weights of messages; None unless other ranks add some of them up.
-    """
+    """The edges of a stored relation into this rank's destinations, if it reads their features."""
 
     relation: Relation
     places: NDArray[np.int64]
+    """[edges], where the relation's CSC has each edge, and so its features"""
     indptr: NDArray[np.int64]
+    """[destinations + 1], where each destination's edges begin"""
     weights: NDArray[Any] | None
+    """[edges], the weights of messages; None unless other ranks add some of them up"""
 
     def attach(self, block: Block, rows: Tensor) -> None:
-        """Give a block the features of its edges, or their sums if it lacks some of the edges.
-
-        Parameters
-        ----------
-        rows: [edges, dim], on the block's device.
-        """
+        """Give a block the features of its edges, [edges, dim] on its device, or their sums if it
+        lacks some of the edges."""
         if self.weights is None:
             block.edge_features = rows
             return
@@ -84,30 +70,26 @@ class LayerEdges:
 class LayerPlan:
     """One layer's part of a plan.
 
-    Attributes
-    ----------
-    own: by type, this rank's nodes as sources, with which their rows are prepared.
-    blocks: the blocks whose destinations this rank owns. Sources of a type are its own rows,
-        followed by the rows that it receives ready to read, from rank 0, from rank 1, and so on.
-        If the layer does not take all relations at once, a relation's projected rows and then its
-        sums follow.
-    raw: by type whose input rows this rank receives, their nodes.
-    weights: by relation, [edges], if this rank receives partial sums; None = the layer's own.
-    more: by type, [sums] int64, the destination of each sum that this rank receives. Empty unless
-        the layer takes all relations at once.
-    outgoing: by kind, the rows to send.
-    counts: by kind, the number of rows from every rank.
-    edges: by relation whose edge features are read, the edges that this rank has drawn.
+    Sources of a type in the blocks, whose destinations this rank owns, are its own rows, followed
+    by the rows that it receives ready to read, from rank 0, from rank 1, and so on. If the layer
+    does not take all relations at once, a relation's projected rows and then its sums follow.
     """
 
     own: Mapping[str, Nodes]
+    """by type, this rank's nodes as sources, with which their rows are prepared"""
     blocks: TypedBlocks
     raw: Mapping[str, Nodes]
+    """by type whose input rows this rank receives, their nodes"""
     weights: Mapping[Relation, Tensor] | None
+    """by relation, [edges], if this rank receives partial sums; None = the layer's own"""
     more: Mapping[str, Tensor]
+    """by type, [sums] int64, the destination of each sum that this rank receives, if the layer
+    takes all relations at once"""
     outgoing: Mapping[Kind, Outgoing]
     counts: Mapping[Kind, list[int]]
+    """by kind, the number of rows from every rank"""
     edges: Mapping[Relation, LayerEdges] = field(default_factory=dict)
+    """by relation whose edge features are read, the edges that this rank has drawn"""
 
     @property
     def num_edges(self) -> int:
@@ -115,10 +97,7 @@ class LayerPlan:
         return sum(block.num_edges for block in self.blocks.blocks.values())
 
     def describe(self, transfer: LayerTransfer) -> dict[str, Any]:
-        """Describe this rank's work and the rows that travel, as fields for the run's log.
-
-        ``received_bytes`` counts rows and the gradients that go back.
-        """
+        """Describe this rank's work and the rows that travel, with their gradients, for the log."""
         sums = [counts for kind, counts in self.counts.items() if isinstance(kind, Sums)]
         return {
             "own": sum(nodes.count for nodes in self.own.values()),
@@ -151,26 +130,17 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class IterationPlan:
-    """A rank's part of one iteration.
-
-    Attributes
-    ----------
-    nodes: by type, [n] int64 global ids of the nodes whose input rows this rank reads. The roots
-        come first among the nodes of the target type.
-    roots: number of this rank's roots.
-    layers: the layers' plans in order of computation.
-    """
+    """A rank's part of one iteration, with its layers in order of computation."""
 
     nodes: Mapping[str, NDArray[np.int64]]
+    """by type, [n] global ids of the nodes whose input rows this rank reads, the roots first"""
     roots: int
     layers: list[LayerPlan]
 
     @cached_property
     def edges(self) -> dict[str, NDArray[np.int64]]:
-        """The edges whose features are read, by relation as ``src/rel/dst``.
-
-        They are [n] int64, ascending: places in the relation's CSC.
-        """
+        """The edges whose features are read, by relation as ``src/rel/dst``: [n], ascending, places
+        in the relation's CSC."""
         places: dict[str, list[NDArray[np.int64]]] = {}
         for layer in self.layers:
             for layer_edges in layer.edges.values():
@@ -178,12 +148,7 @@ class IterationPlan:
         return {table: np.unique(np.concatenate(parts)) for table, parts in places.items()}
 
     def attach(self, features: Mapping[str, Tensor]) -> None:
-        """Give the blocks the features of their edges.
-
-        Parameters
-        ----------
-        features: by relation as ``src/rel/dst``, [n, dim], the features of :attr:`edges`.
-        """
+        """Give the blocks the features [n, dim] of :attr:`edges`."""
         for layer in self.layers:
             for relation, layer_edges in layer.edges.items():
                 table = str(layer_edges.relation)

@@ -43,17 +43,8 @@ _NOTHING: Final = np.empty(0, np.int32)
 class Planner:
     """Plans one rank's part of each iteration, together with the planners of all other ranks.
 
-    Parameters
-    ----------
-    cluster: carries the requests between planners.
-    transfers: by layer, how its rows may travel.
-    edges: the relations whose edge features are read, under the names of the stored graph.
-
-    Attributes
-    ----------
-    sampler: draws the neighbours.
-    kept: by hop and type, [nodes], the nodes of other ranks that this rank computes itself; empty
-        if there are none.
+    ``cluster`` carries the requests between planners, ``transfers`` say by layer how rows may
+    travel, and ``edges`` are the stored relations whose edge features are read.
     """
 
     def __init__(
@@ -72,6 +63,7 @@ class Planner:
         self._stack = stack
         self._transfers = transfers
         self.kept: Sequence[Mapping[str, NDArray[np.bool_]]] = ()
+        """by hop and type, [nodes], which nodes of other ranks this rank computes itself"""
         self._dtype = next(stack.model.parameters()).dtype
         self._number = np.dtype(str(self._dtype).removeprefix("torch."))
         self._own_rows, self._hop_rows = (
@@ -82,13 +74,8 @@ class Planner:
     def plan(self, roots: Mapping[str, Ids], epoch: int, iteration: int) -> IterationPlan:
         """Plan this rank's part of an iteration; every rank must call it.
 
-        Parameters
-        ----------
-        roots: by type, [n] int64 versions of nodes that this rank owns; may be empty.
-
-        Raises
-        ------
-        DeadlineExceeded, RankLost: names this rank, the operation and the limit.
+        ``roots`` are by type, [n] int64, versions of nodes that this rank owns. It raises
+        DeadlineExceeded or RankLost, which name this rank, the operation and the limit.
         """
         frontiers = {name: OwnFrontier(table) for name, table in self._own_rows.items()}
         try:
@@ -150,13 +137,8 @@ class Planner:
         frontiers: Mapping[str, OwnFrontier],
         moment: tuple[int, int],
     ) -> HopRequests:
-        """Draw the hop that a layer reads. The sources that this rank owns enter the frontiers.
-
-        Parameters
-        ----------
-        index: the index of the layer, in order of computation.
-        destinations: by type, [n] int64, the versions of the hop's destinations.
-        """
+        """Draw the hop that layer ``index`` reads, for the versions [n] of its destinations. The
+        sources that this rank owns enter the frontiers."""
         drawn = {
             relation: HopEdges(
                 *self.sampler.draw(number, relation, destinations[relation.dst], moment)
@@ -207,12 +189,8 @@ class Planner:
     def _find_owners(
         self, name: str, kept: NDArray[np.bool_] | None, versions: Ids
     ) -> NDArray[np.int16]:
-        """Return [n]: the ranks that own versions of a type's nodes.
-
-        Parameters
-        ----------
-        kept: [nodes of the type], the nodes that count as this rank's own.
-        """
+        """Return [n]: the ranks that own versions of a type's nodes. This rank owns those ``kept``,
+        [nodes of the type], too."""
         nodes = self.sampler.nodes_of(name, versions)
         stored = self.sampler.stored_as.get(name, name)
         owners = self._placement.rank_of(stored, nodes).astype(np.int16)
@@ -223,10 +201,8 @@ class Planner:
     def _edge_weights(
         self, index: int, hop: HopRequests, blocks: HopBlocks, destinations: Mapping[str, Ids]
     ) -> dict[Relation, NDArray[Any]]:
-        """Return the weights of messages by relation, [edges].
-
-        Empty if no other rank adds messages up: the layer then computes the weights itself.
-        """
+        """Return the weights of messages by relation, [edges], if any other rank adds them up; else
+        the layer computes the weights itself."""
         if not any(ranks.any() for ranks in hop.folded.values()):
             return {}
         # A weight may depend on all edges of a destination, wherever they are added up.
@@ -237,18 +213,10 @@ class Planner:
         return weights
 
     def _make_requests(
-        self,
-        hop: HopRequests,
-        wanted: Mapping[RowKind, Wanted],
-        folded: Mapping[Relation, Folded],
+        self, hop: HopRequests, wanted: Mapping[RowKind, Wanted], folded: Mapping[Relation, Folded]
     ) -> list[list[Words]]:
-        """Encode what this rank asks of every rank.
-
-        Returns
-        -------
-        By rank within each entry: for every kind of rows its versions, then for every relation that
-        may be added up the edges to add up.
-        """
+        """Encode what this rank asks of every rank: for every kind of rows its versions, then for
+        every relation that may be added up the edges to add up, each by rank."""
         nothing = [_NOTHING] * self._cluster.world
         return [hop.encode_versions(rows) for rows in wanted.values()] + [
             folded[relation].requests if folded else nothing for relation in hop.summable()
@@ -260,12 +228,8 @@ class Planner:
         requests: Iterator[Sequence[Words]],
         frontiers: Mapping[str, OwnFrontier],
     ) -> dict[Kind, Outgoing]:
-        """Decide what to send to other ranks. The rows that they ask for enter the own frontiers.
-
-        Parameters
-        ----------
-        requests: the requests of every rank, as :meth:`_make_requests` encodes them.
-        """
+        """Decide what to send to other ranks, whose requests :meth:`_make_requests` has encoded.
+        The rows that they ask for enter the own frontiers."""
         outgoing: dict[Kind, Outgoing] = {}
         version, sums = self.sampler.version_dtype, list[str]()
         for kind in hop.transfer.layouts:

@@ -31,20 +31,16 @@ _NONE: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Sources:
-    """The distinct sources of edges, ordered by owner.
-
-    Attributes
-    ----------
-    places: [edges], the index of each edge's source in ``versions``.
-    versions: [sources].
-    bounds: [ranks + 1], where each owner's part of ``versions`` begins and ends.
-    owners: [edges] int16, the rank that owns each edge's source.
-    """
+    """The distinct sources of edges, ordered by owner."""
 
     places: Ids
+    """[edges], the index of each edge's source in ``versions``"""
     versions: Ids
+    """[sources]"""
     bounds: Ids
+    """[ranks + 1], where each owner's part of ``versions`` begins and ends"""
     owners: NDArray[np.int16]
+    """[edges], the rank that owns each edge's source"""
 
     def part(self, rank: int) -> slice:
         """Return the part of ``versions`` that a rank owns."""
@@ -54,13 +50,8 @@ class Sources:
 def sort_sources(
     sources: Ids, table: RowTable, world: int, owners_of: Callable[[Ids], NDArray[np.int16]]
 ) -> Sources:
-    """Find the distinct sources of edges, [edges] int64 versions, and order them by owner.
-
-    Parameters
-    ----------
-    table: the type's table, which is empty before and after.
-    owners_of: maps versions to the ranks that own them, [n] int16.
-    """
+    """Find the distinct sources of edges, [edges] int64 versions, and order them by owner. The
+    type's table is empty before and after."""
     rows, distinct = table.discover(sources, 0)
     table.clear(distinct)
     owners = owners_of(distinct)
@@ -98,17 +89,9 @@ class Folded(NamedTuple):
 class HopRequests:
     """The drawn edges of a hop, and what their rank asks each other rank for.
 
-    Parameters
-    ----------
-    drawn: by relation in canonical order, offsets, versions of sources and positions.
-    destinations: by type, the number of destinations.
-    sources: by type, the distinct sources of the edges of all relations from it, these edges in
-        the order of ``drawn``.
-    version_dtype: dtype of versions on the network.
-
-    Attributes
-    ----------
-    folded: by type of destinations, [ranks], whether a rank sends partial sums for them.
+    Relations are in canonical order, with versions as sources. ``destinations`` are numbers by
+    type, and ``sources`` those of the edges of all relations from a type, in the order of
+    ``drawn``. Versions have ``version_dtype`` on the network.
     """
 
     def __init__(
@@ -133,6 +116,7 @@ class HopRequests:
         names = [kind.node_type for kind in transfer.layouts if isinstance(kind, Sums)]
         self._reached = {name: self._reach(name) for name in names}
         self.folded = self._choose_sums()
+        """by type of destinations, [ranks], whether a rank sends partial sums for them"""
 
     def into(self, node_type: str) -> list[Relation]:
         """Return the relations that end in a type."""
@@ -164,14 +148,10 @@ class HopRequests:
         return np.nonzero(self._sums(node_type))[1]
 
     def fold(self, relation: Relation, weights: NDArray[Any]) -> Folded:
-        """Take the edges that other ranks add up out of a relation.
+        """Take the edges that other ranks add up out of a relation, whose messages have weights.
 
         Each destination keeps its other edges in their order. One of the relations into a type has
         the sums among its sources: these follow, in order of rank.
-
-        Parameters
-        ----------
-        weights: [edges], the weights of messages.
         """
         has_sum = self._sums(relation.dst)
         number, first = np.cumsum(has_sum, 1) - 1, bounds_of(has_sum.sum(1))
@@ -234,11 +214,11 @@ class HopRequests:
         return Wanted(places, sources.versions[places], bounds)
 
     def _choose_sums(self) -> dict[str, Ranks]:
-        """Choose, rank by rank, the types of destinations for which sums take fewer bytes than
-        rows.
+        """Choose, rank by rank, the types of destinations for which sums and their requests take
+        fewer bytes than rows.
 
-        The bytes of the requests count. Rows that several types read are saved only with the last
-        of these, so type after type is tried, and then all together.
+        Rows that several types read are saved only with the last of these, so type after type is
+        tried, and then all together.
         """
         costs = {name: self._count_sum_bytes(name) for name in self._reached}
         folded = {name: np.zeros_like(self._others) for name in costs}
@@ -274,20 +254,16 @@ class HopRequests:
 
 @dataclass(frozen=True)
 class AskedSums:
-    """The partial sums, for destinations of one type, that other ranks ask this rank for.
-
-    Attributes
-    ----------
-    lengths: by rank, the number of sums.
-    indptr: by relation, [sums + 1], where each sum's edges begin.
-    sources: by relation, [edges], the versions of the edges' sources.
-    weights: by relation, [edges], the factors of their messages.
-    """
+    """The partial sums, for destinations of one type, that other ranks ask this rank for."""
 
     lengths: list[int]
+    """by rank, the number of sums"""
     indptr: Mapping[Relation, Ids]
+    """[sums + 1], where each sum's edges begin"""
     sources: Mapping[Relation, Ids]
+    """[edges], the versions of the edges' sources"""
     weights: Mapping[Relation, NDArray[Any]]
+    """[edges], the factors of their messages"""
 
     @classmethod
     def read(
@@ -296,13 +272,8 @@ class AskedSums:
         number: np.dtype[Any],
         version: np.dtype[Any],
     ) -> AskedSums:
-        """Decode the requests of all ranks, by relation into the type.
-
-        Parameters
-        ----------
-        number: dtype of weights.
-        version: dtype of sources.
-        """
+        """Decode the requests of all ranks, by relation into the type, given the dtypes of weights
+        and of sources."""
         dtypes = (np.dtype(np.int32), version, number)
         arrays = {
             relation: [_split_words(words, dtypes) for words in by_rank]
@@ -325,13 +296,7 @@ class AskedSums:
         return cls(lengths, indptr, sources, weights)
 
     def pattern(self, relation: Relation, rows: Ids, num_src: int) -> Weighted:
-        """Return the edges from a relation's sources to its sums, with their weights.
-
-        Parameters
-        ----------
-        rows: [edges], the own row of each of ``sources``.
-        num_src: number of own rows.
-        """
+        """Return the edges from the own rows of a relation's sources, [edges], to its sums."""
         edges = Edges.from_arrays(self.indptr[relation], rows, num_src)
         return edges, torch.from_numpy(self.weights[relation])
 

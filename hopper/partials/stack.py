@@ -25,64 +25,49 @@ from hopper.models.relational import HGNN
 
 @dataclass(frozen=True)
 class StackLayer:
-    """A layer as an engine knows it before it computes.
-
-    Attributes
-    ----------
-    aggregations: by relation that the layer reads, in canonical order, what aggregates it.
-    types: the node types whose new rows the layer computes.
-    adds_up: whether sources' owners may add up all that a destination reads.
-    merges: whether the layer takes all of its relations at once.
-    """
+    """A layer as an engine knows it before it computes."""
 
     aggregations: Mapping[Relation, Layer]
+    """by relation that the layer reads, in canonical order, what aggregates it"""
     types: tuple[str, ...]
+    """the node types whose new rows the layer computes"""
     adds_up: bool
+    """whether sources' owners may add up all that a destination reads"""
     merges: bool
+    """whether the layer takes all of its relations at once"""
 
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The inputs from which one layer computes the new rows of a rank's destinations.
-
-    Attributes
-    ----------
-    blocks: the edges of the layer.
-    before: by type, [own, ...], this rank's rows of the layer before, destinations first. It has at
-        least the types whose new rows are wanted.
-    ready: by type, [own, ...], the same rows as the layer reads them. Where ``projected`` is None,
-        [sources, ...], with the rows of other ranks.
-    projected: by relation, [sources of its block, ...], its projected rows; None if the layer takes
-        all relations at once.
-    weights: by relation, [edges], if some edges have been added up; None = the layer's own.
-    more: by type, [destinations, ...], the sums over edges that are in no block.
-    """
+    """The inputs from which one layer computes the new rows of a rank's destinations."""
 
     blocks: TypedBlocks
     before: Mapping[str, Tensor]
+    """by type, at least of those whose new rows are wanted, [own, ...], this rank's rows of the
+    layer before, destinations first"""
     ready: Mapping[str, Tensor]
+    """by type, [own, ...], the same rows as the layer reads them; where ``projected`` is None,
+    [sources, ...], with the rows of other ranks"""
     projected: Mapping[Relation, Tensor] | None
+    """by relation, [sources of its block, ...]; None if the layer takes all relations at once"""
     weights: Mapping[Relation, Tensor] | None = None
+    """by relation, [edges], if some edges have been added up; None = the layer's own"""
     more: Mapping[str, Tensor] | None = None
+    """by type, [destinations, ...], the sums over edges that are in no block"""
 
 
 class Stack(ABC):
-    """A model, taken apart into steps that read one row at a time and steps that read edges.
-
-    Attributes
-    ----------
-    model: the model itself.
-    layers: its layers in order of computation.
-    widths: by node type, the width of its input rows.
-    reads_features: whether the first layer reads input rows unchanged except for dropout.
-    has_head: whether a classifier follows the last layer.
-    """
+    """A model, taken apart into steps that read one row at a time and steps that read edges."""
 
     reads_features: ClassVar[bool]
+    """whether the first layer reads input rows unchanged except for dropout"""
     has_head: bool = False
+    """whether a classifier follows the last layer"""
     model: torch.nn.Module
     layers: list[StackLayer]
+    """in order of computation"""
     widths: Mapping[str, int]
+    """by node type, the width of its input rows"""
 
     @abstractmethod
     def lone_rows(self) -> list[dict[str, Tensor]]:
@@ -112,16 +97,8 @@ class Stack(ABC):
         ready: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
-        """Compute a rank's partial sums for other ranks: [sums of all types, ...].
-
-        Only layers that take all relations at once, and add them up, can do so.
-
-        Parameters
-        ----------
-        merged: the edges of sums, of all ``relations`` together.
-        ready: by type, [own, ...], rows as the layer reads them.
-        weights: by relation, [edges].
-        """
+        """Compute a rank's partial sums for other ranks, [sums of all types, ...], from its rows as
+        the layer reads them; only if the layer adds up all relations at once, which are merged."""
         raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
 
     def logits(self, rows: Tensor) -> Tensor:
@@ -250,17 +227,10 @@ class TypedStack(Stack):
 def make_stack(
     model: torch.nn.Module, sampler: NeighborSampler, in_dim: int, engine: str = "cooperative"
 ) -> Stack:
-    """Take a model apart into layers.
+    """Take a model apart into layers; raise RequestError for a model that is no stack of them.
 
-    Parameters
-    ----------
-    sampler: the sampler of what the model reads.
-    in_dim: width of the features, for a graph of one node type.
-    engine: the name of the engine that places the layers, for errors.
-
-    Raises
-    ------
-    RequestError: the model is no stack of layers, so nothing is known of its parts.
+    ``in_dim`` is the width of the features, for a graph of one node type. ``engine`` is the name of
+    the engine that places the layers, for errors.
     """
     if isinstance(model, HGNN):
         return TypedStack(model)

@@ -32,40 +32,34 @@ def source_type(kind: RowKind) -> str:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The shape of the rows of one kind.
-
-    Attributes
-    ----------
-    row_bytes: bytes of a row and, if it travels back, of its gradient.
-    has_gradient: whether the gradient travels back.
-    """
+    """The shape of the rows of one kind."""
 
     shape: tuple[int, ...]
     row_bytes: int
+    """bytes of a row and, if it travels back, of its gradient"""
     has_gradient: bool
+    """whether the gradient travels back"""
 
 
 @dataclass(frozen=True)
 class LayerTransfer:
     """The kinds of rows that one layer reads of other ranks.
 
-    Attributes
-    ----------
-    layouts: by kind, in the order in which ranks send them. A type's rows travel as they are, or
-        projected by each relation that reads them. Sums replace either where they take fewer bytes.
-    raw: types whose input rows travel unchanged; the receiving rank enters them into the first
-        layer.
-    added_as_read: types of destinations whose sums are made of rows before their projection.
-    merged: whether the layer takes all of its relations at once. It does so if no rows arrive
-        projected. Received sums are then added to the layer's result.
-    item_bytes: bytes of the weight of an edge.
+    A type's rows travel as they are, or projected by each relation that reads them. Sums replace
+    either where they take fewer bytes.
     """
 
     layouts: Mapping[Kind, RowLayout]
+    """by kind, in the order in which ranks send them"""
     raw: frozenset[str]
+    """types whose input rows travel unchanged, and are entered by the receiving rank"""
     added_as_read: frozenset[str]
+    """types of destinations whose sums are made of rows before their projection"""
     merged: bool
+    """whether the layer takes all of its relations at once, as it may if no rows arrive projected;
+    received sums are then added to the layer's result"""
     item_bytes: int
+    """bytes of the weight of an edge"""
 
     def kind_of(self, relation: Relation) -> RowKind:
         """Return the kind of the rows that travel for a relation."""
@@ -82,15 +76,10 @@ def choose_transfers(
 ) -> list[LayerTransfer]:
     """Choose, layer by layer, the rows that take the fewest bytes, both ways together.
 
-    Features have no gradient and travel one way only, ahead of the iteration. At equal bytes they
-    travel unchanged, not as the first layer reads them. For other rows, at equal bytes, the owner
-    projects them once for all readers, unless the layer takes all relations at once.
-
-    Parameters
-    ----------
-    travels_as: dtype of rows on the network; None = the dtype of the parameters.
-    gradients: whether gradients travel back.
-    learned: types whose input rows are learned, so that their gradients travel back too.
+    Features have no gradient and travel one way only, ahead of the iteration, unless the rows of
+    their type are ``learned`` too. At equal bytes they travel unchanged, not as the first layer
+    reads them. For other rows, at equal bytes, the owner projects them once for all readers, unless
+    the layer takes all relations at once. Rows travel in their own dtype unless another is given.
     """
     parameter = next(stack.model.parameters())
     size = (travels_as or parameter.dtype).itemsize

@@ -12,7 +12,7 @@ import xxhash
 from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_model, check_threads
-from hopper.engines.model_reads import find_reads
+from hopper.engines.request import find_reads
 from hopper.errors import RequestError
 from hopper.hetero.learnable import LearnableRows
 from hopper.partition import PartitionedGraph

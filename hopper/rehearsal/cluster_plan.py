@@ -10,8 +10,7 @@ from typing import Any, Final
 import psutil
 
 from hopper.config import Config, change_config
-from hopper.engines import Request
-from hopper.engines.registry import engines_for
+from hopper.engines import Request, engines_for
 from hopper.errors import RequestError
 from hopper.rehearsal.clock import Link
 from hopper.rehearsal.estimate import Estimate, estimate_engine

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from hopper.engines.cooperative import Cooperative
+from hopper.engines.data_parallel import ZeroHop
 from hopper.engines.hop import Hop
-from hopper.engines.zero_hop import ZeroHop
 from hopper.micrograph.subgraph import HopEdges
 
 SMALL = 1e-6

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hopper.engines.micro_batch import InputRowsByType
-from hopper.engines.model_reads import ModelReads
+from hopper.engines.request import ModelReads
 from hopper.hetero.learnable import Leaf, LeafRows
 
 NODES = {name: np.array([0, 1]) for name in ("author", "both", "paper")}

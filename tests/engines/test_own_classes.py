@@ -19,7 +19,7 @@ from hopper.config import make_config
 from hopper.engines import Request, TrainState
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
-from hopper.engines.model_centric import ModelCentric
+from hopper.engines.data_parallel import ModelCentric
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory

@@ -11,10 +11,9 @@ import torch
 
 from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
-from hopper.engines import Request
+from hopper.engines import Request, engines_of
 from hopper.engines.assemble import make_full_sampler, make_model
 from hopper.engines.checks import check_request
-from hopper.engines.registry import engines_of
 from hopper.engines.unused import describe_unused
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows

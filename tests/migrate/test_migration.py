@@ -17,10 +17,8 @@ from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.timing.run_log import RunLog
 
 
-def make_buffers(moves_parameters: bool) -> tuple[FlatModel, ReplicaBuffers]:
-    module = nn.Linear(3, 2).double()
-    packed = FlatModel(module)
-    packed.clear()
+def make_buffers(moves_parameters: bool = True) -> tuple[FlatModel, ReplicaBuffers]:
+    packed = FlatModel(nn.Linear(3, 2).double())
     return packed, ReplicaBuffers(packed, moves_parameters)
 
 
@@ -28,8 +26,7 @@ def train(buffers: ReplicaBuffers, model: int, scale: float) -> None:
     """A gradient of ``scale`` on the bias, and as much loss, for the loaded model."""
     with buffers.load(model) as packed:
         x = torch.full((1, 3), scale, dtype=torch.float64)
-        loss = packed.module(x).sum() * scale
-        loss.backward()
+        (packed.module(x).sum() * scale).backward()
         packed.loss += scale
 
 
@@ -37,56 +34,39 @@ def train(buffers: ReplicaBuffers, model: int, scale: float) -> None:
 def test_gradients_and_losses_of_all_models_are_added_up(moves_parameters: bool) -> None:
     packed, buffers = make_buffers(moves_parameters)
     parameters_before = packed.parameters.clone()
-    buffers.start([0, 3])
-    train(buffers, 0, 2.0)
-    train(buffers, 3, 5.0)
-    train(buffers, 0, 1.0)
-    # Until they are unloaded the replica itself has nothing.
+    for model in (0, 3):
+        buffers.start(model)
+    for model, scale in ((0, 2.0), (3, 5.0), (0, 1.0)):
+        train(buffers, model, scale)
+    with pytest.raises(RuntimeError), buffers.load(0):
+        raise RuntimeError
+    # Until they are unloaded the replica itself has nothing, after an error too.
+    assert packed.module.weight.data_ptr() == packed.parameters.data_ptr()
     assert not packed.accumulated.any()
     buffers.reduce()
     assert packed.loss.item() == 8.0
     assert packed.module.bias.grad.tolist() == [8.0, 8.0]
     assert packed.module.weight.grad[0].tolist() == [4.0 + 25.0 + 1.0] * 3
     assert torch.equal(packed.parameters, parameters_before)
-    assert packed.module.weight.data_ptr() == packed.parameters.data_ptr()
 
 
-def test_a_model_leaves_with_the_buffer_it_came_with() -> None:
-    packed, buffers = make_buffers(moves_parameters=True)
-    arriving_buffer = buffers.empty()
-    count = packed.parameters.numel()
-    arriving_buffer[:count] = 7.0
-    arriving_buffer[count:] = 0.5
-    buffers.present[2] = arriving_buffer
+def test_a_model_leaves_with_the_buffer_it_came_with_which_is_then_used_again() -> None:
+    packed, buffers = make_buffers()
+    count, buffer = packed.parameters.numel(), buffers.empty()
+    buffer[:count], buffer[count:] = 7.0, 0.5
+    buffers.present[2] = buffer
     with buffers.load(2) as loaded_model:
         assert (loaded_model.module.weight == 7.0).all()
     train(buffers, 2, 1.0)
-    leaving_buffer = buffers.present.pop(2)
-    assert leaving_buffer is arriving_buffer
-    assert leaving_buffer[-1].item() == 1.5
-    assert not packed.accumulated.any()
+    assert buffers.present.pop(2) is buffer
+    assert buffer[-1].item() == 1.5
     buffers.reduce()
     assert not packed.accumulated.any()
-
-
-def test_buffers_are_used_again_and_start_empty() -> None:
-    _, buffers = make_buffers(moves_parameters=True)
-    buffers.start([1])
-    train(buffers, 1, 3.0)
-    buffer = buffers.present.pop(1)
     buffers.spare.append(buffer)
-    buffers.start([4])
-    next_buffer = buffers.present.pop(4)
-    assert next_buffer.data_ptr() == buffer.data_ptr()
-    assert not next_buffer[-9:].any()
-
-
-def test_an_error_while_a_model_is_loaded_leaves_the_replica_in_place() -> None:
-    packed, buffers = make_buffers(moves_parameters=True)
-    buffers.start([0])
-    with pytest.raises(RuntimeError), buffers.load(0):
-        raise RuntimeError
-    assert packed.module.weight.data_ptr() == packed.parameters.data_ptr()
+    buffers.start(4)
+    assert buffers.present[4] is buffer
+    assert not buffer[count:].any()
+    assert torch.equal(buffer[:count], packed.parameters)
 
 
 class Receive:

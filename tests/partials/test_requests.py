@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,10 +46,15 @@ def ask(drawn: Drawn, sum_bytes: int, row_bytes: int = 64, merged: bool = False)
         "author": RowLayout((1,), row_bytes, True),
         Sums("paper"): RowLayout((1,), sum_bytes, True),
     }
-    transfer = LayerTransfer(layouts, frozenset(), frozenset(), merged, 8)  # type: ignore
+    return request_hop(drawn, layouts, merged)
+
+
+def request_hop(drawn: Drawn, layouts: Any, merged: bool = False) -> HopRequests:
+    transfer = LayerTransfer(layouts, frozenset(), frozenset(), merged, 4)
     of_edges = np.concatenate([hop.indices for hop in drawn.values()])
     sources = {"author": sort_sources(of_edges, HashTable(), RANKS, owners_of)}
-    sizes = {"author": 0, "paper": next(iter(drawn.values())).indptr.size - 1}
+    sizes = {relation.dst: hop.indptr.size - 1 for relation, hop in drawn.items()}
+    sizes["author"] = 0
     return HopRequests(drawn, sizes, sources, transfer, 0, RANKS, np.dtype(np.int32))
 
 
@@ -99,10 +105,8 @@ def test_every_destination_keeps_its_sum(drawn: Drawn, sum_bytes: int, merged: b
     read = [versions[f.left.indices[f.left.indices < versions.size]] for f in folded.values()]
     remote = np.unique(np.concatenate(read))
     assert set(wanted.versions) == set(remote[owners_of(remote) > 0])
-    assert (
-        np.diff(wanted.bounds).tolist()
-        == np.bincount(owners_of(wanted.versions), minlength=RANKS).tolist()
-    )
+    asked = np.bincount(owners_of(wanted.versions), minlength=RANKS)
+    assert np.diff(wanted.bounds).tolist() == asked.tolist()
 
 
 @pytest.mark.parametrize(
@@ -117,22 +121,13 @@ def test_each_rank_answers_in_the_fewest_bytes(row_bytes: int, sums_from: list[i
 
 
 def test_sums_for_all_types_save_rows_that_several_types_read() -> None:
-    drawn = {
-        Relation("author", "writes", "paper"): HopEdges(np.array([0, 3]), np.array([1, 4, 7]),
-                                                        np.empty(0, np.int64)),
-        Relation("author", "in", "club"): HopEdges(np.array([0, 3]), np.array([1, 4, 7]),
-                                                   np.empty(0, np.int64)),
-    }  # fmt: skip
+    edges = HopEdges(np.array([0, 3]), np.array([1, 4, 7]), np.empty(0, np.int64))
     layout = RowLayout((16,), 128, True)
-    layouts = {"author": layout, Sums("club"): layout, Sums("paper"): layout}
-    transfer = LayerTransfer(layouts, frozenset(), frozenset(), False, 4)  # type: ignore
-    versions = np.concatenate([edges.indices for edges in drawn.values()])
-    sources = {"author": sort_sources(versions, HashTable(), RANKS, owners_of)}
-    hop = HopRequests(
-        drawn, {"paper": 1, "club": 1, "author": 0}, sources, transfer, 0, RANKS, np.dtype(np.int32)
+    hop = request_hop(
+        {RELATIONS[0]: edges, Relation("author", "in", "club"): edges},
+        {"author": layout, Sums("club"): layout, Sums("paper"): layout},
     )
     # One type alone would save no row: two sums replace three rows.
-    assert {name: np.flatnonzero(ranks).tolist() for name, ranks in hop.folded.items()} == {
-        "club": [1], "paper": [1],
-    }  # fmt: skip
+    folded = {name: np.flatnonzero(ranks).tolist() for name, ranks in hop.folded.items()}
+    assert folded == {"club": [1], "paper": [1]}
     assert hop.wanted("author").versions.size == 0

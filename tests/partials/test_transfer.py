@@ -16,6 +16,7 @@ from hopper.models import build_model, build_typed_model
 from hopper.partials import LayerTransfer, RowLayout, Sums, choose_transfers, make_stack
 
 EDGE = Relation("node", "edge", "node")
+NARROW = RowLayout(shape=(16,), row_bytes=128, has_gradient=True)
 
 
 def one_type(model: torch.nn.Module, in_dim: int, *args: Any) -> list[LayerTransfer]:
@@ -24,45 +25,43 @@ def one_type(model: torch.nn.Module, in_dim: int, *args: Any) -> list[LayerTrans
     return choose_transfers(make_stack(model, sampler, in_dim), *args)
 
 
-def transfers(name: str, in_dim: int, hidden: int, **more: int) -> list[LayerTransfer]:
+def transfers(name: str, in_dim: int, hidden: int, **more: Any) -> list[LayerTransfer]:
     model = build_model(name, in_dim=in_dim, out_dim=40, layers=2, hidden=hidden, **more)
     return one_type(model, in_dim)
 
 
-def test_wide_features_travel_projected_and_their_gradients_come_back() -> None:
+def test_rows_of_one_type_travel_in_the_fewest_bytes() -> None:
+    # Wide features travel projected, and their gradients come back.
     first, second = transfers("sage", 600, 16)
-    form = RowLayout(shape=(16,), row_bytes=128, has_gradient=True)
-    assert first.layouts == {EDGE: form, Sums("node"): form}
+    assert first.layouts == {EDGE: NARROW, Sums("node"): NARROW}
     # 40 classes are wider than 16 hidden values, which are projected behind the sum.
-    assert second.layouts == {"node": form, Sums("node"): form}
+    assert second.layouts == {"node": NARROW, Sums("node"): NARROW}
     assert not first.added_as_read | second.added_as_read
-
-
-@pytest.mark.parametrize("hidden", [64, 128])
-def test_features_as_they_are_cross_one_way_only(hidden: int) -> None:
-    first, second = transfers("gcn", 100, hidden)
-    features = RowLayout(shape=(100,), row_bytes=400, has_gradient=False)
-    assert first.layouts == {"node": features, Sums("node"): features}
-    assert first.added_as_read == {"node"}
-    projected = RowLayout(shape=(40,), row_bytes=320, has_gradient=True)
-    assert second.layouts == {EDGE: projected, Sums("node"): projected}
-
-
-def test_attention_and_modulation_need_every_row() -> None:
+    # Features as they are cross one way only.
+    features, classes = RowLayout((100,), 400, False), RowLayout((40,), 320, True)
+    for hidden in (64, 128):
+        first, second = transfers("gcn", 100, hidden)
+        assert first.layouts == {"node": features, Sums("node"): features}
+        assert first.added_as_read == {"node"}
+        assert second.layouts == {EDGE: classes, Sums("node"): classes}
+    # Attention and modulation need every row. Two heads of 40 classes each are wider than what they
+    # are made of.
     first, second = transfers("gat", 600, 8, heads=2)
-    assert first.layouts == {EDGE: RowLayout((2, 8), 128, True)}
-    # Two heads of 40 classes each are wider than what they are made of.
-    assert second.layouts == {"node": RowLayout((16,), 128, True)}
-    assert not any(
-        isinstance(kind, Sums) for layer in transfers("film", 600, 8) for kind in layer.layouts
+    assert (first.layouts, second.layouts) == (
+        {EDGE: RowLayout((2, 8), 128, True)},
+        {"node": NARROW},
     )
+    kinds = [kind for layer in transfers("film", 600, 8) for kind in layer.layouts]
+    assert not any(isinstance(kind, Sums) for kind in kinds)
 
 
-def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes() -> None:
-    model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16)
+def test_a_narrower_dtype_takes_fewer_bytes_and_choosing_leaves_the_model_as_it_was() -> None:
+    model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16, dropout=0.5)
     first, _ = one_type(model, 600, torch.bfloat16)
     assert first.layouts[EDGE] == RowLayout((16,), 64, True)
     assert first.item_bytes == 4
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 CITES, WRITES = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
@@ -84,19 +83,14 @@ def typed(
 
 
 def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader() -> None:
+    papers = RowLayout((20,), 80, False)
     first, _ = typed("hgt", 16, heads=2)
-    assert first.layouts == {
-        "author": RowLayout((16,), 128, True),
-        "paper": RowLayout((20,), 80, False),
-    }
-    assert first.raw == {"paper"}
+    assert (first.layouts, first.raw) == ({"author": NARROW, "paper": papers}, {"paper"})
     # At equal bytes, too: they can travel ahead of the iteration.
-    first, _ = typed("hgt", 10, heads=2)
-    assert first.layouts["paper"] == RowLayout((20,), 80, False)
+    assert typed("hgt", 10, heads=2)[0].layouts["paper"] == papers
     # Rows that are learned have gradients.
     first, _ = typed("hgt", 16, ("paper",), heads=2)
-    assert first.layouts["paper"] == RowLayout((16,), 128, True)
-    assert not first.raw
+    assert (first.layouts["paper"], first.raw) == (NARROW, set())
 
 
 def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read() -> None:
@@ -116,9 +110,7 @@ def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_rea
 def test_relations_that_are_added_up_have_sums() -> None:
     first, last = typed("rgcn", 16, merge=True)
     assert first.merged
-    assert (
-        first.layouts[Sums("author")] == first.layouts[Sums("paper")] == RowLayout((16,), 128, True)
-    )
+    assert first.layouts[Sums("author")] == first.layouts[Sums("paper")] == NARROW
     assert last.layouts[Sums("paper")] == RowLayout((3,), 24, True)
     assert Sums("author") not in last.layouts
 
@@ -126,10 +118,3 @@ def test_relations_that_are_added_up_have_sums() -> None:
 def test_a_model_without_parts_is_refused() -> None:
     with pytest.raises(RequestError, match=r"train\.engine: cooperative .* given Linear"):
         one_type(torch.nn.Linear(2, 2), 2)
-
-
-def test_choosing_leaves_the_model_as_it_was() -> None:
-    model = build_model("sage", in_dim=4, out_dim=2, layers=2, hidden=3, dropout=0.5)
-    one_type(model, 4)
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
