@@ -73,17 +73,13 @@ class ClusterPlan:
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON; numbers that are not known become null."""
-        return {
-            "schema": PLAN_SCHEMA_VERSION,
-            "cluster": asdict(self.cluster),
-            "partition": self.partition,
-            "measured": self.measured,
-            "assumptions": self.assumptions,
-            "engines": [
-                {key: None if value != value else value for key, value in asdict(estimate).items()}
-                for estimate in self.estimates
-            ],
-        }
+        engines = [
+            {key: None if value != value else value for key, value in asdict(estimate).items()}
+            for estimate in self.estimates
+        ]
+        plan = {"schema": PLAN_SCHEMA_VERSION, **asdict(self), "engines": engines}
+        del plan["estimates"]
+        return plan
 
 
 def on_cluster(config: Config, ranks_per_server: int) -> Config:

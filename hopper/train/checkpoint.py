@@ -18,13 +18,10 @@ import torch
 from torch import Tensor
 
 from hopper.engines import TrainStep
-from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
 from hopper.hetero.learnable import TableShare
-from hopper.migrate.flat_model import FlatModel
 from hopper.ops import is_finite
-from hopper.train.checkpoint_copy import CheckpointCopy
-from hopper.train.checkpoint_files import CheckpointFiles, warn
+from hopper.train.checkpoint_files import CheckpointCopy, CheckpointFiles, warn
 from hopper.train.run_identity import RANKS, find_differences, find_moves
 from hopper.train.tensor_file import (
     fill_tensors,
@@ -39,6 +36,8 @@ FORMAT: Final = 2
 """The version of files of checkpoints."""
 _MOST_COPIED: Final = 1 << 28
 """The most bytes of learnable rows that are copied, so that writing overlaps with training."""
+_MOST_LISTED: Final = 64
+"""The most checkpoints among which ranks look for one that is whole for all of them."""
 
 
 def save_checkpoint(
@@ -66,14 +65,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return facts
 
 
-def training_state(packed: FlatModel, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return all tensors that a model's training depends on, by name. Filling them restores
-    training."""
-    state = {f"model.{name}": value for name, value in packed.module.state_dict().items()}
-    state |= {f"optimizer.{name}": value for name, value in optimizer.state().items()}
-    return state | packed.scale.state()
-
-
 class RunCheckpoints:
     """Saves and restores a run. Every rank must call every method.
 
@@ -97,15 +88,12 @@ class RunCheckpoints:
         run_dir: Path,
         identity: dict[str, Any],
     ) -> None:
-        self._engine = engine
-        self._models = models
-        self._identity = identity
+        self._engine, self._models, self._identity = engine, models, identity
+        self._cluster, self._learnable = engine.state.cluster, engine.state.learnable
         self._files = CheckpointFiles(run_dir)
         self.good: Path | None = None
-        self._cluster, self._learnable = engine.state.cluster, engine.state.learnable
         train = engine.state.config.train
-        self._keep = train.keep_checkpoints
-        self._copy = CheckpointCopy(train.checkpoint_copy)
+        self._keep, self._copy = train.keep_checkpoints, CheckpointCopy(train.checkpoint_copy)
         self._thread = ThreadPoolExecutor(1, "hopper-checkpoint")
         self._writing: Future[None] | None = None
 
@@ -127,12 +115,11 @@ class RunCheckpoints:
         fill_tensors(self._tensors(), file)
         self.good = file
         saved = facts["progress"]
-        saved_progress = [saved] if isinstance(saved, dict) else saved
-        for model, progress in zip(self._models, saved_progress, strict=True):
+        by_model = [saved] if isinstance(saved, dict) else saved
+        for model, progress in zip(self._models, by_model, strict=True):
             model.progress = Progress(**progress)
-        shards = self._shards(facts["identity"])
+        files = [self._files.learnable(rank, step) for rank in self._shards(facts["identity"])]
         for table in self._learnable:
-            files = [self._files.learnable(rank, step) for rank in shards]
             restore_table(table, self._has_best, files)
         self._forget_rows(lambda newer: newer > step)
         if self._cluster.rank == 0:
@@ -229,11 +216,8 @@ class RunCheckpoints:
         """List this rank's files of learnable rows and their steps. Files of former ranks are
         divided among all ranks."""
         rank, world = self._cluster.rank, self._cluster.world
-        return [
-            (file, step)
-            for file, owner, step in self._files.all_learnable()
-            if owner % world == rank
-        ]
+        files = self._files.all_learnable()
+        return [(file, step) for file, owner, step in files if owner % world == rank]
 
     def _find_whole(self) -> int:
         """Return the step of the newest checkpoint that is whole for every rank.
@@ -242,28 +226,23 @@ class RunCheckpoints:
         ------
         RequestError: there is none; gives a reason.
         """
-        cluster, reasons = self._cluster, list[str]()
-        steps = self._files.steps
+        cluster, folder, reasons = self._cluster, self._files.folder, list[str]()
         # Rank 0 wrote the files, and other machines may see them later. So its list decides.
-        counts = cluster.all_gather(torch.tensor([len(steps)]), "control", "counting checkpoints")
-        most = int(counts.max())
-        if not most:
-            raise RequestError(f"{self._files.folder}: no checkpoint to resume from")
-        mine = torch.tensor((steps + [-1] * most)[:most])
+        mine = torch.tensor((self._files.steps + [-1] * _MOST_LISTED)[:_MOST_LISTED])
         by_rank = cluster.all_gather(mine, "control", "naming checkpoints")
-        for step in by_rank[0].tolist():
-            reason = self._why_not(step) if step >= 0 else ""
+        if int(by_rank.max()) < 0:
+            raise RequestError(f"{folder}: no checkpoint to resume from")
+        for step in filter(lambda step: step >= 0, by_rank[0].tolist()):
+            reason = self._why_not(step)
             failed = torch.tensor([int(bool(reason))])
             if not cluster.all_gather(failed, "control", "looking at a checkpoint").any():
-                if step >= 0:
-                    return int(step)
-                continue
+                return int(step)
             if reason:
                 reasons.append(reason)
                 warn(f"rank {cluster.rank}: a checkpoint is passed over: {reason}")
         if reasons:
-            raise RequestError(f"{self._files.folder}: no whole checkpoint: {reasons[-1]}")
-        raise RequestError(f"{self._files.folder}: no checkpoint that every rank finds")
+            raise RequestError(f"{folder}: no whole checkpoint: {reasons[-1]}")
+        raise RequestError(f"{folder}: no checkpoint that every rank finds")
 
     def _why_not(self, step: int) -> str:
         """Return why this rank cannot continue from a step; "" if it can.
@@ -291,20 +270,20 @@ class RunCheckpoints:
         return self._models[0].progress.best_epoch is not None
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{model.name}.{name}" if model.name else name: tensor
-            for model in self._engine.models
-            for name, tensor in training_state(model.packed, model.optimizer).items()
-        }
+        """Return all tensors that training depends on, by name. Filling them restores training."""
+        tensors: dict[str, Tensor] = {}
+        for state in self._engine.models:
+            prefix = f"{state.name}." if state.name else ""
+            model, moments = state.packed.module.state_dict(), state.optimizer.state()
+            tensors |= {f"{prefix}model.{name}": tensor for name, tensor in model.items()}
+            tensors |= {f"{prefix}optimizer.{name}": tensor for name, tensor in moments.items()}
+            tensors |= {f"{prefix}{n}": tensor for n, tensor in state.packed.scale.state().items()}
+        return tensors
 
 
 def rows_to_save(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
-    """Return a table's state of all rows, with their original ids; nothing if it is frozen.
-
-    Parameters
-    ----------
-    with_kept: whether to return the rows of the best model too.
-    """
+    """Return a table's state of all rows, those of the best model too if asked for, with their
+    original ids; nothing if it is frozen."""
     state = table.state(with_kept)
     return state | ({_ids_of(table): table.originals} if state else {})
 

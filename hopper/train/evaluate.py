@@ -52,10 +52,6 @@ class Scored(NamedTuple):
 class Evaluator:
     """Scores a model's predictions of nodes on a split, on all ranks together.
 
-    Parameters
-    ----------
-    inference: computes logits.
-
     Attributes
     ----------
     baseline_text: says in words what :meth:`baselines` are.
@@ -83,16 +79,8 @@ class Evaluator:
 
     @torch.no_grad()
     def score(self, model: torch.nn.Module, split: str, *, by_class: bool = False) -> Scored:
-        """Score a split; every rank must call it, and all get the same.
-
-        Parameters
-        ----------
-        by_class: whether to score each class too.
-
-        Raises
-        ------
-        ClusterError: a rank or server was lost, or a deadline passed.
-        """
+        """Score a split, and each class too if asked to; every rank must call it, and all get the
+        same."""
         with evaluating(model):
             logits, labels = self._predict(model, split)
         counts = self.objective.class_counts(logits, labels) if by_class else None

@@ -27,12 +27,8 @@ Event = Literal["start", "begin_epoch", "gradient", "iteration", "epoch", "finis
 
 
 class Observers:
-    """Calls a rank's callbacks in the order in which they were added.
-
-    Parameters
-    ----------
-    console: the first of them. It also prints the lines of the run.
-    """
+    """Calls a rank's callbacks in the order in which they were added. The console, which also
+    prints the lines of the run, is the first of them."""
 
     def __init__(self, console: RunConsole) -> None:
         self.say = console.say
@@ -41,14 +37,8 @@ class Observers:
         self._lock = threading.Lock()
 
     def add(self, observer: Callback, logger: str = "", *, first: bool = False) -> None:
-        """Add a callback.
-
-        Parameters
-        ----------
-        logger: a logger's name, without which the run goes on after an error; "" = its errors end
-            the run.
-        first: whether it is called before the others.
-        """
+        """Add a callback, before the others if asked to. Errors of one with the name of a logger do
+        not end the run."""
         self._observers.insert(0 if first else len(self._observers), (logger, observer))
 
     def tell(self, event: Event, *arguments: Any) -> list[Any]:
@@ -85,10 +75,8 @@ class Observers:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Close all at the end of this context, or before SIGTERM ends the process within it.
-
-        The main thread must enter it.
-        """
+        """Close all at the end of this context, which the main thread must enter, or before SIGTERM
+        ends the process within it."""
         # The console alone holds nothing that a signal could spoil.
         listens = len(self._observers) > 1
         try:
@@ -102,8 +90,7 @@ class GradientRecorder(Callback):
     """Writes parameters and gradients of the iterations that ``train.record_gradients`` names."""
 
     def __init__(self, engine: TrainStep, run_dir: Path) -> None:
-        self._engine = engine
-        self._folder = run_dir / GRADIENTS_FOLDER
+        self._engine, self._folder = engine, run_dir / GRADIENTS_FOLDER
 
     def start(self, run: Running) -> None:
         """Remove the records of an unfinished run, which this one replaces."""

@@ -125,13 +125,8 @@ def append_epoch(run_dir: Path, record: EpochRecord | TrialRecord) -> None:
 
 
 def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
-    """Remove the lines of ``epoch`` and later, which a resumed run writes again.
-
-    A last line that a crash left half written belongs to such an epoch and is removed too.
-
-    Returns
-    -------
-    The records that remain.
+    """Remove the lines of ``epoch`` and later, which a resumed run writes again; return the records
+    that remain. A last line that a crash left half written belongs to such an epoch too.
     """
     path = run_dir / EPOCHS_FILE
     records: list[dict[str, Any]] = []
@@ -153,14 +148,10 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the scores of a summary, of a trial in it, or of a run in results.json.
+    """Return the scores of a summary, of a trial in it, or of a run in results.json, by split and
+    metric, the one that selects the best model first. A split that was not scored has no metric.
 
     A summary of an older version has one score a split, under "accuracy" whatever its metric is.
-
-    Returns
-    -------
-    By split, "val" and "test", and by metric, the one that selects the best model first. A split
-    that was not scored has no metric.
     """
     if "scores" in summary:
         return {split: read_non_finite(scores) for split, scores in summary["scores"].items()}

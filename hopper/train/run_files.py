@@ -40,11 +40,9 @@ class RunFiles:
         run_dir: Path,
         objective: Objective,
     ) -> None:
-        self._engine = engine
-        self._models = models
+        self._engine, self._models, self._objective = engine, models, objective
         self._trials = {number: model for number, model in enumerate(models) if model.state.name}
         self._run_dir = run_dir
-        self._objective = objective
         self._is_written = engine.state.cluster.rank == 0
         self._epochs: dict[Path, list[dict[str, Any]]] = {}
         self.wire_error: Mapping[str, RoundingError] = {}
@@ -67,11 +65,10 @@ class RunFiles:
     def go_on(self) -> None:
         """Remove the lines of epochs that will be trained again, and keep the earlier ones."""
         if self._is_written:
-            epoch = max(model.progress.epoch for model in self._models)
-            self._epochs[self._run_dir] = keep_epochs_before(self._run_dir, epoch)
-            for trial in self._trials.values():
-                records = keep_epochs_before(trial.folder, trial.progress.epoch)
-                self._epochs[trial.folder] = records
+            next_epochs = {model.folder: model.progress.epoch for model in self._trials.values()}
+            next_epochs[self._run_dir] = max(model.progress.epoch for model in self._models)
+            for folder, epoch in next_epochs.items():
+                self._epochs[folder] = keep_epochs_before(folder, epoch)
 
     def add_epoch(self, record: EpochRecord, trials: Mapping[int, TrialRecord]) -> None:
         """Write an epoch's line, and the records of trials, by number, in their folders."""
@@ -146,8 +143,8 @@ class RunFiles:
         append_epoch(folder, record)
 
     def _summarise(self, folder: Path, summary: dict[str, Any]) -> None:
-        summary["epochs"] = self._epochs[folder]
-        summary["left_out"] = _left_out(self._epochs[folder])
+        epochs = self._epochs[folder]
+        summary |= {"epochs": epochs, "left_out": _left_out(epochs)}
         write_text(folder / SUMMARY_FILE, to_json(summary, indent=1))
 
 

@@ -101,8 +101,8 @@ class _Trained:
     @property
     def best_epoch(self) -> int | None:
         """The epoch with the best validation score, from 0; None if no epoch was scored."""
-        best: int | None = self.summary["best_epoch"]
-        return best
+        epoch: int | None = self.summary["best_epoch"]
+        return epoch
 
     @property
     def config(self) -> Config:
@@ -186,8 +186,8 @@ class RunResult(_Trained):
         """
         folder = Path(run_dir)
         if not (folder / SUMMARY_FILE).is_file():
-            raise RequestError(f"{folder}: expected the folder of a finished run; it has no "
-                               f"{SUMMARY_FILE}")  # fmt: skip
+            missing = f"it has no {SUMMARY_FILE}"
+            raise RequestError(f"{folder}: expected the folder of a finished run; {missing}")
         return cls(folder, read_json(folder / SUMMARY_FILE, "no such file"))
 
     @property
@@ -248,8 +248,7 @@ class RunResult(_Trained):
         If no epoch was scored, it has the parameters after the last epoch. With several trials, it
         is the file of the first in :attr:`ranking`.
         """
-        chosen = self.chosen
-        return super().model_file if chosen is self else chosen.model_file
+        return self.chosen.model_file if self.ranking else super().model_file
 
     @property
     def checkpoint_file(self) -> Path | None:
@@ -287,9 +286,8 @@ class RunResult(_Trained):
         RequestError: the parameters are missing, altered or of another model.
         ConfigError, GraphError: the configuration or the schema is missing or not readable.
         """
-        chosen = self.chosen
-        if chosen is not self:
-            return chosen.load_model()
+        if self.ranking:
+            return self.chosen.load_model()
         return self._load_model(read_run_schema(self.run_dir, self.config))
 
     def load_learnable_rows(self) -> dict[str, Tensor]:
@@ -345,13 +343,8 @@ def check_encodings(
     request: Request,
     like: str,
 ) -> None:
-    """Refuse a graph whose features that the model reads, or classes, were encoded otherwise.
-
-    Parameters
-    ----------
-    trained, classes: the run's schema and names of classes; None = not known.
-    like: the graph of the run, for the error.
-    """
+    """Refuse a graph whose features that the model reads, or classes, were encoded otherwise than
+    those of a run: its schema, its names of classes (None = not known), and its graph."""
     graph = request.graph
     difference = find_column_difference(trained.columns, request.columns)
     if not difference and classes is not None:

@@ -30,10 +30,10 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
         the key.
     """
     listed = _find_lists(values, where)
-    sections = {name: dict(keys) if isinstance(keys, Mapping) else keys
-                for name, keys in values.items()}  # fmt: skip
-    hop = sections.setdefault("hop", {})
-    train = sections.setdefault("train", {})
+    sections = {
+        name: dict(keys) if isinstance(keys, Mapping) else keys for name, keys in values.items()
+    }
+    hop, train = (sections.setdefault(name, {}) for name in ("hop", "train"))
     if not isinstance(hop, dict) or not isinstance(train, dict):
         return make_config(sections, where=where)
     if bool(listed) == bool(hop.get("trials")):

@@ -57,9 +57,8 @@ def list_cacheable_features(request: Request) -> list[str]:
 def list_cacheable_tables(request: Request) -> list[str]:
     """Return the tables of learnable rows that are not stored in the model's memory, in order of
     name."""
-    if request.config.learnable.storage == "memory":
-        return []
-    return sorted(set(request.reads.tables.values()))
+    is_apart = request.config.learnable.storage != "memory"
+    return sorted(set(request.reads.tables.values())) if is_apart else []
 
 
 def check_profile(request: Request) -> None:
@@ -160,9 +159,7 @@ def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
     file = profile_file(request.graph.path, profile_key(request), cluster.rank)
     sources = _list_sources(engine)
     described = _describe(sources)
-    profile = _load(file, cluster, say)
-    if profile is None:
-        profile = _presample(engine, sources, described, say)
+    profile = _load(file, cluster, say) or _presample(engine, sources, described, say)
     cluster.arrive("measuring what a missing row costs")
     types = {}
     for name, visited in profile.types.items():
@@ -170,12 +167,8 @@ def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
         row_bytes = described[name].row_bytes
         (source,) = (source for source in sources if name in source.names)
         # All ranks measure at once, as they train.
-        penalty = miss_penalty(
-            partial(source.miss, name),
-            Visited(visited.ids, visited.visits),
-            profile.iterations,
-            row_bytes,
-        )
+        rows, miss = Visited(visited.ids, visited.visits), partial(source.miss, name)
+        penalty = miss_penalty(miss, rows, profile.iterations, row_bytes)
         types[name] = replace(visited, row_bytes=row_bytes, penalty=penalty)
     profile = replace(profile, types=types)
     try:
@@ -235,13 +228,10 @@ def _list_sources(engine: TrainStep[Any, Any]) -> list[CachedFeatures | CachedRe
     state, sources = engine.state, list[CachedFeatures | CachedRecords]()
     request, rows, settings = state.request, state.rows, state.config.cache
     features, stored_as = list_cacheable_features(request), request.reads.types
-    if features and settings.memory == "device":
+    device = state.cluster.device if settings.memory == "device" else None
+    if features and (device is not None or rows.remote is not None):
         all_rows = is_fetching(request)
-        sources.append(
-            CachedFeatures(features, rows, stored_as, state.cluster.device, all_rows=all_rows)
-        )
-    elif features and rows.remote is not None:
-        sources.append(CachedFeatures(features, rows, stored_as))
+        sources.append(CachedFeatures(features, rows, stored_as, device, all_rows=all_rows))
     if list_cacheable_tables(request):
         is_on_disk = state.config.learnable.storage == "mmap"
         sources.append(CachedRecords(state.learnable, is_on_disk=is_on_disk))
@@ -258,7 +248,6 @@ class CachedFeatures:
 
     Parameters
     ----------
-    names: the node types.
     stored_as: by name of a type in subgraphs, the node type, if the names differ.
     device: where the cache is. None = in host memory, which caches rows of other servers only.
     all_rows: whether a cache on a device may hold rows of other servers.
@@ -273,8 +262,7 @@ class CachedFeatures:
         *,
         all_rows: bool = True,
     ) -> None:
-        self.names = names
-        self._rows, self._stored_as = rows, stored_as
+        self.names, self._rows, self._stored_as = names, rows, stored_as
         self._device, self._all_rows = device, all_rows
 
     def why_decline(self, cluster: Cluster) -> str:
@@ -316,11 +304,10 @@ class CachedFeatures:
 
     def fill(self, plan: CachePlan) -> None:
         """Make the cache that a plan describes."""
-        rows = self._rows
+        rows, caches = self._rows, {name: self._make_cache(name, plan) for name in self.names}
         if self._device is None:
-            rows.attach_cache({name: self._make_cache(name, plan) for name in self.names})
+            rows.attach_cache(caches)
             return
-        caches = {name: self._make_cache(name, plan) for name in self.names}
         rows.on_device = DeviceRows(self._device, caches, rows.one_reader)
         # Rows that were read to fill the cache do not count as training's.
         rows.take_rows()
@@ -351,7 +338,8 @@ class CachedFeatures:
 
 class CachedRecords:
     """Learnable rows that this rank owns and their optimiser state, by number, for a cache in the
-    model's memory; they are stored in host memory or in mapped files."""
+    model's memory; they are stored in host memory or in mapped files. It has the methods of
+    :class:`CachedFeatures`."""
 
     def __init__(self, learnable: LearnableRows, *, is_on_disk: bool) -> None:
         self.names = [share.name for share in learnable]
@@ -389,10 +377,8 @@ class CachedRecords:
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """Find the own rows that any rank asks for in an iteration; every rank must call it."""
-        return {
-            routes.share.name: distinct(routes.asked)
-            for routes in self._learnable.ask(nodes, where)
-        }
+        asked = self._learnable.ask(nodes, where)
+        return {routes.share.name: distinct(routes.asked) for routes in asked}
 
     def miss(self, name: str, ids: Ids) -> None:
         """Read the records and write them back, as an update does.

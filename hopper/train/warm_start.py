@@ -48,9 +48,9 @@ def warm_start(
         return
     try:
         run = RunResult.open(folder)
-        run_dir = Path(folder)
-        if (run_dir / SCHEMA_FILE).is_file():
-            schema, names = read_run_schema(run_dir, run.config), read_label_names(run_dir)
+        if (run.run_dir / SCHEMA_FILE).is_file():
+            schema = read_run_schema(run.run_dir, run.config)
+            names = read_label_names(run.run_dir)
             check_encodings(schema, names, request, run.config.data.partitioned)
         for model in models:
             load_model(run.model_file, model)
@@ -70,13 +70,12 @@ def restore_rows(run: RunResult, learnable: Iterable[TableShare]) -> dict[str, i
     ------
     RequestError: a file of rows is missing or altered.
     """
-    files = [learned_rows_file(Path(run.run_dir), rank) for rank in range(run.ranks)]
     missing = {}
     for table in learnable:
-        loaded = 0
-        for file in files:
+        missing[table.name] = table.owned_ids().size
+        for rank in range(run.ranks):
+            file = learned_rows_file(run.run_dir, rank)
             for ids, rows in read_pieces(file, [f"{table.name}{IDS}", table.name]):
-                loaded += table.fill(ids.numpy(), rows)
+                missing[table.name] -= table.fill(ids.numpy(), rows)
         table.finish_restore()
-        missing[table.name] = table.owned_ids().size - loaded
     return missing

@@ -35,7 +35,7 @@ from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
 from hopper.train.meter import EpochMeter, interface_bytes
 from hopper.train.observers import Observers, find_observers
-from hopper.train.rank_output import FOLDER, output
+from hopper.train.rank_process import LOGS_FOLDER, output
 from hopper.train.tracking import TRACKERS, numbers_of
 
 OBSERVERS: dict[str, Callable[[Path], Callback]] = {
@@ -259,7 +259,7 @@ def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(
     output.forget()
     print("third", file=sys.stderr)
     for name in ("first", "second"):
-        assert (tmp_path / name / FOLDER / "0.log").read_text() == f"{name}\n"
+        assert (tmp_path / name / LOGS_FOLDER / "0.log").read_text() == f"{name}\n"
     assert printed.getvalue() == "first\nsecond\nthird\n"
 
 
