@@ -24,15 +24,8 @@ _MOST_RANKS: Final = 2048
 
 @dataclass(frozen=True)
 class AskedCluster:
-    """The cluster to plan for.
-
-    Attributes
-    ----------
-    servers, ranks_per_server: its size.
-    bits_per_second: rate of every server's link in each direction; None = unlimited.
-    latency: seconds of a message from one server to another, without its bytes.
-    cores: cores of every server.
-    """
+    """The cluster to plan for: its size; the rate of every server's link in each direction, None =
+    unlimited; the seconds of a message between servers, without its bytes; cores of a server."""
 
     servers: int
     ranks_per_server: int
@@ -103,11 +96,6 @@ def plan_cluster(
     request: made from a configuration of :func:`on_cluster`.
     engines: names of the engines to rehearse; none = all that train such a graph.
     iterations: most iterations to rehearse of each engine.
-    say: called with a line of text before each step.
-
-    Raises
-    ------
-    RequestError: the cluster does not fit the graph, or an engine does not exist.
     """
     cluster.check(request)
     if iterations < 1:

@@ -23,7 +23,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.rehearsal.clock import Link
-from hopper.rehearsal.world import ThreadCluster, World
+from hopper.rehearsal.world import ThreadCluster, rehearse
 from hopper.timing.run_log import RunLog
 from hopper.train.tuning import with_options
 from hopper.train.warm_cache import warm_cache
@@ -34,17 +34,10 @@ PHASES: Final = ("plan", "read", "train")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a rank's memory, without the pages of files that it maps.
-
-    Attributes
-    ----------
-    process: the interpreter with imported modules, and the graph's maps that it reads.
-    model: parameters, gradients and the optimiser's state.
-    learnable: the rank's learnable rows and their optimiser's state.
-    plans: plans in the pipeline.
-    rows: rows of other servers in the pipeline.
-    training: tensors that forward saves for backward, and a gradient as large as the largest.
-    """
+    """Bytes of a rank's memory, without the pages of files that it maps: the process with the maps
+    of the graph that it reads; parameters, gradients and the optimiser's state; learnable rows;
+    plans and rows of other servers in the pipeline; and what forward saves for backward, with a
+    gradient as large as the largest."""
 
     process: int
     model: int
@@ -61,21 +54,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate of one engine.
+    """The estimate of one engine, or why it refuses the request.
 
-    Attributes
-    ----------
-    exact: whether the engine is exact.
-    refused: why the engine cannot train this request; "" = it can, and all other fields are known.
-    iterations: number of iterations in an epoch.
-    rehearsed: how many of them were rehearsed.
-    iteration_seconds: time of an iteration with a full global batch.
-    epoch_seconds: time of an epoch.
-    phase_seconds: the slowest rank's time of planning, reading and training, each alone.
-    bytes: of an epoch, as a run's results have them.
-    iteration_bytes: of an iteration with a full global batch.
-    processor_seconds: a rank's processor time in an epoch, messages included; the mean of ranks.
-    memory: of the rank that needs most.
+    Seconds and bytes are of an epoch, and of an iteration with a full global batch; those of phases
+    are the slowest rank's, each alone. Processor seconds are the mean of ranks, messages included,
+    and memory is that of the rank that needs most.
     """
 
     engine: str
@@ -207,7 +190,7 @@ def _rehearse(
         waiting = _count_waiting(request, costs)
         return costs, Memory(process, model, stored, *waiting, training)
 
-    return World(request, link).run(work)
+    return rehearse(request, work, link)
 
 
 def _count_waiting(request: Request, costs: Sequence[IterationCost]) -> tuple[int, int]:

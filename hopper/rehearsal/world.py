@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -147,42 +147,38 @@ def run_ranks(
     return [results[rank] for rank in range(world)]
 
 
-class World:
-    """All ranks of a request's cluster, which read other servers' rows without a network; ``link``
-    and ``timeout`` are those of :func:`run_ranks`."""
+def rehearse(
+    request: Request,
+    work: Callable[[ThreadCluster, PartitionedRows], T],
+    link: Link | None = None,
+    timeout: float = 600.0,
+) -> list[T]:
+    """Run ``work`` as every rank of a request's cluster, as :func:`run_ranks` does; ranks read
+    other servers' rows without a network."""
+    graph, data, servicers = request.graph, request.config.data, list[FeatureServicer]()
+    if graph.book.servers > 1 and graph.layout.reads_remote_rows:
+        folders = [server_folder(graph.path, server) for server in range(graph.book.servers)]
+        sources = {
+            node_type: SourceRequest(name, data.features_options.get(node_type, {}))
+            for node_type, name in data.features.items()
+        }
+        servicers = open_servicers(folders, sources)
+    names = [f"server {number}" for number in range(len(servicers))]
+    client = partial(InProcessClient, servicers)
+    wire = request.config.cluster.feature_wire
 
-    def __init__(self, request: Request, link: Link | None = None, timeout: float = 600.0) -> None:
-        self._request, self._link, self._timeout = request, link, timeout
-        graph, data = request.graph, request.config.data
-        self._servicers: list[FeatureServicer] = []
-        if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            folders = [server_folder(graph.path, server) for server in range(graph.book.servers)]
-            sources = {
-                node_type: SourceRequest(name, data.features_options.get(node_type, {}))
-                for node_type, name in data.features.items()
-            }
-            self._servicers = open_servicers(folders, sources)
+    def run_rank(cluster: ThreadCluster) -> T:
+        with ExitStack() as exits:
+            remote = None
+            if servicers:
+                clock = cluster.rank_clock
+                make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
+                remote = make_rows(graph, names, timeout, client, wire=wire)
+                exits.callback(remote.close)
+            return work(cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic))
 
-    def run(self, work: Callable[[ThreadCluster, PartitionedRows], T]) -> list[T]:
-        """Run ``work`` as every rank with its rows, as :func:`run_ranks` does."""
-        request = self._request
-
-        def run_rank(cluster: ThreadCluster) -> T:
-            remote = self._open_rows(cluster.rank_clock) if self._servicers else None
-            rows = PartitionedRows(request.graph, cluster.server, remote, cluster.traffic)
-            with nullcontext() if remote is None else closing(remote):
-                return work(cluster, rows)
-
-        per_server = request.config.cluster.ranks_per_server
-        return run_ranks(request.ranks, per_server, run_rank, self._link, self._timeout)
-
-    def _open_rows(self, clock: RankClock | None) -> RemoteRows:
-        make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
-        return make_rows(
-            *(self._request.graph, [f"server {index}" for index in range(len(self._servicers))]),
-            *(self._timeout, partial(InProcessClient, self._servicers)),
-            wire=self._request.config.cluster.feature_wire,
-        )
+    per_server = request.config.cluster.ranks_per_server
+    return run_ranks(request.ranks, per_server, run_rank, link, timeout)
 
 
 @contextmanager

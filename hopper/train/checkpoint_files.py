@@ -81,16 +81,8 @@ class CheckpointFiles:
 
 
 class CheckpointCopy:
-    """Copies files. A copy that fails causes a warning and does not end the run.
-
-    Parameters
-    ----------
-    address: a folder, or a URL such as ``s3://bucket/folder``; "" = copy nothing.
-
-    Raises
-    ------
-    ConfigError: fsspec does not know the address, or lacks a package for it.
-    """
+    """Copies files to a folder, or a URL such as ``s3://bucket/folder``; "" = nowhere. A copy that
+    fails causes a warning and does not end the run."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -137,11 +129,8 @@ def warn(line: str) -> None:
 
 
 def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
-    """Return whether a run continues from a checkpoint.
-
-    With ``train.resume = "auto"`` it does if its folder has a checkpoint that passes its checksum;
-    a line is said if there are some but none passes.
-    """
+    """Return whether a run continues from a checkpoint. With ``train.resume = "auto"`` it does if
+    its folder has one that passes its checksum."""
     train = config.train
     if train.resume == "auto":
         return bool(train.run_dir) and CheckpointFiles(train.run_dir).have_whole_model(say)

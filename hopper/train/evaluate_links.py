@@ -231,15 +231,10 @@ class LinkEvaluator(Evaluator):
         return exchange_by_owner(cluster, [ranks] * cluster.world, owners, "control", block.where)
 
     def _find_known(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
-        """Find the known links that share an end with a split's links: those of all splits, and all
-        message edges of the target relation with a number; collective. Candidates replace the end
-        at ``side``, and the other end is the known one.
-
-        Returns
-        -------
-        [nodes + 1] int64, where the links of each known end begin, and [links] int64, the global
-        ids of the other ends, of those that this rank owns.
-        """
+        """Find the known links of a target relation that share an end with a split's links: those
+        of all splits, and all message edges; collective. Return [nodes + 1] int64, where the links
+        of each known end begin, and [links] int64, their other ends, at ``side``, of those that
+        this rank owns."""
         schema = self._graph.schema
         relation = schema.target_relations[number]
         known_type = relation.src if side == "tail" else relation.dst

@@ -38,17 +38,7 @@ class Trainer:
 
     A model that runs out of patience stops, and the others go on. Rank 0 writes the epochs' lines,
     the best models, checkpoints and summaries into ``run_dir``. All else that follows the run is an
-    observer.
-
-    Parameters
-    ----------
-    schedule: the roots of every iteration.
-    identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
-
-    Attributes
-    ----------
-    models: the engine's models, by number. All unfinished ones are at the same iteration.
-    running: how far this process has trained.
+    observer. ``running`` is how far this process has trained.
     """
 
     def __init__(
@@ -89,10 +79,7 @@ class Trainer:
         self._gradient_norms: dict[int, list[float]] = {}
 
     def run(self, before_summary: Callable[[], None] = lambda: None) -> None:
-        """Train to the end; raises the same errors as :func:`hopper.train.rank.run_rank`.
-
-        ``before_summary`` is called on every rank after training, before the summary is written.
-        """
+        """Train to the end. ``before_summary`` is called on every rank after training."""
         self._resume_or_start()
         self._introduce()
         self._observers.tell("start", self.running)

@@ -142,12 +142,7 @@ def _add(before: Mapping[str, Lookups], more: Mapping[str, Lookups]) -> dict[str
 
 def interface_bytes(interface: str) -> int:
     """Return the bytes that a network interface has sent since it exists, with headers,
-    acknowledgements and the traffic of all other processes.
-
-    Raises
-    ------
-    ConfigError: there is no such interface (lists the existing ones), or no counter of it.
-    """
+    acknowledgements and the traffic of all other processes."""
     try:
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
     except OSError as error:

@@ -42,10 +42,8 @@ class Observers:
         self._observers.insert(0 if first else len(self._observers), (logger, observer))
 
     def tell(self, event: Event, *arguments: Any) -> list[Any]:
-        """Call the method ``event`` of all callbacks, and return what they return.
-
-        Loggers that fail are closed, and are not called again.
-        """
+        """Call the method ``event`` of all callbacks, and return what they return. Loggers that
+        fail are closed, and are not called again."""
         answers = []
         for name, observer in list(self._observers):
             try:
@@ -113,12 +111,7 @@ class GradientRecorder(Callback):
 
 
 def make_observers(config: Config, console: RunConsole, *, is_first: bool) -> Observers:
-    """Make the callbacks that a configuration names, and on rank 0, the first, its loggers.
-
-    Raises
-    ------
-    ConfigError: as :func:`find_observers` does, or a constructor raised an error.
-    """
+    """Make the callbacks that a configuration names, and on rank 0, the first, its loggers."""
     observers, run_dir = Observers(console), Path(config.train.run_dir)
     for plug_in in find_observers(config, "loggers") if is_first else []:
         observers.add(plug_in.make(run_dir=run_dir), plug_in.name)
@@ -130,12 +123,8 @@ def make_observers(config: Config, console: RunConsole, *, is_first: bool) -> Ob
 def find_observers(
     config: Config, key: Literal["loggers", "callbacks"]
 ) -> Sequence[PlugIn[Callback]]:
-    """Find the classes of a key of ``[train]``, and check that they take the options given there.
-
-    Raises
-    ------
-    ConfigError: one line that names the key, what was expected and what came.
-    """
+    """Find the classes of a key of ``[train]``, and check that they take the options given
+    there."""
     names, options = getattr(config.train, key), getattr(config.train, f"{key}_options")
     built_ins = TRACKERS if key == "loggers" else {}
     given = ["run_dir"]

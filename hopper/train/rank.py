@@ -45,15 +45,10 @@ from hopper.train.warm_start import warm_start
 
 
 def run_rank(config: Config) -> None:
-    """Train as the rank that torchrun's environment names. Without torchrun there is one rank.
+    """Train as the rank that torchrun's environment names; without torchrun there is one rank.
 
-    After an error the caller must end the process with ``os._exit``. An orderly exit would wait for
+    After an error the caller must end the process with ``os._exit``: an orderly exit would wait for
     the other ranks, without a deadline, even if one of them hangs.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: before any training.
-    ClusterError: a rank or server was lost, or a deadline passed.
     """
     # The registry binds its port first, so that a port in use ends the run before ranks meet.
     with (
@@ -88,11 +83,8 @@ def run_rank(config: Config) -> None:
 def join_cluster(
     config: Config, check: Callable[[Request], None] = check_training
 ) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
-    """Open the graph, join the cluster as one of its ranks, and connect to the feature servers.
-
-    Yields the request, the cluster, and the rows that this rank can read. ``check`` refuses
-    impossible requests before ranks meet. The errors are those of :func:`run_rank`.
-    """
+    """Open the graph, refuse impossible requests, join the cluster, and connect to the feature
+    servers; yield the request, the cluster, and the rows that this rank can read."""
     use_threads(config.train.threads)
     make_deterministic()
     keep_freed_memory()
@@ -135,12 +127,7 @@ def join_cluster(
 
 def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.device:
     """Return the device that a rank trains on; ``local_ranks`` are those on this machine, None = as
-    :func:`choose_device` finds them.
-
-    Raises
-    ------
-    ConfigError: the device cannot do what the configuration asks for; names the key.
-    """
+    :func:`choose_device` finds them."""
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, local_ranks, share_gpus=shares)
     if config.sampler.device != "cpu" and device.type == "cpu":

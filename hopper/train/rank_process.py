@@ -36,10 +36,8 @@ LOGS_FOLDER: Final = "ranks"
 
 
 def follow_parent() -> None:
-    """Let this process end with the process that ``HOPPER_DIE_WITH_PARENT`` names, if any.
-
-    The call ends this process if the value is no process id, or not that of its parent.
-    """
+    """Let this process end with the process that ``HOPPER_DIE_WITH_PARENT`` names, if any; end it
+    now if that is not its parent."""
     parent = os.environ.get(DIE_WITH_PARENT)
     if parent is None:
         return
@@ -59,12 +57,8 @@ def run(work: Callable[[Config], None], module: str) -> None:
 
 
 def main(arguments: list[str], work: Callable[[Config], None], module: str = "hopper.train") -> int:
-    """Do a rank's work with a configuration file and overrides, given in any order.
-
-    Returns
-    -------
-    The exit code: 0 on success, 1 on an error, 2 on wrong usage of the module.
-    """
+    """Do a rank's work with a configuration file and overrides, in any order; return the exit code:
+    0, 1 after an error, or 2 on wrong usage of the module."""
     from hopper.config import load_config
     from hopper.process.override_words import split_overrides
 
@@ -92,10 +86,8 @@ def main(arguments: list[str], work: Callable[[Config], None], module: str = "ho
 
 
 def tell_failure(error: Exception) -> None:
-    """Record why this rank fails, and tell it on stderr.
-
-    A launcher of Hopper's tells one of Hopper's own errors itself, once for all ranks.
-    """
+    """Record why this rank fails, and tell it on stderr, unless a launcher of Hopper's tells it
+    once for all ranks."""
     is_recorded = record_failure(error)
     if not isinstance(error, HopperError):
         traceback.print_exception(error)
@@ -135,10 +127,7 @@ def record_failure(error: Exception) -> bool:
 
 
 class RankOutput:
-    """The log of this process's rank in the run's folder: ``ranks/0.log``, ``ranks/1.log``, ...
-
-    The file is opened when the first text comes.
-    """
+    """The log of this process's rank in the run's folder: ``ranks/0.log``, ``ranks/1.log``, ..."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -146,10 +135,7 @@ class RankOutput:
         self._lock = threading.Lock()
 
     def keep(self, run_dir: Path, rank: int) -> None:
-        """Copy what this process writes to stderr from now on, and the lines of :meth:`write`.
-
-        A process that trains several runs keeps the log of each in its own folder.
-        """
+        """Copy what this process writes to stderr from now on, and the lines of :meth:`write`."""
         self.forget()
         self._path = run_dir / LOGS_FOLDER / f"{rank}.log"
         if not isinstance(sys.stderr, _Copied):

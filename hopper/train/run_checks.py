@@ -34,11 +34,8 @@ from hopper.train.warm_start import warm_start
 
 @dataclass(frozen=True)
 class RunCheck:
-    """One check of what a run needs. It starts no process and writes no file.
-
-    ``run`` raises a :class:`hopper.errors.HopperError` that names what is wrong. ``relies`` says
-    whether the check assumes that all checks before it have passed.
-    """
+    """One check of what a run needs, which starts no process and writes no file. ``run`` raises a
+    HopperError. ``relies`` says whether all checks before it must have passed."""
 
     subject: str
     run: Callable[[], object]
@@ -85,12 +82,7 @@ def _check_models(request: Request) -> None:
 
 
 def check_training(request: Request) -> None:
-    """Refuse a request that this rank cannot train.
-
-    Raises
-    ------
-    ConfigError, RequestError: names the key, what was expected and what came.
-    """
+    """Refuse a request that this rank cannot train."""
     check_request(request)
     check_training_parts(request.config, request.schema)
     for check in _checks_of_plug_ins(request.config):
@@ -98,13 +90,8 @@ def check_training(request: Request) -> None:
 
 
 def check_labels(graph: PartitionedGraph, rows: Iterable[PartitionedRows]) -> None:
-    """Check the training labels that some servers store, given the rows of each of them. Every
-    server stores all labels of edges.
-
-    Raises
-    ------
-    GraphError: a training root's label is missing or not valid.
-    """
+    """Refuse training labels that are missing or not valid, of the servers whose rows are given.
+    Every server stores all labels of edges."""
     labels = graph.schema.target_labels
     if labels is None:
         # A link is its own label.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,11 +15,10 @@ from hopper.graph.columns import RoundingError
 from hopper.models import Objective
 from hopper.train.evaluate import Scored
 from hopper.train.results import (
+    EPOCHS_FILE,
     SUMMARY_FILE,
     EpochRecord,
     TrialRecord,
-    append_epoch,
-    keep_epochs_before,
     refuse_finished,
 )
 from hopper.train.trained_model import TrainedModel
@@ -84,14 +84,8 @@ class RunFiles:
         baselines: Mapping[str, Mapping[str, float]],
         memory: list[float],
     ) -> None:
-        """Write the summaries.
-
-        Parameters
-        ----------
-        tests: by model, the test scores of its best parameters; empty if not scored.
-        baselines: by split, the scores of a single answer for all nodes.
-        memory: by rank, the peak resident memory in MiB.
-        """
+        """Write the summaries of the models' test scores, which are empty if not scored, of the
+        scores of a single answer by split, and of each rank's peak memory in MiB."""
         if not self._is_written:
             return
         facts = self._facts(memory)
@@ -140,7 +134,8 @@ class RunFiles:
 
     def _add(self, folder: Path, record: EpochRecord | TrialRecord) -> None:
         self._epochs[folder].append(asdict(record))
-        append_epoch(folder, record)
+        with (folder / EPOCHS_FILE).open("a") as file:
+            file.write(to_json(asdict(record)) + "\n")
 
     def _summarise(self, folder: Path, summary: dict[str, Any]) -> None:
         epochs = self._epochs[folder]
@@ -148,15 +143,29 @@ class RunFiles:
         write_text(folder / SUMMARY_FILE, to_json(summary, indent=1))
 
 
+def keep_epochs_before(folder: Path, epoch: int) -> list[dict[str, Any]]:
+    """Remove the lines of ``epoch`` and later, which a resumed run writes again; return the records
+    that remain. A last line that a crash left half written belongs to such an epoch too."""
+    path = folder / EPOCHS_FILE
+    records: list[dict[str, Any]] = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if record["epoch"] < epoch:
+            records.append(record)
+    write_text(path, "".join(to_json(record) + "\n" for record in records))
+    return records
+
+
 def _left_out(epochs: Sequence[Mapping[str, Any]]) -> int:
     return sum(epoch.get("left_out", 0) for epoch in epochs)
 
 
 def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
-    """Return the numbers of models by score, the best first.
-
-    Models with equal scores are in order of number. Models without a score, or with NaN, come last.
-    """
+    """Return the numbers of models by score, the best first, then by number. Models without a
+    score, or with NaN, come last."""
 
     def key(model: int) -> float:
         score = scores[model]

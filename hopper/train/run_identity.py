@@ -86,11 +86,8 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
 
 
 def find_differences(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, str]:
-    """Describe each difference between a run's identity and a checkpoint's, by key.
-
-    A configuration key that the checkpoint lacks is newer than it, and counts with its default.
-    Encodings that it lacks are not compared.
-    """
+    """Describe each difference between a run's identity and a checkpoint's, by key. A key that the
+    checkpoint lacks counts with its default; encodings that it lacks are not compared."""
     defaults = make_config({"data": {"partitioned": "any"}}).model_dump()
     known = {f"{name}.{key}": value for name, of in defaults.items() for key, value in of.items()}
     known |= {key: identity.get(key) for key in (_COLUMNS, _CLASSES)} | dict(saved)
@@ -102,15 +99,8 @@ def find_differences(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> d
 
 
 def find_moves(path: Path, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """Describe the differences between a run and the checkpoint in ``path`` that it continues.
-
-    An exact run may move to other servers, ranks, threads or another engine: it stays the same
-    except for rounding.
-
-    Raises
-    ------
-    RequestError: a difference is not allowed; names the key.
-    """
+    """Describe the differences between a run and the checkpoint in ``path`` that it continues;
+    refuse those that change more than the rounding."""
     encoding = _find_encoding_difference(saved, identity)
     if encoding:
         raise RequestError(

@@ -23,15 +23,8 @@ Holder = Literal["launcher", "rank-0"]
 
 @contextmanager
 def lock_run_folder(run_dir: Path, holder: Holder) -> Iterator[None]:
-    """Lock a run's folder while the context lasts. Afterwards the lock file stays, empty.
-
-    A launcher also checks that no rank 0 holds the folder.
-
-    Raises
-    ------
-    RequestError: another run is using the folder (names its process), or the folder cannot be
-        written to.
-    """
+    """Lock a run's folder while the context lasts; raise RequestError if another run uses it. A
+    launcher also checks that no rank 0 does. Afterwards the lock file stays, empty."""
     with _take(run_dir, holder) as file:
         if holder == "launcher":
             with _take(run_dir, "rank-0"):
@@ -46,12 +39,7 @@ def lock_run_folder(run_dir: Path, holder: Holder) -> Iterator[None]:
 
 
 def make_run_folder(run_dir: Path) -> None:
-    """Make a run's folder, if it does not exist.
-
-    Raises
-    ------
-    RequestError: the folder cannot be made; names it and says why.
-    """
+    """Make a run's folder, if it does not exist."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

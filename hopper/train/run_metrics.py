@@ -88,12 +88,7 @@ def _metric(
 
 @contextmanager
 def serve_metrics(config: Config) -> Iterator[CollectorRegistry]:
-    """Yield a registry whose metrics are served over HTTP if ``cluster.metrics`` is set.
-
-    Raises
-    ------
-    ConfigError: the port cannot be bound, or the connection would be unprotected.
-    """
+    """Yield a registry whose metrics are served over HTTP if ``cluster.metrics`` is set."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     if not config.cluster.metrics:
@@ -109,13 +104,8 @@ def serve_metrics(config: Config) -> Iterator[CollectorRegistry]:
 
 
 def check_metrics(config: Config, servers: int) -> None:
-    """Check that the ports for metrics of the servers on this machine, and of their ranks, differ
-    and are free.
-
-    Raises
-    ------
-    ConfigError: names the key and the address.
-    """
+    """Refuse ports for metrics of the servers on this machine, and of their ranks, that are in use
+    or not different."""
     taken: dict[str, str] = {}
     ranks = servers * config.cluster.ranks_per_server
     started = 0 if config.cluster.servers else servers

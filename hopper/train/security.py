@@ -39,12 +39,7 @@ def _files(config: Config) -> dict[str, str]:
 
 
 def check_security(config: Config) -> None:
-    """Refuse unusable files and unprotected connections to feature servers.
-
-    Raises
-    ------
-    ConfigError: names the key, what was expected and what came.
-    """
+    """Refuse unusable files and unprotected connections to feature servers."""
     security = security_of(config)
     try:
         if not config.cluster.servers:

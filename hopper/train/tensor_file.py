@@ -83,12 +83,7 @@ def save_tensors(
 
 
 def check_file(path: Path) -> None:
-    """Compare a file of :func:`save_tensors` with its checksum, unless it has passed already.
-
-    Raises
-    ------
-    RequestError: the file is missing, altered, or has no checksum.
-    """
+    """Compare a file of :func:`save_tensors` with its checksum, unless it has passed already."""
     if not path.is_file():
         raise RequestError(f"{path}: no such file")
     status = path.stat()
@@ -114,8 +109,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """Open a file that passes its checksum by safetensors, which maps its tensors into memory, and
-    whose errors become RequestErrors; a missing or altered file is one too."""
+    """Open a file that passes its checksum by safetensors, which maps its tensors into memory."""
     check_file(path)
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -125,12 +119,7 @@ def open_tensors(path: Path) -> Iterator[Any]:
 
 
 def fill_tensors(state: Mapping[str, Tensor], path: Path) -> None:
-    """Fill tensors in place from a file.
-
-    Raises
-    ------
-    RequestError: the file is missing, altered or of another model.
-    """
+    """Fill tensors in place from a file, which must have them and no others."""
     with open_tensors(path) as file, torch.no_grad():
         names = set(file.keys())
         if names != state.keys():
@@ -148,14 +137,13 @@ def fill_tensors(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a file, in host memory; raises as :func:`open_tensors` does."""
+    """Return all tensors of a file, in host memory."""
     with open_tensors(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
-    """Read tensors with equal numbers of rows, some rows at a time; raises as :func:`open_tensors`
-    does, and if the file lacks one of the tensors."""
+    """Read tensors with equal numbers of rows, some rows at a time."""
     with open_tensors(path) as file:
         stored = [file.get_tensor(name) for name in names]
         size = min(_rows_at_once(tensor.shape) for tensor in stored)
@@ -163,7 +151,7 @@ def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Return the facts in a file of tensors; raises as :func:`open_tensors` does."""
+    """Return the facts in a file of tensors."""
     with open_tensors(path) as file:
         facts = dict(json.loads((file.metadata() or {})["facts"]))
     if "progress" in facts:

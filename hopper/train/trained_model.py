@@ -37,17 +37,8 @@ class Progress:
 
 
 class TrainedModel:
-    """One model of a run. Rank 0 keeps its best parameters in a file of ``folder``.
-
-    Parameters
-    ----------
-    complete: gives every rank all parameters before they are saved; called with a text for errors.
-
-    Attributes
-    ----------
-    progress: the next iteration, and the losses and scores so far. A checkpoint may replace it.
-    is_stopped: whether a callback has ended its training.
-    """
+    """One model of a run. Rank 0 keeps its best parameters in a file of ``folder``, which
+    ``complete`` gives to every rank before, called with a text for errors."""
 
     def __init__(
         self,
@@ -127,11 +118,8 @@ class TrainedModel:
         return scores
 
     def test(self) -> Scored:
-        """Go back to the best model, and score it on the test split, if there is an evaluation.
-
-        If no epoch had a score, the present model counts as the best, and is saved, unless it
-        diverged.
-        """
+        """Go back to the best model, and score it on the test split, if there is an evaluation. If
+        no epoch had a score, the present model is saved as the best, unless it diverged."""
         progress, packed, cluster = self.progress, self.state.packed, self.state.cluster
         if progress.best_epoch is None:
             self._complete("after the last epoch")

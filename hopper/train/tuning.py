@@ -50,17 +50,9 @@ train the request."""
 
 @dataclass(frozen=True)
 class Try:
-    """The timed turns of a setting, one for each round.
-
-    Attributes
-    ----------
-    setting: the engine's name, or the options in words.
-    seconds: of an iteration, the median over rounds.
-    bytes: what all ranks sent between servers in an iteration, for all causes; mean over rounds.
-    round_seconds: by round, the seconds of an iteration on the slowest rank.
-    times_as_long: the ratio of its seconds to those of the chosen setting, over its own rounds.
-        None for the chosen one.
-    """
+    """The timed turns of a setting, the engine's name or the options in words: median seconds and
+    mean bytes of an iteration, of all ranks; seconds by round; and the ratio of these to those of
+    the chosen setting, None for itself."""
 
     setting: str
     seconds: float
@@ -99,12 +91,8 @@ class Tuning:
 
 class Candidate:
     """A setting in a race, whose engine trains as the run will. It is made at the first turn.
-
-    Attributes
-    ----------
-    seconds, sent: by round, the seconds of the slowest rank and the bytes of all ranks, of an
-        iteration.
-    """
+    ``seconds`` and ``sent`` are those of an iteration by round, of the slowest rank and of all
+    ranks."""
 
     def __init__(self, request: Request, cluster: Cluster, make_engine: MakeEngine) -> None:
         self.seconds: list[float] = []
@@ -179,12 +167,7 @@ def _is_adaptive(config: Config, engine: type[Engine]) -> bool:
 
 
 def read_tuning(run_dir: Path, key: str) -> Tuning:
-    """Read what a run chose.
-
-    Raises
-    ------
-    RequestError: it has no such file; the message begins with ``key``.
-    """
+    """Read what a run chose; an error begins with ``key``."""
     try:
         content = json.loads((run_dir / TUNING_FILE).read_text())
         return Tuning(str(content["engine"]), dict(content["options"]))
@@ -196,12 +179,7 @@ def read_tuning(run_dir: Path, key: str) -> Tuning:
 
 
 def check_replay(request: Request, check: Callable[[Request], None]) -> None:
-    """Refuse to replay a run that has chosen nothing, or what does not fit this configuration.
-
-    Raises
-    ------
-    RequestError, ConfigError: names the key, what was expected and what came.
-    """
+    """Refuse to replay a run that has chosen nothing, or what does not fit this configuration."""
     config = request.config
     if not config.train.replay:
         return
@@ -216,13 +194,7 @@ def check_replay(request: Request, check: Callable[[Request], None]) -> None:
 def settle(
     request: Request, cluster: Cluster, make_engine: MakeEngine, say: Callable[[str], None]
 ) -> Request:
-    """Choose what a configuration leaves open, and say why. Every rank must call this function.
-
-    Raises
-    ------
-    RequestError: the run to resume or replay does not say what it chose.
-    ClusterError: a rank or server was lost, or a deadline passed.
-    """
+    """Choose what a configuration leaves open, and say why. Every rank must call this function."""
     config = request.config
     if not is_tuned(config):
         return request
@@ -311,18 +283,11 @@ def race(
     *,
     first_stays: bool = False,
 ) -> list[Try]:
-    """Let settings take turns, and return what was measured, the chosen setting first.
+    """Let settings take turns, and return what was measured, the chosen setting first. Those whose
+    engine refuses the request are left out.
 
-    Those whose engine refuses the request are left out.
-
-    Parameters
-    ----------
-    first_stays: the first setting is chosen unless another one is shown to be faster; otherwise the
-        one with the lowest geometric mean is.
-
-    Raises
-    ------
-    RequestError: no setting can be trained.
+    If ``first_stays``, the first setting is chosen unless another one is shown to be faster;
+    otherwise the one with the lowest geometric mean is.
     """
     begun, spent = cluster.clock(), 0.0
     refusal: RequestError | None = None

@@ -33,12 +33,7 @@ _LAST_SECONDS: Final = 10.0
 
 def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int]) -> None:
     """Run the checks of ``data.verify`` that come before training, of the folders of servers that
-    this machine needs.
-
-    Raises
-    ------
-    GraphError: a file is altered, missing, or has ids that do not exist; names it.
-    """
+    this machine needs."""
     if config.data.verify == "off":
         return
     check_structure(graph.path, servers)
@@ -57,12 +52,7 @@ def verify_as_rank(config: Config, graph: PartitionedGraph) -> None:
 
 
 def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
-    """Check that all ranks read the same division of the graph; every rank must call it.
-
-    Raises
-    ------
-    RequestError: some ranks read another division; names them.
-    """
+    """Check that all ranks read the same division of the graph; every rank must call it."""
     division = read_division(graph.path)
     # Eight bytes of the fingerprint are enough to tell two divisions apart.
     own_division = int.from_bytes(bytes.fromhex(division or "00" * 16)[:8], "little", signed=True)
@@ -78,12 +68,8 @@ def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
 
 
 class RowCheck:
-    """Checks features during training if ``data.verify`` is "quick", and ends the process on an
-    error.
-
-    A thread of each server's first rank reads the server's files. Every rank makes this object. As
-    a context manager it ends the check, at the latest.
-    """
+    """Checks features during training if ``data.verify`` is "quick", in a thread of each server's
+    first rank, and ends the process on an error. As a context manager it ends the check."""
 
     def __init__(self, verify: str, path: Path, cluster: Cluster) -> None:
         self._path, self._cluster = path, cluster
@@ -104,10 +90,8 @@ class RowCheck:
             self._thread.join()
 
     def finish(self, say: Callable[[str], None]) -> None:
-        """End the checks of all servers' features, and tell which did not finish; collective.
-
-        Training has ended, and nobody should wait for hours for the rest.
-        """
+        """End the checks of all servers' features, for which nobody should wait for hours, and tell
+        which did not finish; collective."""
         self._in_haste.set()
         if self._thread.ident is not None:
             self._thread.join(min(_LAST_SECONDS, self._cluster.timeout / 2))

@@ -44,11 +44,8 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def list_cacheable_features(request: Request) -> list[str]:
-    """Return the node types whose features may be cached, in order of name.
-
-    A cache in device memory may hold all features that the model reads. One in host memory holds
-    only features of other servers, if the engine fetches any.
-    """
+    """Return the node types whose features may be cached, in order of name: all that the model
+    reads in device memory, those of other servers in host memory."""
     if is_fetching(request) or request.config.cache.memory == "device":
         return request.reads.featured
     return []
@@ -62,12 +59,7 @@ def list_cacheable_tables(request: Request) -> list[str]:
 
 
 def check_profile(request: Request) -> None:
-    """Refuse to profile a run that has nothing to cache.
-
-    Raises
-    ------
-    RequestError: names the key, what was expected and what was given.
-    """
+    """Refuse to profile a run that has nothing to cache."""
     config, graph = request.config, request.graph
     if config.train.engine == AUTO:
         raise RequestError(
@@ -113,10 +105,8 @@ def profile_key(request: Request) -> dict[str, Any]:
 
 
 def warm_cache(engine: TrainStep[Any, Any], say: Say) -> None:
-    """Make the cache that the configuration asks for, for the rows that an engine's plans read.
-
-    Every rank must call it.
-    """
+    """Make the cache that the configuration asks for, for the rows that an engine's plans read;
+    every rank must call it."""
     state = engine.state
     config, cluster = state.config, state.cluster
     if config.cache.policy == "none":
@@ -151,10 +141,8 @@ def warm_cache(engine: TrainStep[Any, Any], say: Say) -> None:
 
 
 def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
-    """Make the rank's profile and save it; every rank must call it.
-
-    Visits are taken from a saved profile if every rank has one. Penalties are always measured.
-    """
+    """Make the rank's profile and save it; every rank must call it. Visits are taken from saved
+    profiles if every rank has one, and penalties are always measured."""
     request, cluster = engine.state.request, engine.state.cluster
     file = profile_file(request.graph.path, profile_key(request), cluster.rank)
     sources = _list_sources(engine)
@@ -244,14 +232,9 @@ def _describe(sources: Sequence[CachedFeatures | CachedRecords]) -> dict[str, Ty
 
 
 class CachedFeatures:
-    """Features of node types, by global id, for a cache in device or in host memory.
-
-    Parameters
-    ----------
-    stored_as: by name of a type in subgraphs, the node type, if the names differ.
-    device: where the cache is. None = in host memory, which caches rows of other servers only.
-    all_rows: whether a cache on a device may hold rows of other servers.
-    """
+    """Features of node types, by global id, for a cache on a device, or in host memory (None),
+    which has rows of other servers only. ``stored_as`` maps types in subgraphs to node types.
+    ``all_rows`` says whether a device's may hold rows of other servers."""
 
     def __init__(
         self,
@@ -338,19 +321,15 @@ class CachedFeatures:
 
 class CachedRecords:
     """Learnable rows that this rank owns and their optimiser state, by number, for a cache in the
-    model's memory; they are stored in host memory or in mapped files. It has the methods of
-    :class:`CachedFeatures`."""
+    model's memory; it has the methods of :class:`CachedFeatures`."""
 
     def __init__(self, learnable: LearnableRows, *, is_on_disk: bool) -> None:
         self.names = [share.name for share in learnable]
         self._learnable, self._is_on_disk = learnable, is_on_disk
 
     def why_decline(self, cluster: Cluster) -> str:
-        """Say why a cache costs more than it saves; "" = it does not.
-
-        Every rank must call it, and all get the same answer. In host memory a CPU updates records
-        in place. Files that fit in memory are kept there by the kernel.
-        """
+        """Say why a cache costs more than it saves, "" = it does not; collective. In host memory a
+        CPU updates records in place. Files that fit in memory are kept there by the kernel."""
         if not self._is_on_disk:
             is_host = cluster.device.type == "cpu"
             return "the model is in host memory as they are" if is_host else ""
@@ -381,10 +360,8 @@ class CachedRecords:
         return {routes.share.name: distinct(routes.asked) for routes in asked}
 
     def miss(self, name: str, ids: Ids) -> None:
-        """Read the records and write them back, as an update does.
-
-        Those on a disk go there: else the time would depend on what the page cache holds.
-        """
+        """Read the records and write them back, as an update does, to the disk if they are on one:
+        else the time would depend on what the page cache holds."""
         share, places = self._learnable[name], torch.from_numpy(ids)
         share.records.write(places, share.records.read(places))
         if self._is_on_disk:

@@ -34,15 +34,8 @@ def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: Iterable[Table
 def warm_start(
     request: Request, models: Iterable[nn.Module], learnable: Iterable[TableShare]
 ) -> None:
-    """Load models and this rank's learnable rows from the run that ``train.init_from`` names.
-
-    Rows of nodes that this run did not have stay as they are.
-
-    Raises
-    ------
-    RequestError: the folder is not that of a finished run, its model is another, or its features or
-        classes were encoded otherwise; names the key.
-    """
+    """Load models and this rank's learnable rows from the run that ``train.init_from`` names. Rows
+    of nodes that this run did not have stay as they are."""
     folder = request.config.train.init_from
     if not folder:
         return
@@ -60,16 +53,8 @@ def warm_start(
 
 
 def restore_rows(run: RunResult, learnable: Iterable[TableShare]) -> dict[str, int]:
-    """Load this rank's learnable rows from the end of a run.
-
-    Returns
-    -------
-    By table, how many of the rank's rows the run does not have.
-
-    Raises
-    ------
-    RequestError: a file of rows is missing or altered.
-    """
+    """Load this rank's learnable rows from the end of a run; return, by table, how many of them the
+    run does not have."""
     missing = {}
     for table in learnable:
         missing[table.name] = table.owned_ids().size
