@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from hopper.train.sweep import make_sweep
 DATA = {"data": {"partitioned": "parts"}}
 SEEDS = {"train": {"seed": [7, 8]}}
 HIDDEN = (4, 8, 6)
+# Of 11 iterations an epoch, in the third one.
+CHECKPOINT_EVERY = 25
 LISTS = (f"--model.hidden={list(HIDDEN)}", "--hop.merge=adaptive")
 
 
@@ -153,7 +156,8 @@ def test_the_best_comes_first_and_the_table_is_ranked() -> None:
 
 
 def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
-    run = runs.call(name, "sweep", str(runs.config(name, **train)), *LISTS)
+    config = runs.config(name, checkpoint_every=CHECKPOINT_EVERY, **train)
+    run = runs.call(name, "sweep", str(config), *LISTS)
     assert run.code == 0, run.stdout + run.stderr
     return run
 
@@ -239,17 +243,18 @@ def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
 
 
 def test_a_resumed_sweep_has_the_same_bits(sweep_run: Any, runs: Any) -> None:
-    # Of 11 iterations an epoch, in the third one.
-    train = {"checkpoint_every": 25}
-    whole = sweep_to_end(runs, "sweep-halted", **train)
-    before = {path: path.read_bytes() for path in whole.run_dir.glob("trial-*/best.safetensors")}
-    whole.halt_after(25)
-    resumed = sweep_to_end(runs, "sweep-halted", **train, resume=True)
-    assert len(before) == 3
+    copy = type(sweep_run)(sweep_run.run_dir.with_name("sweep-halted"), sweep_run.run_dir.parent)
+    shutil.copytree(sweep_run.run_dir, copy.run_dir)
+    copy.halt_after(CHECKPOINT_EVERY)
+    resumed = sweep_to_end(runs, "sweep-halted", resume=True)
     for trial in range(3):
         assert trial_epochs(resumed, trial) == trial_epochs(sweep_run, trial)
     assert resumed.summary()["trials"] == sweep_run.summary()["trials"]
-    assert all(path.read_bytes() == content for path, content in before.items())
+    models = list(sweep_run.run_dir.glob("trial-*/best.safetensors"))
+    assert len(models) == 3
+    for model in models:
+        again = resumed.run_dir / model.relative_to(sweep_run.run_dir)
+        assert again.read_bytes() == model.read_bytes()
     assert resumed.losses() == sweep_run.losses()
     assert '"resumed"' in (resumed.run_dir / "spans" / "rank-0.jsonl").read_text()
 
