@@ -25,8 +25,7 @@ import pytest
 from hopper.launch import run
 from hopper.launch.failures import RanksFailed, read_failure
 from hopper.launch.supervisor import Supervisor
-from hopper.train.parent import DIE_WITH_PARENT
-from hopper.train.rank_failures import RECORD
+from hopper.train.rank_process import DIE_WITH_PARENT, RECORD
 from hopper.train.run_files import CONFIG_FILE
 from tests.server_processes import serve_here
 

@@ -29,9 +29,9 @@ with quick_imports():
     import numba
     import torch
 
-    import hopper.train.rank_main  # noqa: F401
+    import hopper.train.rank  # noqa: F401
     from cache_server.events import events
-    from hopper.train.rank_output import output
+    from hopper.train.rank_process import output
 
 LIBRARIES = tuple(str(Path(file).parent) for file in (os.__file__, numba.__path__[0]))
 OWN_PACKAGES = ("hopper", "cache_server", "benchmarks")

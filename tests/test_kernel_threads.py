@@ -1,4 +1,4 @@
-"""Threads of numba kernels."""
+"""Threads of numba kernels, and settings of OpenMP for ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import numba
 import pytest
 
-from hopper.device.kernel_threads import has_thread_pool, threads_for
+from hopper.device.kernel_threads import has_thread_pool, thread_settings, threads_for
 
 
 def test_few_items_take_one_thread() -> None:
@@ -31,3 +31,38 @@ def test_a_machine_without_openmp_and_tbb_has_no_thread_pool(
         # Makes the import fail, as if its library were missing.
         monkeypatch.setitem(sys.modules, f"numba.np.ufunc.{module}", None)
     assert not has_thread_pool()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "given", "expected"),
+    [
+        (2, 0, {}, {"OMP_NUM_THREADS": "4"}),
+        (3, 0, {}, {"OMP_NUM_THREADS": "2"}),
+        (2, 3, {}, {"OMP_NUM_THREADS": "3"}),
+        (8, 1, {}, {"OMP_NUM_THREADS": "1"}),
+        # Waiting threads sleep only if there are too few cores.
+        (2, 5, {}, {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "PASSIVE"}),
+        (9, 0, {}, {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
+        # A user's variables are kept.
+        (2, 0, {"OMP_NUM_THREADS": "6"}, {"OMP_NUM_THREADS": "6"}),
+        (
+            2,
+            5,
+            {"OMP_WAIT_POLICY": "ACTIVE"},
+            {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "ACTIVE"},
+        ),
+    ],
+)
+def test_settings_of_ranks_follow_from_the_number_of_cores(
+    ranks: int,
+    threads: int,
+    given: dict[str, str],
+    expected: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert thread_settings(ranks, threads) == expected

@@ -151,7 +151,7 @@ def _print(plan: ClusterPlan, console: Console) -> None:
 
 
 def _times(trained: Sequence[Estimate]) -> Table:
-    from hopper.rehearsal.measure import PHASES
+    from hopper.rehearsal.estimate import PHASES
 
     table = _table("seconds", "epoch", "iterations", "each", *PHASES)
     for estimate in trained:
@@ -176,7 +176,7 @@ def _bytes(trained: Sequence[Estimate]) -> Table:
 
 
 def _memory(trained: Sequence[Estimate]) -> Table:
-    from hopper.rehearsal.memory import Memory
+    from hopper.rehearsal.estimate import Memory
 
     names = [field.name for field in fields(Memory)]
     table = _table("MiB that a rank holds", "all", *names)

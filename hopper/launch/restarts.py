@@ -11,7 +11,7 @@ from cache_server.events import events
 from hopper.config import Config, change_config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.train.checkpoint_files import CheckpointFiles, will_resume
-from hopper.train.rank_output import FOLDER
+from hopper.train.rank_process import LOGS_FOLDER
 from hopper.train.run_metrics import RESTARTS
 
 
@@ -85,7 +85,7 @@ def _tell_how_to_resume(error: ClusterError, files: CheckpointFiles, run_dir: Pa
         return
     else:
         how = "no checkpoint was written; train.checkpoint_every asks for them"
-    error.add_note(f"{how}; output of ranks: {run_dir / FOLDER}")
+    error.add_note(f"{how}; output of ranks: {run_dir / LOGS_FOLDER}")
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:

@@ -24,8 +24,7 @@ from hopper.files.scratch import scratch_folder
 from hopper.launch.failures import Failure, RanksFailed, how_it_ended, read_failure
 from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import defer_signals
-from hopper.train.parent import AWAIT_CONFIG, DIE_WITH_PARENT
-from hopper.train.rank_failures import RECORD
+from hopper.train.rank_process import AWAIT_CONFIG, DIE_WITH_PARENT, RECORD
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_metrics import server_metrics
 from hopper.train.security import security_words

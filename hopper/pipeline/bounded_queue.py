@@ -14,29 +14,16 @@ class Closed(Exception):
     """The queue is closed."""
 
 
-class Pause(Exception):
-    """No item will come until the taker has used up earlier ones."""
-
-
 class BoundedQueue(Generic[T]):
-    """A queue of items with their sizes, from one thread to another.
-
-    If the thread that makes items fails, :meth:`take` raises its error, even if items are waiting,
-    since work on them would be wasted.
-
-    Parameters
-    ----------
-    items, nbytes: there is room for another item while fewer than ``items`` wait, and at most
-        ``nbytes`` of all of them together.
-    """
+    """A queue of items with their sizes. There is room for another one while fewer than ``items``
+    wait, and at most ``nbytes`` of all of them together."""
 
     def __init__(self, items: int, nbytes: int) -> None:
         self._items, self._nbytes = items, nbytes
         self._waiting: deque[tuple[T, int]] = deque()
         self._waiting_bytes = 0
         self._error: BaseException | None = None
-        self._closed = False
-        self._pauses = False
+        self._is_closed = False
         self._changed = threading.Condition()
 
     def await_room(self, unless: Callable[[], bool] = lambda: False) -> None:
@@ -45,8 +32,8 @@ class BoundedQueue(Generic[T]):
         Whoever changes what ``unless`` returns must call :meth:`wake`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or unless() or self._has_room())
-            if self._closed:
+            self._changed.wait_for(lambda: self._is_closed or unless() or self._has_room())
+            if self._is_closed:
                 raise Closed
 
     def wake(self) -> None:
@@ -57,40 +44,18 @@ class BoundedQueue(Generic[T]):
     def put(self, item: T, nbytes: int) -> None:
         """Add an item, after :meth:`await_room`. Does nothing if the queue is closed."""
         with self._changed:
-            if self._closed:
-                return
-            self._pauses = False
-            self._waiting.append((item, nbytes))
-            self._waiting_bytes += nbytes
-            self._changed.notify_all()
+            if not self._is_closed:
+                self._waiting.append((item, nbytes))
+                self._waiting_bytes += nbytes
+                self._changed.notify_all()
 
-    def pause(self) -> None:
-        """Tell the taker that no item will come until it has used up earlier ones."""
+    def take(self) -> T:
+        """Wait for the next item. If the queue is closed, raise the error that it was closed with,
+        or :class:`Closed`, even if items are waiting, since work on them would be wasted."""
         with self._changed:
-            self._pauses = True
-            self._changed.notify_all()
-
-    def take(self, *, has_others: bool = False) -> T:
-        """Wait for the next item.
-
-        Parameters
-        ----------
-        has_others: whether the taker has earlier items that are not used up. Only then it raises
-            :class:`Pause`.
-
-        Raises
-        ------
-        Closed: the queue is closed.
-        The error that :meth:`close` was called with.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._waiting or self._closed or (has_others and self._pauses)
-            )
-            if self._closed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed:
                 raise Closed if self._error is None else self._error
-            if not self._waiting:
-                raise Pause
             item, nbytes = self._waiting.popleft()
             self._waiting_bytes -= nbytes
             self._changed.notify_all()
@@ -99,10 +64,9 @@ class BoundedQueue(Generic[T]):
     def close(self, error: BaseException | None = None) -> None:
         """Drop waiting items, and end all waits. The first error given is what takers get."""
         with self._changed:
-            self._closed = True
+            self._is_closed = True
             self._error = self._error or error
             self._waiting.clear()
-            self._waiting_bytes = 0
             self._changed.notify_all()
 
     def _has_room(self) -> bool:

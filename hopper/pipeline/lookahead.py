@@ -31,25 +31,20 @@ _NOWHERE: Final = -1
 class KeptRows:
     """A cache of one node type's rows that coming iterations read again.
 
-    It is a :class:`hopper.features.cached.RowCacheLike`.
-
-    Parameters
-    ----------
-    count: number of nodes of the type. Each takes twelve bytes.
-    dim, dtype: format of a row.
-    room: most rows that are kept.
+    It is a :class:`hopper.features.cached.RowCacheLike`. Each node of the type takes twelve bytes,
+    besides ``room`` rows at most.
     """
 
     evicts = True
 
     def __init__(self, count: int, dim: int, dtype: np.dtype[Any], room: int) -> None:
-        self._rows = np.empty((min(room, count), dim), dtype)
+        self.dim, self.dtype, room = dim, dtype, min(room, count)
+        self._rows = np.empty((room, dim), dtype)
         self._slot_of = np.full(count, _NOWHERE, np.int32)
-        self._node_in = np.full(len(self._rows), _NOWHERE, np.int64)
-        self._next_use = np.full(len(self._rows), _NEVER, np.int32)
-        self._free = np.arange(len(self._rows), dtype=np.int32)[::-1].copy()
-        self._left = len(self._rows)
-        """how many slots are free: the first elements of ``_free``"""
+        self._node_in = np.full(room, _NOWHERE, np.int64)
+        self._next_use = np.full(room, _NEVER, np.int32)
+        self._was_read = np.zeros(room, np.bool_)
+        """whether each slot was read in the current iteration"""
         self._last_use = np.full(count, _NOWHERE, np.int32)
         """number of the last foreseen iteration that uses a node"""
         self._foreseen: deque[tuple[int, Ids, Numbers]] = deque()
@@ -58,32 +53,15 @@ class KeptRows:
         """next uses of the current iteration's nodes that will be kept"""
         self._now: Ids = np.empty(0, np.int64)
         """the nodes with an entry in ``_wanted``"""
-        self._was_read = np.zeros(len(self._rows), np.bool_)
-        """whether each slot was read in the current iteration"""
-
-    @property
-    def dim(self) -> int:
-        """The number of elements in a row."""
-        return int(self._rows.shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of a row."""
-        return self._rows.dtype
 
     @property
     def kept(self) -> int:
         """The number of rows that are kept now."""
-        return len(self._rows) - self._left
+        return int(np.count_nonzero(self._node_in >= 0))
 
     def foresee(self, number: int, nodes: Ids) -> None:
-        """Take note of what a coming iteration reads.
-
-        Parameters
-        ----------
-        number: number of the iteration; must be larger than those before.
-        nodes: [n] int64, the distinct nodes that it uses, ascending.
-        """
+        """Take note of the distinct nodes, ascending, that a coming iteration reads, whose number
+        is larger than those before."""
         last_use = self._last_use[nodes]
         for earlier, earlier_nodes, next_use in self._foreseen:
             reused = nodes[last_use == earlier]
@@ -98,17 +76,15 @@ class KeptRows:
         slots = self._slot_of[nodes]
         is_kept = slots >= 0
         self._next_use[slots[is_kept]] = next_use[is_kept]
-        is_reused = next_use < _NEVER
-        used_slots = np.flatnonzero(self._node_in >= 0)
-        used_slots = used_slots[self._next_use[used_slots] < _NEVER]
-        new_nodes, new_uses = nodes[~is_kept & is_reused], next_use[~is_kept & is_reused]
+        used_slots = np.flatnonzero((self._node_in >= 0) & (self._next_use < _NEVER))
+        is_new = ~is_kept & (next_use < _NEVER)
+        new_nodes, new_uses = nodes[is_new], next_use[is_new]
         uses = np.concatenate((self._next_use[used_slots], new_uses))
         candidates = np.concatenate((self._node_in[used_slots], new_nodes))
         # Rows with the soonest next use are kept, and the smaller ids of those with the same use.
-        best = np.lexsort((candidates, uses))[: len(self._rows)]
-        is_chosen = np.zeros(uses.size, bool)
-        is_chosen[best] = True
-        read_now = np.zeros(len(self._rows), bool)
+        is_chosen = np.zeros(uses.size, np.bool_)
+        is_chosen[np.lexsort((candidates, uses))[: len(self._rows)]] = True
+        read_now = np.zeros(len(self._rows), np.bool_)
         read_now[slots[is_kept]] = True
         dropped = used_slots[~is_chosen[: used_slots.size]]
         self._drop(dropped[~read_now[dropped]])
@@ -120,8 +96,7 @@ class KeptRows:
 
     def end(self) -> None:
         """End the iteration: drop rows that are not used again."""
-        slots = np.flatnonzero((self._node_in >= 0) & (self._next_use == _NEVER))
-        self._drop(slots)
+        self._drop(np.flatnonzero((self._node_in >= 0) & (self._next_use == _NEVER)))
         self._wanted[self._now] = _NEVER
         self._was_read[:] = False
 
@@ -138,12 +113,13 @@ class KeptRows:
         """Keep the fetched rows in ``table[places]`` that were chosen, as far as there is room."""
         is_chosen = (self._wanted[ids] < _NEVER) & (self._slot_of[ids] < 0)
         nodes, first = np.unique(ids[is_chosen], return_index=True)
-        if nodes.size > self._left:
+        free = np.flatnonzero(self._node_in < 0)
+        if nodes.size > free.size:
             # Rows that were read for the last time make room.
             self._drop(np.flatnonzero(self._was_read & (self._next_use == _NEVER)))
-        nodes, first = nodes[: self._left], first[: self._left]
-        slots = self._free[self._left - nodes.size : self._left]
-        self._left -= nodes.size
+            free = np.flatnonzero(self._node_in < 0)
+        nodes, first = nodes[: free.size], first[: free.size]
+        slots = free[: nodes.size].astype(np.int32)
         copy_rows(table, places[is_chosen][first], self._rows, slots)
         self._slot_of[nodes], self._node_in[slots] = slots, nodes
         self._next_use[slots] = self._wanted[nodes]
@@ -152,8 +128,6 @@ class KeptRows:
         self._slot_of[self._node_in[slots]] = _NOWHERE
         self._node_in[slots], self._next_use[slots] = _NOWHERE, _NEVER
         self._was_read[slots] = False
-        self._free[self._left : self._left + slots.size] = slots
-        self._left += slots.size
 
 
 class Lookahead:
@@ -208,22 +182,18 @@ class Lookahead:
             kept.end()
 
     def _make_caches(self, window: Sequence[Mapping[str, Ids]]) -> dict[str, KeptRows]:
-        schema, formats = self._rows.graph.schema, {}
+        schema, formats, bytes_read = self._rows.graph.schema, {}, {}
         for table in sorted({table for reads in window for table in reads}):
             stored = stored_features(schema.table(table))
             assert stored is not None
             formats[table] = stored.columns, stored.dtype
-        row_bytes = {table: dim * dtype.itemsize for table, (dim, dtype) in formats.items()}
-        bytes_read = {
-            table: row_bytes[table] * sum(reads[table].size for reads in window if table in reads)
-            for table in formats
-        }
+            count = sum(reads[table].size for reads in window if table in reads)
+            bytes_read[table] = count * stored.columns * stored.dtype.itemsize
         total = max(1, sum(bytes_read.values()))
         return {
             table: KeptRows(
-                schema.table(table).count,
-                *formats[table],
-                self._nbytes * bytes_read[table] // total // row_bytes[table],
+                *(schema.table(table).count, dim, dtype),
+                self._nbytes * bytes_read[table] // total // (dim * dtype.itemsize),
             )
-            for table in formats
+            for table, (dim, dtype) in formats.items()
         }

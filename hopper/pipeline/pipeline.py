@@ -13,16 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numba
 import torch
 
 from hopper.errors import RequestError
-from hopper.pipeline.bounded_queue import BoundedQueue, Closed, Pause
+from hopper.pipeline.bounded_queue import BoundedQueue, Closed
 
 T = TypeVar("T")
 _UNLIMITED: Final = sys.maxsize
+_END: Final = object()
+"""follows the last item of a stage"""
 
 
 class Moment(NamedTuple):
@@ -71,8 +74,6 @@ class Pipeline(Generic[T]):
     iterations, epochs: their numbers. All epochs have equally many iterations.
     start: epoch and iteration of the first item.
     ahead: whether stages run in threads. If not, an item is made when it is taken.
-    waits: returns whether an epoch may only begin once its first item is asked for, since what
-        is consumed before decides about it.
     agree: if ranks exchange messages in the first stage: called by every rank, with the number of
         items that its first stage has begun and the operation's name, it returns the largest number
         of any rank.
@@ -86,13 +87,11 @@ class Pipeline(Generic[T]):
         *,
         start: tuple[int, int] = (0, 0),
         ahead: bool = True,
-        waits: Callable[[int], bool] = lambda _epoch: False,
         agree: Callable[[int, str], int] | None = None,
     ) -> None:
         if iterations < 1:
             raise RequestError(f"pipeline: expected an iteration an epoch at least, {iterations=}")
-        self._stages, self._ahead, self._waits = stages, ahead, waits
-        self._agree = agree if ahead else None
+        self._stages, self._ahead, self._agree = stages, ahead, agree if ahead else None
         self._iterations, self._stop = iterations, iterations * epochs
         self._next = start[0] * iterations + start[1]
         """number of the next item to hand out, counted from the first iteration of epoch 0"""
@@ -101,9 +100,8 @@ class Pipeline(Generic[T]):
         ]
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
-        self._epoch, self._begun, self._is_closed = -1, 0, False
-        self._most = _UNLIMITED
-        """how many items the first stage may begin in all"""
+        self._begun, self._most, self._is_closed = 0, _UNLIMITED, False
+        """how many items the first stage has begun, and may begin in all"""
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +120,11 @@ class Pipeline(Generic[T]):
         while self._next < min(end, self._stop):
             yield self.take()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all items have been handed out."""
+        return self._next >= self._stop
+
     def take(self) -> T:
         """Hand out the next item, or raise the error of preparing it or a later one.
 
@@ -129,19 +132,15 @@ class Pipeline(Generic[T]):
         ------
         IndexError: there is none.
         """
-        if self._next >= self._stop:
+        if self.is_over:
             raise IndexError("the pipeline has handed out all of its items")
-        moment = Moment(*divmod(self._next, self._iterations))
-        item: Any = moment
-        if not self._ahead:
+        if self._ahead:
+            self._start()
+            item = self._queues[-1].take()
+        else:
+            item = self._moment(self._next)
             for stage in self._stages:
                 item = stage.work(item)
-        else:
-            self._start()
-            with self._changed:
-                self._epoch = moment.epoch
-                self._changed.notify_all()
-            item = self._queues[-1].take()
         self._next += 1
         taken: T = item
         return taken
@@ -149,8 +148,7 @@ class Pipeline(Generic[T]):
     def state_dict(self) -> dict[str, int]:
         """Return where the pipeline stands. What was handed out counts, what was prepared does
         not."""
-        epoch, iteration = divmod(self._next, self._iterations)
-        return {"epoch": epoch, "iteration": iteration, "iterations": self._iterations}
+        return {**self._moment(self._next)._asdict(), "iterations": self._iterations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another pipeline of the same iterations stood.
@@ -187,21 +185,23 @@ class Pipeline(Generic[T]):
         self._stop_beginning("resting the pipeline")
         yield
         if self._agree is not None:
-            with self._changed:
-                self._most = _UNLIMITED
-                self._changed.notify_all()
+            self._begin_up_to(_UNLIMITED)
+
+    def _moment(self, number: int) -> Moment:
+        return Moment(*divmod(number, self._iterations))
 
     def _stop_beginning(self, operation: str) -> None:
         """Begin no items, except those that any rank has begun, which all ranks must make."""
-        if self._agree is None:
-            return
-        with self._changed:
-            self._most = self._begun
-        most = self._agree(self._most, operation)
+        if self._agree is not None:
+            with self._changed:
+                self._most = self._begun
+            self._begin_up_to(self._agree(self._most, operation))
+            self._queues[0].wake()
+
+    def _begin_up_to(self, most: int) -> None:
         with self._changed:
             self._most = most
             self._changed.notify_all()
-        self._queues[0].wake()
 
     def _cancel(self, error: BaseException | None = None, *, agreed: bool = False) -> None:
         """Let every thread end when it has finished its item.
@@ -229,7 +229,7 @@ class Pipeline(Generic[T]):
         for stage, queue, out in zip(
             self._stages[1:], self._queues, self._queues[1:], strict=False
         ):
-            sources.append(_taken(queue, out, stage))
+            sources.append(_take_all(queue, out, stage))
         # numba's number of threads and CUDA's device are settings of each thread.
         threads = numba.get_num_threads()
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
@@ -243,6 +243,7 @@ class Pipeline(Generic[T]):
                 for item in source:
                     result = stage.work(item)
                     out.put(result, stage.size(result))
+                out.put(_END, 0)
             except Closed:
                 pass
             except BaseException as error:
@@ -257,51 +258,38 @@ class Pipeline(Generic[T]):
 
     def _moments(self, out: BoundedQueue[Any]) -> Iterator[Moment]:
         """Yield each iteration once it may be begun."""
+
+        def is_owed() -> bool:
+            """Return whether another rank has begun an item and waits for this one to do so too."""
+            return self._begun < self._most < _UNLIMITED
+
         for number in range(self._next, self._stop):
-            moment = Moment(*divmod(number, self._iterations))
-            if not self._may_begin(moment.epoch, out):
-                return
-            yield moment
-        out.pause()
-
-    def _may_begin(self, epoch: int, out: BoundedQueue[Any]) -> bool:
-        """Wait until another item may be begun, and return whether it may."""
-        with suppress(Closed):
-            out.await_room(unless=self._is_owed)
-        with self._changed:
-            if not self._is_decided(epoch):
-                out.pause()
-            self._changed.wait_for(
-                lambda: (
-                    self._is_closed
-                    or self._is_owed()
-                    or (self._begun < self._most and self._is_decided(epoch))
-                )
-            )
-            if self._begun >= self._most:
-                return False
-            self._begun += 1
-            return True
-
-    def _is_owed(self) -> bool:
-        """Return whether another rank has begun an item and waits for this one to begin it too."""
-        return self._begun < self._most < _UNLIMITED
-
-    def _is_decided(self, epoch: int) -> bool:
-        return epoch <= self._epoch or not self._waits(epoch)
+            with suppress(Closed):
+                out.await_room(unless=is_owed)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._begun < self._most)
+                if self._begun >= self._most:
+                    raise Closed
+                self._begun += 1
+            yield self._moment(number)
 
 
-def _taken(queue: BoundedQueue[Any], out: BoundedQueue[Any], stage: Stage) -> Iterator[Any]:
+def _take_all(queue: BoundedQueue[Any], out: BoundedQueue[Any], stage: Stage) -> Iterator[Any]:
     """Yield the items of a queue once there is room for what a stage makes of them, and once those
     in its reach are known."""
     waiting: deque[Any] = deque()
+    items = _take_until_end(queue)
     while True:
-        new: list[Any] = []
-        with suppress(Pause):
-            while len(waiting) <= stage.reach:
-                new.append(queue.take(has_others=bool(waiting)))
-                waiting.append(new[-1])
+        new = list(islice(items, stage.reach + 1 - len(waiting)))
+        waiting.extend(new)
         if stage.reach:
             stage.foresee(new)
+        if not waiting:
+            return
         out.await_room()
         yield waiting.popleft()
+
+
+def _take_until_end(queue: BoundedQueue[Any]) -> Iterator[Any]:
+    while (item := queue.take()) is not _END:
+        yield item

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -25,23 +26,23 @@ Parts = Mapping[int, Any]
 """by rank, its tensors in a message"""
 
 
-class PendingMessage:
+@dataclass
+class Message:
     """A message that some ranks have called for; its future ends once all have."""
 
-    def __init__(self) -> None:
-        self.parts: dict[int, Any] = {}
-        self.arrived = 0.0
-        """when the slowest part arrives, on the ranks' clocks"""
-        self.future: Future[float] = Future()
+    parts: dict[int, Any] = field(default_factory=dict)
+    arrived: float = 0.0
+    """when the slowest part arrives, on the ranks' clocks"""
+    future: Future[float] = field(default_factory=Future)
 
 
+@dataclass
 class ProcessGroup:
     """Some ranks, their pending messages by key, and how many messages each has called for."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self.ranks = list(ranks)
-        self.pending: dict[Hashable, PendingMessage] = {}
-        self.counts: Counter[Hashable] = Counter()
+    ranks: Sequence[int]
+    pending: dict[Hashable, Message] = field(default_factory=dict)
+    counts: Counter[Hashable] = field(default_factory=Counter)
 
 
 class InMemoryBackend:
@@ -61,33 +62,24 @@ class InMemoryBackend:
                     message.future.set_exception(RankLost(f"another rank failed: {error!r}"))
 
 
+@dataclass(frozen=True)
 class Work:
     """A running message, with the interface of ``torch.distributed.Work``."""
 
-    def __init__(self, future: Future[float], clock: RankClock | None) -> None:
-        self._future, self._clock = future, clock
+    future: Future[float]
+    clock: RankClock | None
 
     def wait(self, limit: timedelta) -> None:
-        """Wait until the message has ended. Only without a clock the limit is kept.
-
-        Raises
-        ------
-        RankLost: another rank has failed.
-        TimeoutError: other ranks have not called for the message in time.
-        """
-        if self._clock is None:
-            self._future.result(limit.total_seconds())
+        """Wait until the message has ended; raise TimeoutError if other ranks do not call for it in
+        time, and RankLost if one has failed."""
+        if self.clock is None:
+            self.future.result(limit.total_seconds())
         else:
-            self._clock.wait(self._future)
+            self.clock.wait(self.future, limit.total_seconds())
 
 
 class RankBackend:
-    """One rank's functions of ``torch.distributed``.
-
-    Parameters
-    ----------
-    clock: the rank's clock, to which the time of messages is added; None = no time is counted.
-    """
+    """One rank's functions of ``torch.distributed``; with a clock the time of messages counts."""
 
     def __init__(self, backend: InMemoryBackend, rank: int, clock: RankClock | None = None) -> None:
         self._backend, self._rank, self._clock = backend, rank, clock
@@ -115,7 +107,7 @@ class RankBackend:
                 part.copy_(total)
 
         share = tensor.nbytes / len(ranks)
-        return self._ring(group, tensor, complete, 2 * (len(ranks) - 1), share)
+        return self._ring(group, tensor, complete, share, 2 * (len(ranks) - 1))
 
     def reduce(self, tensor: Tensor, dst: int, group: ProcessGroup | None = None, **_: Any) -> Work:
         """Sum a tensor over ranks, on one of them."""
@@ -124,7 +116,7 @@ class RankBackend:
         def complete(parts: Parts) -> None:
             parts[dst].copy_(torch.stack([parts[rank] for rank in ranks]).sum(0))
 
-        return self._ring(group, tensor, complete, 1, tensor.nbytes)
+        return self._ring(group, tensor, complete, tensor.nbytes)
 
     def broadcast(
         self, tensor: Tensor, src: int, group: ProcessGroup | None = None, **_: Any
@@ -136,7 +128,7 @@ class RankBackend:
                 if rank != src:
                     part.copy_(parts[src])
 
-        return self._ring(group, tensor, complete, 1, tensor.nbytes)
+        return self._ring(group, tensor, complete, tensor.nbytes)
 
     def all_gather(
         self, out: Sequence[Tensor], tensor: Tensor, group: ProcessGroup | None = None, **_: Any
@@ -149,7 +141,7 @@ class RankBackend:
                 for output, rank in zip(outputs, ranks, strict=True):
                     output.copy_(parts[rank][1])
 
-        return self._ring(group, (out, tensor), complete, len(ranks) - 1, tensor.nbytes)
+        return self._ring(group, (out, tensor), complete, tensor.nbytes, len(ranks) - 1)
 
     def all_to_all_single(
         self,
@@ -194,15 +186,15 @@ class RankBackend:
         group: ProcessGroup | None,
         part: Any,
         complete: Callable[[Parts], None],
-        steps: int,
         nbytes: float,
+        steps: int = 1,
     ) -> Work:
         """Take part in ``steps``, in each of which all ranks pass ``nbytes`` to the next one."""
         ranks = self._ranks(group)
         following = ranks[(ranks.index(self._rank) + 1) % len(ranks)]
         return self._start(group, part, complete, {following: nbytes}, steps)
 
-    def _ranks(self, group: ProcessGroup | None) -> list[int]:
+    def _ranks(self, group: ProcessGroup | None) -> Sequence[int]:
         return (group or self._backend.groups[0]).ranks
 
     def _start(
@@ -216,13 +208,10 @@ class RankBackend:
         together: bool = False,
         pair: tuple[int, ...] = (),
     ) -> Work:
-        """Take part in a message; the last rank to call carries it out.
+        """Take part in a message with this rank's tensors; the last rank to call carries it out.
 
-        Parameters
-        ----------
-        part: this rank's tensors.
-        sizes, steps, together: as of :meth:`RankClock.begin`.
-        pair: source, destination and tag of a message between two ranks; () for a collective.
+        ``sizes``, ``steps`` and ``together`` are those of :meth:`RankClock.begin`. ``pair`` has
+        source, destination and tag of a message between two ranks, and is () of a collective.
         """
         backend, clock = self._backend, self._clock
         group = group or backend.groups[0]
@@ -233,7 +222,7 @@ class RankBackend:
                 raise RankLost(f"another rank failed: {backend.failure!r}")
             group.counts[pair, self._rank] += 1
             key = (pair, group.counts[pair, self._rank])
-            message = group.pending.setdefault(key, PendingMessage())
+            message = group.pending.setdefault(key, Message())
             message.parts[self._rank] = part
             message.arrived = max(message.arrived, arrives)
             if len(message.parts) == (2 if pair else len(group.ranks)):

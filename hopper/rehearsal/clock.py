@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,12 +31,8 @@ class MessageCost:
 class Link:
     """Every server's link to all others, with the same rate in both directions.
 
-    Attributes
-    ----------
-    bits_per_second: rate; None = unlimited.
-    latency: seconds of a message from one server to another, without its bytes.
-    between_ranks: processor time of messages between ranks.
-    rows: processor time of requests to feature servers and their replies.
+    ``latency`` is in seconds, ``bits_per_second`` is None where it is unlimited. ``between_ranks``
+    and ``rows`` are the processor time of messages between ranks, and of requests for rows.
     """
 
     bits_per_second: float | None = None
@@ -49,60 +45,13 @@ class Link:
         """Return the time of bytes that one server sends or receives, without the latency."""
         return 0.0 if self.bits_per_second is None else 8 * nbytes / self.bits_per_second
 
-    def message_seconds(self, rank: int, sizes: Mapping[int, float], together: bool) -> float:
-        """Return the time of a step of :meth:`RankClock.begin`."""
-        size = self.ranks_per_server
-        crossing = sum(n for other, n in sizes.items() if other // size != rank // size)
-        senders = size if together else 1
-        return self.latency + self.seconds(crossing * senders) if crossing else 0.0
-
-    def fetch_seconds(self, nbytes: float) -> float:
-        """Return the time to fetch rows while all ranks of the server fetch as many."""
-        return 2 * self.latency + self.seconds(nbytes * self.ranks_per_server)
-
-
-class SerialScheduler:
-    """Lets the ranks of a world run one at a time, each until it waits for others."""
-
-    def __init__(self, world: int) -> None:
-        self._turn = threading.Lock()
-        self._running = world
-        self._waiting: dict[int, Future[float]] = {}
-
-    @contextmanager
-    def turns(self) -> Iterator[None]:
-        """Run all of a rank within its turns."""
-        with self._turn:
-            yield
-            self._running -= 1
-            self._check()
-
-    def wait(self, rank: int, message: Future[float]) -> None:
-        """End a rank's turn, and begin the next one when a message has ended or failed.
-
-        Raises
-        ------
-        RuntimeError: all ranks wait for each other.
-        """
-        self._waiting[rank] = message
-        self._check()
-        self._turn.release()
-        wait([message])
-        self._turn.acquire()
-        del self._waiting[rank]
-
-    def _check(self) -> None:
-        """Refuse that all ranks wait. One whose message has ended only waits for its turn."""
-        messages = self._waiting.values()
-        if messages and len(messages) == self._running and not any(m.done() for m in messages):
-            raise RuntimeError("all ranks wait for each other")
-
 
 class RankClock:
-    """The seconds of one rank, which stand still during other ranks' turns."""
+    """The seconds of one rank, which stand still during other ranks' turns; ``turn`` is the lock
+    that the rank whose turn it is holds."""
 
-    def __init__(self, rank: int, link: Link, scheduler: SerialScheduler) -> None:
-        self._rank, self._link, self._scheduler = rank, link, scheduler
+    def __init__(self, rank: int, link: Link, turn: threading.Lock) -> None:
+        self._server, self._link, self._turn = rank // link.ranks_per_server, link, turn
         self._busy = self._waited = self._since = 0.0
         self._runs = False
 
@@ -117,7 +66,7 @@ class RankClock:
     @contextmanager
     def turns(self) -> Iterator[None]:
         """Run all of the rank within its turns, and count their processor seconds."""
-        with self._scheduler.turns():
+        with self._turn:
             self._go_on()
             yield
 
@@ -143,22 +92,30 @@ class RankClock:
         sizes: by receiving rank, the bytes of a step.
         steps: number of steps that follow each other.
         ends: 2 if the rank receives as much as it sends, 1 if it does either.
-        together: whether all ranks of the server send as much at once.
+        together: whether all ranks of the server send at once, and so share its link.
         """
-        messages, nbytes = ends * steps * len(sizes), ends * steps * sum(sizes.values())
-        self._busy += self._link.between_ranks.of(messages, nbytes)
-        return self.read() + steps * self._link.message_seconds(self._rank, sizes, together)
+        link, size = self._link, self._link.ranks_per_server
+        messages, nbytes = steps * ends * len(sizes), steps * ends * sum(sizes.values())
+        self._busy += link.between_ranks.of(messages, nbytes)
+        crossing = sum(n for rank, n in sizes.items() if rank // size != self._server)
+        crossing *= size if together else 1
+        return self.read() + (steps * (link.latency + link.seconds(crossing)) if crossing else 0.0)
 
     def fetch(self, requests: int, nbytes: float) -> None:
-        """Count what requests to feature servers take, with ``nbytes`` in both directions."""
-        if not nbytes:
-            return
-        self._busy += self._link.rows.of(requests, nbytes)
-        self._waited += self._link.fetch_seconds(nbytes)
+        """Count what requests to feature servers take, with ``nbytes`` in both directions, while
+        all ranks of the server fetch as many."""
+        link = self._link
+        if nbytes:
+            self._busy += link.rows.of(requests, nbytes)
+            self._waited += 2 * link.latency + link.seconds(nbytes * link.ranks_per_server)
 
-    def wait(self, message: Future[float]) -> None:
-        """Wait for a message, whose result is the moment at which it has arrived everywhere."""
+    def wait(self, message: Future[float], limit: float) -> None:
+        """Wait for a message, whose result is the moment at which it has arrived everywhere; end
+        this rank's turn meanwhile."""
         with self.stopped():
-            self._scheduler.wait(self._rank, message)
-            arrived = message.result()
+            self._turn.release()
+            try:
+                arrived = message.result(limit)
+            finally:
+                self._turn.acquire()
         self._waited += max(0.0, arrived - self.read())

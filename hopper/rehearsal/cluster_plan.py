@@ -23,15 +23,8 @@ _MOST_RANKS: Final = 2048
 
 @dataclass(frozen=True)
 class AskedCluster:
-    """The cluster to plan for.
-
-    Attributes
-    ----------
-    servers, ranks_per_server: its size.
-    bits_per_second: rate of every server's link in each direction; None = unlimited.
-    latency: seconds of a message from one server to another, without its bytes.
-    cores: cores of every server.
-    """
+    """The cluster to plan for: its size; the rate of every server's link in each direction, None =
+    unlimited; the seconds of a message between servers, without its bytes; cores of a server."""
 
     servers: int
     ranks_per_server: int
@@ -72,17 +65,13 @@ class ClusterPlan:
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON; numbers that are not known become null."""
-        return {
-            "schema": PLAN_SCHEMA_VERSION,
-            "cluster": asdict(self.cluster),
-            "partition": self.partition,
-            "measured": self.measured,
-            "assumptions": self.assumptions,
-            "engines": [
-                {key: None if value != value else value for key, value in asdict(estimate).items()}
-                for estimate in self.estimates
-            ],
-        }
+        engines = [
+            {key: None if value != value else value for key, value in asdict(estimate).items()}
+            for estimate in self.estimates
+        ]
+        plan = {"schema": PLAN_SCHEMA_VERSION, **asdict(self), "engines": engines}
+        del plan["estimates"]
+        return plan
 
 
 def on_cluster(config: Config, ranks_per_server: int) -> Config:
@@ -106,11 +95,6 @@ def plan_cluster(
     request: made from a configuration of :func:`on_cluster`.
     engines: names of the engines to rehearse; none = all that train such a graph.
     iterations: most iterations to rehearse of each engine.
-    say: called with a line of text before each step.
-
-    Raises
-    ------
-    RequestError: the cluster does not fit the graph, or an engine does not exist.
     """
     cluster.check(request)
     if iterations < 1:

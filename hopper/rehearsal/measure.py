@@ -1,13 +1,10 @@
-"""Measures an iteration of an engine in a rehearsal, and what messages take of this machine's
-processors over its loopback interface."""
+"""Measures what messages take of this machine's processors over its loopback interface."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,77 +17,12 @@ from cache_server.client import FeatureClient
 from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.service.server import FeatureServer
 from cache_server.store.shard import Shard
-from hopper.cluster.traffic import Cause
-from hopper.engines import Request, TrainStep
-from hopper.micrograph.route import GlobalBatch
+from hopper.engines import Request
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.clock import MessageCost
-from hopper.rehearsal.world import ThreadCluster
 
-PHASES: Final = ("plan", "read", "train")
-"""The phases of an iteration, which the pipeline runs in separate threads."""
 _WAIT: Final = timedelta(seconds=60)
 _MOST_ROWS: Final = 1 << 15
-
-
-@dataclass(frozen=True)
-class Spent:
-    """The seconds on a rank's clock that a phase took, and the processor seconds among them."""
-
-    seconds: float
-    busy: float
-
-
-@dataclass(frozen=True)
-class IterationCost:
-    """What an iteration took of one rank, with its phases one after the other.
-
-    Attributes
-    ----------
-    phases: time by phase, of :data:`PHASES`.
-    sent: bytes sent, by cause.
-    plan_bytes: approximate size of the plan.
-    """
-
-    phases: dict[str, Spent]
-    sent: dict[Cause, int]
-    plan_bytes: int
-
-
-def measure_iteration(
-    engine: TrainStep[Any, Any],
-    cluster: ThreadCluster,
-    batch: GlobalBatch,
-    watched: AbstractContextManager[object],
-) -> IterationCost:
-    """Train one global batch, as a run without a pipeline does, once every rank has come.
-
-    Parameters
-    ----------
-    watched: the model is trained within it.
-    """
-    clock, rows = cluster.rank_clock, engine.state.rows
-    assert clock is not None
-    phases: dict[str, Spent] = {}
-
-    @contextmanager
-    def phase(name: str) -> Iterator[None]:
-        """Measure a phase, which begins when every rank has ended the one before."""
-        cluster.settle()
-        seconds, busy = clock.read(), clock.busy()
-        yield
-        phases[name] = Spent(clock.read() - seconds, clock.busy() - busy)
-
-    cluster.arrive(f"trying engine {engine.name}")
-    cluster.traffic.take()
-    with phase("plan"):
-        plan = engine.plan_and_ask(batch)
-    nbytes = plan.nbytes
-    with phase("read"), rows.one_operation():
-        inputs = engine.read(plan, rows)
-    with phase("train"), watched:
-        engine.train(plan, inputs)
-    return IterationCost(phases, cluster.traffic.take(), nbytes)
 
 
 def measure_between_ranks() -> MessageCost:
@@ -113,11 +45,8 @@ def measure_between_ranks() -> MessageCost:
 
 
 def measure_rows(request: Request) -> MessageCost:
-    """Measure requests to a feature server, both ends together.
-
-    The time for encoding and decoding messages is subtracted, since a rehearsal spends it itself.
-    The cost is 0 if the request reads no rows of other servers.
-    """
+    """Measure requests to a feature server, both ends together, without encoding and decoding,
+    which a rehearsal does itself; 0 if the request reads no rows of other servers."""
     graph = request.graph
     table = next(iter(request.reads.feature_tables.values()), None)
     has_sources = bool(request.config.data.features)

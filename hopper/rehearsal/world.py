@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,18 +25,14 @@ from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.source import RowKind
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.backend import InMemoryBackend, RankBackend
-from hopper.rehearsal.clock import Link, RankClock, SerialScheduler
+from hopper.rehearsal.clock import Link, RankClock
 
 T = TypeVar("T")
 
 
 class ThreadCluster(Cluster):
-    """A rank that is a thread; counts what it sends as :class:`Cluster` does.
-
-    Attributes
-    ----------
-    rank_clock: the rank's clock of a rehearsal; None = real clocks.
-    """
+    """A rank that is a thread; counts what it sends as :class:`Cluster` does. ``rank_clock`` is
+    None if clocks are real."""
 
     def __init__(
         self,
@@ -67,23 +62,13 @@ class ThreadCluster(Cluster):
             limit = self.timeout if limit is None else limit
             raise DeadlineExceeded(f"rank {self.rank}", operation, limit, advice) from error
 
-    def settle(self) -> None:
-        """Wait for all ranks, without counting any message."""
-        uncounted = copy.copy(self)
-        uncounted.traffic = Traffic()
-        uncounted.arrive("settling")
-
 
 class TimedRows(RemoteRows):
     """Rows of other servers; what a network takes for them is added to the rank's clock."""
 
     def __init__(self, clock: RankClock, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._clock, self._nbytes = clock, 0
-
-    def _count(self, server: int, sent: int, received: int) -> None:
-        self._nbytes += sent + received
-        super()._count(server, sent, received)
+        self._clock = clock
 
     def _fetch(
         self,
@@ -93,25 +78,29 @@ class TimedRows(RemoteRows):
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[Any]],
     ) -> None:
-        self._nbytes = 0
+        traffic = self._traffic
+        self._traffic = traffic.apart()
         super()._fetch(kind, node_type, ids_by_server, out, places)
-        self._clock.fetch(len(ids_by_server), self._nbytes)
+        self._take_time(len(ids_by_server), self._traffic, traffic)
+        self._traffic = traffic
 
     def begin_sampling(
         self, draws: Mapping[int, Sequence[RemoteDraw]], traffic: Traffic
     ) -> Callable[[], None]:
         """Ask servers to draw neighbours; see :meth:`RemoteRows.begin_sampling`."""
-        draw_traffic = traffic.apart()
-        wait = super().begin_sampling(draws, draw_traffic)
+        apart = traffic.apart()
+        wait = super().begin_sampling(draws, apart)
 
         def finish() -> None:
-            """Wait for the draws, and count what they sent and took."""
             wait()
-            sent = draw_traffic.take()
-            traffic.add(sent)
-            self._clock.fetch(len(draws), sum(sent.values()))
+            self._take_time(len(draws), apart, traffic)
 
         return finish
+
+    def _take_time(self, requests: int, apart: Traffic, traffic: Traffic) -> None:
+        sent = apart.take()
+        traffic.add(sent)
+        self._clock.fetch(requests, sum(sent.values()))
 
 
 def run_ranks(
@@ -121,29 +110,25 @@ def run_ranks(
     link: Link | None = None,
     timeout: float = 600.0,
 ) -> list[T]:
-    """Run ``work`` as every rank, each a thread, and return all results.
+    """Run ``work`` as every rank, each a thread; return all results, or raise the first error.
 
     Parameters
     ----------
     link: if given, ranks take turns, their clocks count processor seconds, and the time that
         messages take over the link. None = ranks run at once, on real clocks.
-    timeout: deadline of every wait, seconds. It is not kept where ranks take turns: they wait for
-        as long as others compute, and an error tells if all wait.
-
-    Raises
-    ------
-    The first error of any rank.
+    timeout: deadline of every wait, seconds. Where ranks take turns, each other rank may take so
+        long.
     """
-    backend, scheduler = InMemoryBackend(world), SerialScheduler(world)
+    backend, turn = InMemoryBackend(world), threading.Lock()
+    limit = timeout if link is None else timeout * world
     results: dict[int, T] = {}
 
     def run_rank(rank: int) -> None:
-        """Do a rank's work, and end the other ranks' waits if it fails."""
-        clock = None if link is None else RankClock(rank, link, scheduler)
+        clock = None if link is None else RankClock(rank, link, turn)
         try:
             with nullcontext() if clock is None else clock.turns():
                 numba.set_num_threads(1)
-                cluster = ThreadCluster(backend, rank, ranks_per_server, timeout, clock)
+                cluster = ThreadCluster(backend, rank, ranks_per_server, limit, clock)
                 results[rank] = work(cluster)
         except BaseException as error:
             backend.abort(error)
@@ -162,51 +147,38 @@ def run_ranks(
     return [results[rank] for rank in range(world)]
 
 
-class World:
-    """All ranks of a request's cluster, which read other servers' rows without a network.
+def rehearse(
+    request: Request,
+    work: Callable[[ThreadCluster, PartitionedRows], T],
+    link: Link | None = None,
+    timeout: float = 600.0,
+) -> list[T]:
+    """Run ``work`` as every rank of a request's cluster, as :func:`run_ranks` does; ranks read
+    other servers' rows without a network."""
+    graph, data, servicers = request.graph, request.config.data, list[FeatureServicer]()
+    if graph.book.servers > 1 and graph.layout.reads_remote_rows:
+        folders = [server_folder(graph.path, server) for server in range(graph.book.servers)]
+        sources = {
+            node_type: SourceRequest(name, data.features_options.get(node_type, {}))
+            for node_type, name in data.features.items()
+        }
+        servicers = open_servicers(folders, sources)
+    names = [f"server {number}" for number in range(len(servicers))]
+    client = partial(InProcessClient, servicers)
+    wire = request.config.cluster.feature_wire
 
-    Parameters
-    ----------
-    link, timeout: as of :func:`run_ranks`.
-    """
+    def run_rank(cluster: ThreadCluster) -> T:
+        with ExitStack() as exits:
+            remote = None
+            if servicers:
+                clock = cluster.rank_clock
+                make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
+                remote = make_rows(graph, names, timeout, client, wire=wire)
+                exits.callback(remote.close)
+            return work(cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic))
 
-    def __init__(self, request: Request, link: Link | None = None, timeout: float = 600.0) -> None:
-        self._request, self._link, self._timeout = request, link, timeout
-        graph = request.graph
-        self._servicers: list[FeatureServicer] = []
-        if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            data = request.config.data
-            sources = {
-                node_type: SourceRequest(name, data.features_options.get(node_type, {}))
-                for node_type, name in data.features.items()
-            }
-            folders = [server_folder(graph.path, server) for server in range(graph.book.servers)]
-            self._servicers = open_servicers(folders, sources)
-
-    def run(self, work: Callable[[ThreadCluster, PartitionedRows], T]) -> list[T]:
-        """Run ``work`` as every rank, and return all results; raise the first error of any rank."""
-        request = self._request
-
-        def run_rank(cluster: ThreadCluster) -> T:
-            """Do a rank's work with its rows."""
-            remote = self._open_rows(cluster.rank_clock) if self._servicers else None
-            rows = PartitionedRows(request.graph, cluster.server, remote, cluster.traffic)
-            try:
-                return work(cluster, rows)
-            finally:
-                if remote is not None:
-                    remote.close()
-
-        per_server = request.config.cluster.ranks_per_server
-        return run_ranks(request.ranks, per_server, run_rank, self._link, self._timeout)
-
-    def _open_rows(self, clock: RankClock | None) -> RemoteRows:
-        make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
-        return make_rows(
-            *(self._request.graph, [f"server {index}" for index in range(len(self._servicers))]),
-            *(self._timeout, partial(InProcessClient, self._servicers)),
-            wire=self._request.config.cluster.feature_wire,
-        )
+    per_server = request.config.cluster.ranks_per_server
+    return run_ranks(request.ranks, per_server, run_rank, link, timeout)
 
 
 @contextmanager

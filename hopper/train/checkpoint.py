@@ -18,13 +18,10 @@ import torch
 from torch import Tensor
 
 from hopper.engines import TrainStep
-from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
 from hopper.hetero.learnable import TableShare
-from hopper.migrate.flat_model import FlatModel
 from hopper.ops import is_finite
-from hopper.train.checkpoint_copy import CheckpointCopy
-from hopper.train.checkpoint_files import CheckpointFiles, warn
+from hopper.train.checkpoint_files import CheckpointCopy, CheckpointFiles, warn
 from hopper.train.run_identity import RANKS, find_differences, find_moves
 from hopper.train.tensor_file import (
     fill_tensors,
@@ -39,6 +36,8 @@ FORMAT: Final = 2
 """The version of files of checkpoints."""
 _MOST_COPIED: Final = 1 << 28
 """The most bytes of learnable rows that are copied, so that writing overlaps with training."""
+_MOST_LISTED: Final = 64
+"""The most checkpoints among which ranks look for one that is whole for all of them."""
 
 
 def save_checkpoint(
@@ -49,12 +48,8 @@ def save_checkpoint(
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read the identity and the progress of a file of a checkpoint, whose checksum is compared.
-
-    Raises
-    ------
-    RequestError: the file is missing or altered, or another version of Hopper wrote it.
-    """
+    """Read the identity and the progress of a file of a checkpoint, whose checksum is compared;
+    refuse one of another version of Hopper."""
     facts = read_facts(path)
     # Files of models are in format 1 what they are now. Those of rows had only rows that changed.
     found = facts.get("format", 1 if "chain" in (facts["progress"] or ()) else FORMAT)
@@ -66,28 +61,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return facts
 
 
-def training_state(packed: FlatModel, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return all tensors that a model's training depends on, by name. Filling them restores
-    training."""
-    state = {f"model.{name}": value for name, value in packed.module.state_dict().items()}
-    state |= {f"optimizer.{name}": value for name, value in optimizer.state().items()}
-    return state | packed.scale.state()
-
-
 class RunCheckpoints:
     """Saves and restores a run. Every rank must call every method.
 
     With several models, the tensors' names begin with the model's name, and the progress is a list.
-    A checkpoint is copied in memory, and written while training goes on.
-
-    Parameters
-    ----------
-    models: the engine's models, whose progress is saved and restored.
-    identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
-
-    Attributes
-    ----------
-    good: the newest checkpoint whose numbers are all finite; None if there is none.
+    A checkpoint is copied in memory, and written while training goes on. ``good`` is the newest one
+    whose numbers are all finite.
     """
 
     def __init__(
@@ -97,28 +76,21 @@ class RunCheckpoints:
         run_dir: Path,
         identity: dict[str, Any],
     ) -> None:
-        self._engine = engine
-        self._models = models
-        self._identity = identity
+        self._engine, self._models, self._identity = engine, models, identity
+        self._cluster, self._learnable = engine.state.cluster, engine.state.learnable
         self._files = CheckpointFiles(run_dir)
         self.good: Path | None = None
-        self._cluster, self._learnable = engine.state.cluster, engine.state.learnable
         train = engine.state.config.train
-        self._keep = train.keep_checkpoints
-        self._copy = CheckpointCopy(train.checkpoint_copy)
+        self._keep, self._copy = train.keep_checkpoints, CheckpointCopy(train.checkpoint_copy)
         self._thread = ThreadPoolExecutor(1, "hopper-checkpoint")
         self._writing: Future[None] | None = None
 
     def load(self) -> None:
-        """Restore all models and their progress from the newest checkpoint that is whole.
+        """Restore all models and their progress from the newest checkpoint that is whole for every
+        rank.
 
-        Checkpoints that are not whole for every rank cause a warning. An exact run can continue on
-        other ranks or servers, or under another engine: it stays the same except for rounding.
-
-        Raises
-        ------
-        RequestError: there is no such checkpoint, or its run has another configuration (names the
-            key).
+        An exact run can continue on other ranks or servers, or under another engine: it stays the
+        same except for rounding.
         """
         step = self._find_whole()
         file = self._files.model(step)
@@ -127,12 +99,11 @@ class RunCheckpoints:
         fill_tensors(self._tensors(), file)
         self.good = file
         saved = facts["progress"]
-        saved_progress = [saved] if isinstance(saved, dict) else saved
-        for model, progress in zip(self._models, saved_progress, strict=True):
+        by_model = [saved] if isinstance(saved, dict) else saved
+        for model, progress in zip(self._models, by_model, strict=True):
             model.progress = Progress(**progress)
-        shards = self._shards(facts["identity"])
+        files = [self._files.learnable(rank, step) for rank in self._shards(facts["identity"])]
         for table in self._learnable:
-            files = [self._files.learnable(rank, step) for rank in shards]
             restore_table(table, self._has_best, files)
         self._forget_rows(lambda newer: newer > step)
         if self._cluster.rank == 0:
@@ -142,21 +113,35 @@ class RunCheckpoints:
         self._engine.state.log.event("resumed", step=step)
 
     def save(self) -> None:
-        """Copy the models as they are after the last iteration, and begin to write the copy.
-
-        Raises
-        ------
-        OSError: the previous checkpoint could not be written.
-        """
+        """Copy the models as they are after the last iteration, and begin to write the copy; raise
+        the error of writing the previous one."""
         with self._engine.state.log.stage("sync", operation="taking a checkpoint"):
             self.finish()
             step = max(model.progress.step for model in self._models)
             self._engine.models.complete(f"after iteration {step}", moments=True)
-            write_rows, write_models = self._take_rows(step), self._take_models(step)
+            rows, models = self._take_rows(), self._tensors()
+            if all(map(is_finite, models.values())):
+                self.good = self._files.model(step)
+            is_first, rows_file = self._cluster.rank == 0, None
+            if self._learnable:
+                rows_file = self._files.learnable(self._cluster.rank, step)
+            if rows_file and sum(tensor.nbytes for tensor in rows.values()) > _MOST_COPIED:
+                # Such rows are not copied, so they are written before training changes them.
+                self._put(rows_file, rows)
+                rows_file = None
+            rows = _copy_to_host(rows if rows_file else {})
+            models = _copy_to_host(models if is_first else {})
+            by_model = [asdict(model.progress) for model in self._models]
+            progress = by_model if self._models[0].state.name else by_model[0]
 
             def write() -> None:
-                write_rows()
-                write_models()
+                if rows_file:
+                    self._put(rows_file, rows)
+                if is_first:
+                    self._put(self._files.model(step), models, progress)
+                    # Other ranks may not have written their rows yet, so the one before stays too.
+                    keep = max(2, self._keep) if self._learnable else self._keep
+                    self._copy.remove(self._files.forget_models(keep))
 
             self._writing = self._thread.submit(write)
 
@@ -172,51 +157,21 @@ class RunCheckpoints:
         if self._cluster.rank == 0:
             self._files.forget_models()
 
-    def _take_models(self, step: int) -> Callable[[], None]:
-        """Copy the models; return a function that writes the copy and removes the oldest file."""
-        file, state = self._files.model(step), self._tensors()
-        if all(map(is_finite, state.values())):
-            self.good = file
-        if self._cluster.rank:
-            return lambda: None
-        by_model = [asdict(model.progress) for model in self._models]
-        progress = by_model if self._models[0].state.name else by_model[0]
-        tensors = _copy_to_host(state)
-        # Other ranks may not have written their rows yet, so the checkpoint before stays too.
-        keep = max(2, self._keep) if self._learnable else self._keep
-
-        def write() -> None:
-            save_checkpoint(file, self._identity, tensors, progress)
-            self._copy.put(file)
-            self._copy.remove(self._files.forget_models(keep))
-
-        return write
-
-    def _take_rows(self, step: int) -> Callable[[], None]:
-        """Copy this rank's learnable rows; return a function that writes the copy.
-
-        If a copy would be too large, the rows are written at once and the function does nothing.
-        """
-        if not self._learnable:
-            return lambda: None
-        # Older files may be removed only after every rank has written the newest checkpoint.
-        self._cluster.arrive("writing learnable rows")
-        steps = sorted({step for _, step in self._list_rows()}, reverse=True)
-        self._forget_rows(lambda older: older in steps[self._keep :])
+    def _take_rows(self) -> dict[str, Tensor]:
+        """Return this rank's learnable rows, and remove files of old ones."""
+        if self._learnable:
+            # Older files may be removed only after every rank has written the newest checkpoint.
+            self._cluster.arrive("writing learnable rows")
+            steps = sorted({step for _, step in self._list_rows()}, reverse=True)
+            self._forget_rows(lambda older: older in steps[self._keep :])
         rows: dict[str, Tensor] = {}
         for table in self._learnable:
             rows |= rows_to_save(table, self._has_best)
-        file = self._files.learnable(self._cluster.rank, step)
+        return rows
 
-        def write() -> None:
-            save_checkpoint(file, self._identity, rows)
-            self._copy.put(file)
-
-        if sum(tensor.nbytes for tensor in rows.values()) > _MOST_COPIED:
-            write()
-            return lambda: None
-        rows = _copy_to_host(rows)
-        return write
+    def _put(self, file: Path, tensors: Mapping[str, Tensor], progress: Any = None) -> None:
+        save_checkpoint(file, self._identity, tensors, progress)
+        self._copy.put(file)
 
     def _forget_rows(self, is_old: Callable[[int], bool]) -> None:
         """Remove this rank's files of learnable rows of old steps, and their copies."""
@@ -229,47 +184,32 @@ class RunCheckpoints:
         """List this rank's files of learnable rows and their steps. Files of former ranks are
         divided among all ranks."""
         rank, world = self._cluster.rank, self._cluster.world
-        return [
-            (file, step)
-            for file, owner, step in self._files.all_learnable()
-            if owner % world == rank
-        ]
+        files = self._files.all_learnable()
+        return [(file, step) for file, owner, step in files if owner % world == rank]
 
     def _find_whole(self) -> int:
-        """Return the step of the newest checkpoint that is whole for every rank.
-
-        Raises
-        ------
-        RequestError: there is none; gives a reason.
-        """
-        cluster, reasons = self._cluster, list[str]()
-        steps = self._files.steps
+        """Return the step of the newest checkpoint that is whole for every rank."""
+        cluster, folder, reasons = self._cluster, self._files.folder, list[str]()
         # Rank 0 wrote the files, and other machines may see them later. So its list decides.
-        counts = cluster.all_gather(torch.tensor([len(steps)]), "control", "counting checkpoints")
-        most = int(counts.max())
-        if not most:
-            raise RequestError(f"{self._files.folder}: no checkpoint to resume from")
-        mine = torch.tensor((steps + [-1] * most)[:most])
+        mine = torch.tensor((self._files.steps + [-1] * _MOST_LISTED)[:_MOST_LISTED])
         by_rank = cluster.all_gather(mine, "control", "naming checkpoints")
-        for step in by_rank[0].tolist():
-            reason = self._why_not(step) if step >= 0 else ""
+        if int(by_rank.max()) < 0:
+            raise RequestError(f"{folder}: no checkpoint to resume from")
+        for step in filter(lambda step: step >= 0, by_rank[0].tolist()):
+            reason = self._why_not(step)
             failed = torch.tensor([int(bool(reason))])
             if not cluster.all_gather(failed, "control", "looking at a checkpoint").any():
-                if step >= 0:
-                    return int(step)
-                continue
+                return int(step)
             if reason:
                 reasons.append(reason)
                 warn(f"rank {cluster.rank}: a checkpoint is passed over: {reason}")
         if reasons:
-            raise RequestError(f"{self._files.folder}: no whole checkpoint: {reasons[-1]}")
-        raise RequestError(f"{self._files.folder}: no checkpoint that every rank finds")
+            raise RequestError(f"{folder}: no whole checkpoint: {reasons[-1]}")
+        raise RequestError(f"{folder}: no checkpoint that every rank finds")
 
     def _why_not(self, step: int) -> str:
-        """Return why this rank cannot continue from a step; "" if it can.
-
-        All ranks together check the files of all ranks that wrote the checkpoint.
-        """
+        """Return why ranks cannot continue from a step, "" if they can. All together check the
+        files of all ranks that wrote the checkpoint."""
         try:
             shards = self._shards(read_checkpoint(self._files.model(step))["identity"])
             if len(shards) > 1:
@@ -291,31 +231,26 @@ class RunCheckpoints:
         return self._models[0].progress.best_epoch is not None
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{model.name}.{name}" if model.name else name: tensor
-            for model in self._engine.models
-            for name, tensor in training_state(model.packed, model.optimizer).items()
-        }
+        """Return all tensors that training depends on, by name. Filling them restores training."""
+        tensors: dict[str, Tensor] = {}
+        for state in self._engine.models:
+            prefix = f"{state.name}." if state.name else ""
+            model, moments = state.packed.module.state_dict(), state.optimizer.state()
+            tensors |= {f"{prefix}model.{name}": tensor for name, tensor in model.items()}
+            tensors |= {f"{prefix}optimizer.{name}": tensor for name, tensor in moments.items()}
+            tensors |= {f"{prefix}{n}": tensor for n, tensor in state.packed.scale.state().items()}
+        return tensors
 
 
 def rows_to_save(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
-    """Return a table's state of all rows, with their original ids; nothing if it is frozen.
-
-    Parameters
-    ----------
-    with_kept: whether to return the rows of the best model too.
-    """
+    """Return a table's state of all rows, those of the best model too if asked for, with their
+    original ids; nothing if it is frozen."""
     state = table.state(with_kept)
     return state | ({_ids_of(table): table.originals} if state else {})
 
 
 def restore_table(table: TableShare, with_kept: bool, files: Sequence[Path]) -> None:
-    """Fill a table's rows, those that this rank owns, from files of :func:`rows_to_save`.
-
-    Raises
-    ------
-    RequestError: a file is missing or altered.
-    """
+    """Fill a table's rows, those that this rank owns, from files of :func:`rows_to_save`."""
     state = table.state(with_kept)
     for file in files if state else ():
         for name, target in state.items():

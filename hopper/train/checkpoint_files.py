@@ -1,22 +1,23 @@
-"""The files of a run's checkpoints, and whether a run goes on from one of them."""
+"""The files of a run's checkpoints, their copies, and whether a run goes on from one of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from cache_server.events import events
 from hopper.cluster.cluster import Cluster
 from hopper.config import Config, change_config
-from hopper.errors import RequestError
+from hopper.errors import ConfigError, RequestError
 from hopper.train.tensor_file import check_file
 
 FOLDER: Final = "checkpoints"
 _NAME: Final = re.compile(r"(?:learnable-rank-(\d+)-)?step-(\d+)\.safetensors")
+_UNFINISHED: Final = ".unfinished"
 
 
 class CheckpointFiles:
@@ -36,8 +37,7 @@ class CheckpointFiles:
     def all_learnable(self) -> Iterator[tuple[Path, int, int]]:
         """Yield every file of learnable rows, with its rank and step."""
         for file in self.folder.glob("learnable-rank-*.safetensors"):
-            match = _NAME.fullmatch(file.name)
-            if match:
+            if match := _NAME.fullmatch(file.name):
                 yield file, int(match[1]), int(match[2])
 
     @property
@@ -49,16 +49,11 @@ class CheckpointFiles:
     @property
     def newest(self) -> Path | None:
         """The newest file of models, if there is one."""
-        steps = self.steps
-        return self.model(steps[0]) if steps else None
+        return next(map(self.model, self.steps), None)
 
     def have_whole_model(self, say: Callable[[str], None]) -> bool:
-        """Return whether any file of models passes its checksum.
-
-        Parameters
-        ----------
-        say: prints a line if there are files but none passes.
-        """
+        """Return whether any file of models passes its checksum; say so if there are files but none
+        passes."""
         reasons = []
         for step in self.steps:
             try:
@@ -85,20 +80,57 @@ class CheckpointFiles:
         return [file.name for file in old]
 
 
+class CheckpointCopy:
+    """Copies files to a folder, or a URL such as ``s3://bucket/folder``; "" = nowhere. A copy that
+    fails causes a warning and does not end the run."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._system: Any = None
+        if address:
+            # Runs that copy nothing do not need fsspec.
+            import fsspec
+
+            try:
+                self._system, self._folder = fsspec.core.url_to_fs(address)
+            except (ValueError, ImportError, OSError) as error:
+                raise ConfigError(
+                    f"train.checkpoint_copy: {address}: expected a folder or an address that "
+                    f"fsspec can write to: {error}"
+                ) from error
+
+    def put(self, file: Path) -> None:
+        """Copy a file. It replaces an older copy only once complete."""
+        if self._system is None:
+            return
+        target = f"{self._folder}/{file.name}"
+        try:
+            self._system.makedirs(self._folder, exist_ok=True)
+            # Object storage renames by copying, but there a file only appears once complete.
+            self._system.put_file(str(file), target + _UNFINISHED)
+            self._system.mv(target + _UNFINISHED, target)
+        except Exception as error:  # A plug-in file system may raise anything.
+            warn(f"train.checkpoint_copy: {self._address}: {file.name} was not copied: {error}")
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove copies that are no longer needed."""
+        for name in names if self._system is not None else ():
+            try:
+                self._system.rm_file(f"{self._folder}/{name}")
+            except FileNotFoundError:
+                continue
+            except Exception as error:  # A plug-in file system may raise anything.
+                warn(f"train.checkpoint_copy: {self._address}: {name} was not removed: {error}")
+
+
 def warn(line: str) -> None:
     """Print a warning."""
     events.warn("warning", line)
 
 
 def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
-    """Return whether a run continues from a checkpoint.
-
-    With ``train.resume = "auto"`` it does if its folder has a checkpoint that passes its checksum.
-
-    Parameters
-    ----------
-    say: prints a line if there are checkpoints but none passes.
-    """
+    """Return whether a run continues from a checkpoint. With ``train.resume = "auto"`` it does if
+    its folder has one that passes its checksum."""
     train = config.train
     if train.resume == "auto":
         return bool(train.run_dir) and CheckpointFiles(train.run_dir).have_whole_model(say)

@@ -12,7 +12,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -20,7 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from hopper.train.callbacks import Callback, Running
-from hopper.train.rank_output import output
+from hopper.train.rank_process import output
 from hopper.train.results import finite_mean
 
 
@@ -28,35 +27,22 @@ class _EpochBar(Progress):
     """A bar, and what changes beside it on a line of its own: 80 columns do not hold both."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield what rich has to draw."""
+        """Yield what rich has to draw: the bar; the last loss that is a number, the last epoch's
+        score, the roots a second of all ranks, and the bytes a second that this rank has sent."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
-            yield Text("  ".join(filter(None, (_score(task), _rate(task)))))
-
-
-def _score(task: Task) -> str:
-    """Return the last loss that is a number, and the last epoch's score."""
-    loss = task.fields["loss"]
-    loss_text = "" if math.isnan(loss) else f"loss {loss:.4f}"
-    return f"{loss_text}{task.fields['score']}".strip()
-
-
-def _rate(task: Task) -> str:
-    """Return the roots a second of all ranks, of late, and bytes that this rank has sent a
-    second."""
-    if not task.speed:
-        return ""
-    megabytes = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
-    return f"{task.speed * task.fields['batch']:,.0f} roots/s  {megabytes:.3g} MB/s sent here"
+            fields = task.fields
+            loss = "" if math.isnan(fields["loss"]) else f"loss {fields['loss']:.4f}"
+            words = [f"{loss}{fields['score']}".strip()]
+            if task.speed:
+                words.append(f"{task.speed * fields['batch']:,.0f} roots/s")
+                megabytes = fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
+                words.append(f"{megabytes:.3g} MB/s sent here")
+            yield Text("  ".join(filter(None, words)))
 
 
 class RunConsole(Callback):
-    """Prints the progress of a run.
-
-    Parameters
-    ----------
-    shown: whether to print anything; only rank 0 does.
-    """
+    """Prints the progress of a run, if ``shown``: only rank 0 does."""
 
     def __init__(self, shown: bool) -> None:
         self._console = Console() if shown else None
@@ -92,15 +78,9 @@ class RunConsole(Callback):
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
             self._sent_before = None
+            fields = {"epoch": run.epoch, "loss": math.nan, "score": self._score, "sent": 0}
             self._bar.add_task(
-                "",
-                total=run.iterations,
-                completed=run.iteration,
-                epoch=run.epoch,
-                loss=math.nan,
-                score=self._score,
-                batch=run.batch,
-                sent=0,
+                "", total=run.iterations, completed=run.iteration, batch=run.batch, **fields
             )
 
     def iteration(self, run: Running) -> None:

@@ -22,8 +22,6 @@ from hopper.timing.run_log import Stage as LoggedStage
 
 Seconds = dict[LoggedStage, float]
 """seconds by stage of the log that the pipeline's threads spent"""
-Batches = Callable[[int, int], GlobalBatch]
-"""returns the global batch of an epoch and iteration"""
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,12 @@ class Prepared:
 
 
 class EnginePipeline(Pipeline[Prepared]):
-    """Prepares and trains the iterations of an engine that are left of a run.
-
-    Parameters
-    ----------
-    iterations, epochs, start: as of :class:`Pipeline`.
-    """
+    """Prepares and trains the iterations of an engine that are left of a run, in its stages."""
 
     def __init__(
         self,
         engine: TrainStep[Any, Any],
-        batches: Batches,
+        stages: Sequence[Stage],
         iterations: int,
         epochs: int,
         start: tuple[int, int] = (0, 0),
@@ -59,12 +52,11 @@ class EnginePipeline(Pipeline[Prepared]):
             return int(cluster.all_gather(torch.tensor([begun]), "control", operation).max())
 
         super().__init__(
-            engine_stages(engine, batches),
+            stages,
             iterations,
             epochs,
             start=start,
             ahead=engine.state.config.pipeline.depth > 0,
-            waits=lambda _epoch: engine.models.stop_apart,
             agree=agree if engine.talks_to_plan else None,
         )
 
@@ -79,9 +71,11 @@ class EnginePipeline(Pipeline[Prepared]):
         return report
 
 
-def engine_stages(engine: TrainStep[Any, Any], batches: Batches) -> list[Stage]:
+def engine_stages(
+    engine: TrainStep[Any, Any], batches: Callable[[int, int], GlobalBatch]
+) -> list[Stage]:
     """Return the stages that prepare an engine's iterations, of which each ends in a
-    :class:`Prepared`."""
+    :class:`Prepared`; ``batches`` returns the global batch of an epoch and iteration."""
     state, config = engine.state, engine.state.config.pipeline
     log, tables = state.log, state.request.reads.feature_tables
     lookahead = Lookahead(state.rows, config.lookahead_nbytes)
@@ -110,31 +104,22 @@ def engine_stages(engine: TrainStep[Any, Any], batches: Batches) -> list[Stage]:
         return Prepared(plan, inputs, rows, end(seconds))
 
     def foresee(planned: Sequence[tuple[Plan, Seconds]]) -> None:
-        lookahead.foresee(
-            [
-                distinct_by_table(plan.reads if plan.reads_ahead else {}, tables)
-                for plan, _ in planned
-            ]
-        )
+        reads = [plan.reads if plan.reads_ahead else {} for plan, _ in planned]
+        lookahead.foresee([distinct_by_table(of_plan, tables) for of_plan in reads])
 
-    def row_bytes(plan: Plan) -> int:
-        """Return the bytes of features that are in memory once a plan's rows have been read."""
-        total = 0
-        for name, groups in plan.reads.items():
+    def read_bytes(prepared: Prepared) -> int:
+        """Return the bytes of a plan, and of its features that are in memory then."""
+        total = prepared.plan.nbytes
+        for name, groups in prepared.plan.reads.items():
             table = tables.get(name)
             if table is None:
                 continue
             in_place = state.trainer.reads_in_place and state.rows.is_mapped(table)
             width = state.request.schema.table(table).feature_dim or 0
             for ids in groups:
-                copied = ids.size
-                if in_place:
-                    copied -= int(state.rows.is_local(table, ids).sum())
-                total += copied * width * state.trainer.dtype.itemsize
+                left = int(state.rows.is_local(table, ids).sum()) if in_place else 0
+                total += (ids.size - left) * width * state.trainer.dtype.itemsize
         return total
-
-    def read_bytes(prepared: Prepared) -> int:
-        return prepared.plan.nbytes + row_bytes(prepared.plan)
 
     has_others = engine.engine.spec.reads_remote_rows and state.rows.remote is not None
     reach, nbytes = config.lookahead if has_others else 0, config.nbytes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -27,23 +25,9 @@ _BLOCK_BYTES: Final = 64 << 20
 Ids = NDArray[np.int64]
 
 
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch a model to evaluation mode, without dropout, while the context lasts."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
 class Scored(NamedTuple):
-    """The scores of a model on a split.
-
-    by_metric: its scores, the one that selects first. by_class: columns of
-    :func:`~hopper.models.class_scores.class_scores`; none where a root has not one label.
-    """
+    """The scores of a model on a split: by metric, the one that selects first, and columns of
+    :func:`~hopper.models.class_scores.class_scores`, none where a root has not one label."""
 
     by_metric: dict[str, float]
     by_class: dict[str, list[Any]]
@@ -51,10 +35,6 @@ class Scored(NamedTuple):
 
 class Evaluator:
     """Scores a model's predictions of nodes on a split, on all ranks together.
-
-    Parameters
-    ----------
-    inference: computes logits.
 
     Attributes
     ----------
@@ -83,18 +63,11 @@ class Evaluator:
 
     @torch.no_grad()
     def score(self, model: torch.nn.Module, split: str, *, by_class: bool = False) -> Scored:
-        """Score a split; every rank must call it, and all get the same.
-
-        Parameters
-        ----------
-        by_class: whether to score each class too.
-
-        Raises
-        ------
-        ClusterError: a rank or server was lost, or a deadline passed.
-        """
-        with evaluating(model):
-            logits, labels = self._predict(model, split)
+        """Score a split, and each class too if asked to; every rank must call it, and all get the
+        same."""
+        was_training = model.training
+        logits, labels = self._predict(model.eval(), split)
+        model.train(was_training)
         counts = self.objective.class_counts(logits, labels) if by_class else None
         if counts is not None:
             self._cluster.all_reduce(counts, "control", f"counting {split} claims by class")
@@ -106,11 +79,8 @@ class Evaluator:
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return the scores of the best single answer for all roots, by split that is scored.
-
-        That answer is taken from the training roots: the largest class, for each of several labels
-        what most roots have, or the mean.
-        """
+        """Return, by split that is scored, the scores of the single answer for all roots that is
+        best for the training roots."""
         sums = self.objective.label_sums(self._split_labels("train"), self._classes)
         self._cluster.all_reduce(sums, "control", "adding up training labels")
         row, scores = self.objective.one_answer(sums, self._classes), {}
@@ -168,11 +138,8 @@ class Evaluator:
 
 
 class EdgeEvaluator(Evaluator):
-    """Scores a model on the labels of a split's edges.
-
-    The owners of nodes compute their rows. Block by block, every rank then receives the rows of the
-    ends of its part of the edges, and predicts them.
-    """
+    """Scores a model on the labels of a split's edges. Block by block, every rank receives the rows
+    of the ends of its part of the edges, and predicts them."""
 
     baseline_text = "what one answer for all edges reaches"
 

@@ -43,15 +43,10 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Block:
-    """Links of one relation, one end of which is searched.
+    """Links of one relation, by number, one end of which, the ``side``, is searched.
 
-    Attributes
-    ----------
-    number: the number of the relation.
-    side: the end that other nodes replace.
-    known, true: [k] int64, versions of the other end, and of the end that is searched.
-    there, here: rows of nodes of their types.
-    where: says what is done, for errors.
+    ``known`` and ``true``, [k] int64, are versions of the other end, and of the end that is
+    searched. ``there`` and ``here`` are rows of nodes of their types.
     """
 
     decoder: Decoder
@@ -71,14 +66,8 @@ class _Block:
 
 
 class LinkEvaluator(Evaluator):
-    """Scores a model's links on a split, on all ranks together.
-
-    Parameters
-    ----------
-    inference: computes rows of nodes.
-    task: says how links are ranked.
-    seed: seed of the draw of candidates.
-    """
+    """Scores a model's links on a split, on all ranks together, ranked as the task says among
+    candidates that the seed draws."""
 
     baseline_text = "what a random order reaches"
     divides_roots: ClassVar[bool] = False
@@ -142,10 +131,8 @@ class LinkEvaluator(Evaluator):
     ) -> Iterator[Tensor]:
         """Yield the ranks [k], float64, of blocks of links, once for each end that is searched.
 
-        Parameters
-        ----------
-        places: [n] int64, ascending: the numbers of the links in the split.
-        time: their time; None if rows are the same at all times.
+        ``places``, [n] int64, ascending, are the numbers of the links in the split, and ``time`` is
+        theirs, None if rows are the same at all times.
         """
         links, fixed = self._table(split), self._fixed(split)
         rows, candidates = dict[str, EndRows](), dict[str, Ids]()
@@ -197,12 +184,8 @@ class LinkEvaluator(Evaluator):
         """Rank a block of links among all candidates, each rank comparing its own.
 
         A link's rank is one, plus the number of candidates with a higher score, plus half the
-        number of those with an equal score. It is NaN if one of these scores is.
-
-        Parameters
-        ----------
-        among: the rows of all candidates.
-        left_out: [2, m] int64, numbers of links and versions of nodes that do not count for them.
+        number of those with an equal score. It is NaN if one of these scores is. ``left_out``,
+        [2, m] int64, are numbers of links and versions of nodes that do not count for them.
         """
         cluster = self._cluster
         rows = block.there.fetch_everywhere(block.known, block.where)
@@ -231,16 +214,8 @@ class LinkEvaluator(Evaluator):
         return 1.0 + ranks
 
     def _rank_among(self, block: _Block, others: Ids) -> Tensor:
-        """Rank a block of links, each among negatives of its own; each rank ranks a part of it.
-
-        Parameters
-        ----------
-        others: [k, n] int64, versions of each link's negatives.
-
-        Returns
-        -------
-        [k] float64 ranks, defined as in :meth:`_rank_among_all`.
-        """
+        """Rank a block of links as :meth:`_rank_among_all` does, each among negatives of its own,
+        [k, n] int64 versions; each rank ranks a part of it."""
         cluster = self._cluster
         parts = parts_of(np.arange(block.true.size), cluster)
         searched = np.concatenate((block.true[:, None], others), axis=1)
@@ -256,19 +231,10 @@ class LinkEvaluator(Evaluator):
         return exchange_by_owner(cluster, [ranks] * cluster.world, owners, "control", block.where)
 
     def _find_known(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
-        """Find the known links that share an end with a split's links: those of all splits, and all
-        message edges; collective.
-
-        Parameters
-        ----------
-        number: the number of the target relation.
-        side: the end that candidates replace; the other end is the known one.
-
-        Returns
-        -------
-        bounds: [nodes + 1] int64, where the links of each known end begin.
-        others: [links] int64, the global ids of the other ends, of those that this rank owns.
-        """
+        """Find the known links of a target relation that share an end with a split's links: those
+        of all splits, and all message edges; collective. Return [nodes + 1] int64, where the links
+        of each known end begin, and [links] int64, their other ends, at ``side``, of those that
+        this rank owns."""
         schema = self._graph.schema
         relation = schema.target_relations[number]
         known_type = relation.src if side == "tail" else relation.dst
@@ -296,12 +262,8 @@ def make_evaluator(inference: Inference, objective: Objective) -> Evaluator:
 
 
 def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
-    """Count the scores [k, n] above each true score [k, 1], and half of those that equal it.
-
-    Returns
-    -------
-    [k] float64, NaN where a score is, since comparisons with NaN are false.
-    """
+    """Count the scores [k, n] above each true score [k, 1], and half of those that equal it: [k]
+    float64, NaN where a score is, since comparisons with NaN are false."""
     counts = (scores > true_scores).sum(1) + (scores == true_scores).sum(1).double() / 2
     return counts.masked_fill(scores.isnan().any(1) | true_scores.isnan()[:, 0], torch.nan)
 
@@ -311,13 +273,9 @@ def _divide(links: Ids, size: int) -> list[Ids]:
 
 
 def _pick_links(known: Ids, bounds: Ids, others: Ids) -> Ids:
-    """Pick the known links of some known ends, which repeat: [2, m] int64, numbers of the known
-    ends and global ids of the other ends.
-
-    Parameters
-    ----------
-    bounds, others: the result of :meth:`LinkEvaluator._find_known`.
-    """
+    """Pick the known links of some known ends, which repeat, from the result of
+    :meth:`LinkEvaluator._find_known`: [2, m] int64, numbers of the known ends and global ids of the
+    other ends."""
     first, lengths = bounds[known], bounds[known + 1] - bounds[known]
     numbers = np.repeat(np.arange(known.size), lengths)
     places = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(numbers.size)

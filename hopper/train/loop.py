@@ -19,10 +19,10 @@ from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.train.callbacks import Running
 from hopper.train.checkpoint import RunCheckpoints
-from hopper.train.engine_pipeline import EnginePipeline
+from hopper.train.engine_pipeline import EnginePipeline, engine_stages
 from hopper.train.evaluate import Evaluator
 from hopper.train.meter import EpochMeter, peak_rss_mib
-from hopper.train.observers import Event, GradientRecorder, Observers
+from hopper.train.observers import GradientRecorder, Observers
 from hopper.train.results import EpochRecord, finite_mean, read_summary
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_lock import identify
@@ -38,17 +38,7 @@ class Trainer:
 
     A model that runs out of patience stops, and the others go on. Rank 0 writes the epochs' lines,
     the best models, checkpoints and summaries into ``run_dir``. All else that follows the run is an
-    observer.
-
-    Parameters
-    ----------
-    schedule: the roots of every iteration.
-    identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
-
-    Attributes
-    ----------
-    models: the engine's models, by number. All unfinished ones are at the same iteration.
-    running: how far this process has trained.
+    observer. ``running`` is how far this process has trained.
     """
 
     def __init__(
@@ -75,6 +65,7 @@ class Trainer:
             iterations=schedule.iterations,
             batch=schedule.count(0, 1),
         )
+        self._stages = engine_stages(engine, schedule.batch)
         self._run_dir = run_dir
         self._folder: tuple[int, int] | None = None
         self._objective, self._baseline_text = evaluator.objective, evaluator.baseline_text
@@ -84,30 +75,20 @@ class Trainer:
         self._observers, self._say = observers, observers.say
         # Gradients are recorded before any callback changes them.
         observers.add(GradientRecorder(engine, run_dir), first=True)
-        engine.models.on_gradient.append(lambda *_: self._tell("gradient"))
+        engine.models.on_gradient.append(lambda *_: observers.tell("gradient", self.running))
         self._gradient_norms: dict[int, list[float]] = {}
 
     def run(self, before_summary: Callable[[], None] = lambda: None) -> None:
-        """Train to the end.
-
-        It raises the same errors as :func:`hopper.train.rank.run_rank`.
-
-        Parameters
-        ----------
-        before_summary: called on every rank after training, before the summary is written.
-        """
+        """Train to the end. ``before_summary`` is called on every rank after training."""
         self._resume_or_start()
         self._introduce()
-        self._tell("start")
+        self._observers.tell("start", self.running)
         if not self._unfinished_models():
             # A resumed run may have nothing left to train: say why.
             self._say_ended(dict(enumerate(self.models)))
-        with self._make_pipeline() as pipeline:
-            while training := self._unfinished_models():
-                record = self._train_epoch(training, pipeline)
-                with pipeline.resting():
-                    scores = self._validate(training, record)
-                self._finish_epoch(training, record, scores)
+        while training := self._unfinished_models():
+            with self._make_pipeline(training) as pipeline:
+                self._train_epochs(pipeline)
         self._checkpoints.finish()
         self._conclude(before_summary)
 
@@ -151,6 +132,22 @@ class Trainer:
                 f"iteration {run.iteration}"
             )
 
+    def _make_pipeline(self, training: Models) -> EnginePipeline:
+        """Return a pipeline of all iterations that are left to train, or of those of an epoch, if
+        its end decides which models the next one plans for."""
+        progress = next(iter(training.values())).progress
+        epochs = progress.epoch + 1 if self.engine.models.stop_apart else self._config.epochs
+        start, iterations = (progress.epoch, progress.iteration), self.running.iterations
+        return EnginePipeline(self.engine, self._stages, iterations, epochs, start)
+
+    def _train_epochs(self, pipeline: EnginePipeline) -> None:
+        """Train all epochs of a pipeline, as long as any model is to be trained."""
+        while (training := self._unfinished_models()) and not pipeline.is_over:
+            record = self._train_epoch(training, pipeline)
+            with pipeline.resting():
+                scores = self._validate(training, record)
+            self._finish_epoch(training, record, scores)
+
     def _train_epoch(self, training: Models, pipeline: EnginePipeline) -> EpochRecord:
         run, engine = self.running, self.engine
         self._go_to(training)
@@ -158,7 +155,7 @@ class Trainer:
         engine.models.training = list(training)
         for model in self.models:
             model.state.packed.module.train()
-        self._tell("begin_epoch")
+        self._observers.tell("begin_epoch", run)
         self._cluster.arrive(f"starting epoch {run.epoch}")
         self._meter.start(run.epoch)
         while run.iteration < run.iterations:
@@ -191,7 +188,13 @@ class Trainer:
         run.roots += self.schedule.count(run.iteration, run.iteration + 1)
         run.iteration += 1
         run.step += 1
-        self._tell("iteration")
+        self._observers.tell("iteration", run)
+
+    def _checkpoint_if_due(self) -> None:
+        run, every = self.running, self._config.checkpoint_every
+        if every and run.iteration < run.iterations and run.step % every == 0:
+            self._require_folder()
+            self._checkpoints.save()
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
         """Score the models if it is time; return their scores, and put the best into the record."""
@@ -271,7 +274,7 @@ class Trainer:
         self._say(f"results in {self._run_dir}")
         if self._cluster.rank == 0:
             self.running.summary = read_summary(self._run_dir)
-        self._tell("finish")
+        self._observers.tell("finish", self.running)
 
     def _unfinished_models(self) -> Models:
         return {number: model for number, model in enumerate(self.models) if not model.is_finished}
@@ -280,21 +283,6 @@ class Trainer:
         """Take the place of models, which are all at the same iteration."""
         run, progress = self.running, next(iter(training.values())).progress
         run.epoch, run.iteration, run.step = progress.epoch, progress.iteration, progress.step
-
-    def _make_pipeline(self) -> EnginePipeline:
-        """Return a pipeline of all iterations that are left to train."""
-        run, epochs = self.running, self._config.epochs if self._unfinished_models() else 0
-        start = run.epoch, run.iteration
-        return EnginePipeline(self.engine, self.schedule.batch, run.iterations, epochs, start)
-
-    def _checkpoint_if_due(self) -> None:
-        run, every = self.running, self._config.checkpoint_every
-        if every and run.iteration < run.iterations and run.step % every == 0:
-            self._require_folder()
-            self._checkpoints.save()
-
-    def _tell(self, event: Event) -> None:
-        self._observers.tell(event, self.running)
 
     def _end_if_diverged(self) -> None:
         """End the run if no model of it can be trained further."""

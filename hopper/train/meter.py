@@ -22,13 +22,8 @@ from hopper.train.results import ROW_KINDS, EpochRecord, finite_mean
 
 
 class EpochMeter:
-    """Measures epochs and evaluations on one rank.
-
-    Parameters
-    ----------
-    state: its cluster, rows, learnable rows and log count.
-    run: gets the seconds and lookups of every iteration.
-    """
+    """Measures epochs and evaluations on one rank, by what its state's cluster, rows, learnable
+    rows and log count. ``run`` gets the seconds and lookups of every iteration."""
 
     def __init__(self, state: TrainState, run: Running) -> None:
         self._state, self._cluster, self._run = state, state.cluster, run
@@ -42,14 +37,13 @@ class EpochMeter:
 
     def start(self, epoch: int) -> None:
         """Begin an epoch, after all ranks have arrived."""
-        self._epoch = epoch
+        self._epoch, self._iteration_seconds = epoch, []
         self._reset()
         self._sent_before = self._cluster.traffic.total
         self._interface_before = self._read_interface()
         if self._interface:
             # A rank that went on earlier could make a server send rows before it reads its counter.
             self._cluster.arrive(f"counting from the start of epoch {epoch}")
-        self._iteration_seconds = []
         self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     @contextmanager
@@ -62,12 +56,8 @@ class EpochMeter:
         self._take_counts()
 
     def finish(self, losses: list[float]) -> EpochRecord:
-        """End an epoch, and combine all ranks' measurements; every rank must call it.
-
-        Parameters
-        ----------
-        losses: losses of all iterations of the epoch, with those before a resumption.
-        """
+        """End an epoch, and combine all ranks' measurements; every rank must call it. The losses
+        are those of all iterations of the epoch, with those before a resumption."""
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
         self._take_counts()
         cluster, log = self._cluster, self._state.log
@@ -145,15 +135,14 @@ class EpochMeter:
         self._state.log.take_stage_seconds()
 
 
+def _add(before: Mapping[str, Lookups], more: Mapping[str, Lookups]) -> dict[str, Lookups]:
+    """Add lookups by name. New names come last."""
+    return dict(before) | {name: before.get(name, Lookups()).plus(n) for name, n in more.items()}
+
+
 def interface_bytes(interface: str) -> int:
-    """Return the bytes that a network interface has sent since it exists.
-
-    They include headers, acknowledgements and the traffic of all other processes.
-
-    Raises
-    ------
-    ConfigError: there is no such interface (lists the existing ones), or no counter of it.
-    """
+    """Return the bytes that a network interface has sent since it exists, with headers,
+    acknowledgements and the traffic of all other processes."""
     try:
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
     except OSError as error:
@@ -177,8 +166,3 @@ def peak_rss_mib(cluster: Cluster) -> list[float]:
     mine = torch.tensor([kib / 1024], dtype=torch.float64)
     by_rank = cluster.all_gather(mine, "control", "adding up memory")
     return [round(value, 1) for value in by_rank[:, 0].tolist()]
-
-
-def _add(before: Mapping[str, Lookups], more: Mapping[str, Lookups]) -> dict[str, Lookups]:
-    """Add lookups by name. New names come last."""
-    return dict(before) | {name: before.get(name, Lookups()).plus(n) for name, n in more.items()}

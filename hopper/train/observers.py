@@ -27,12 +27,8 @@ Event = Literal["start", "begin_epoch", "gradient", "iteration", "epoch", "finis
 
 
 class Observers:
-    """Calls a rank's callbacks in the order in which they were added.
-
-    Parameters
-    ----------
-    console: the first of them. It also prints the lines of the run.
-    """
+    """Calls a rank's callbacks in the order in which they were added. The console, which also
+    prints the lines of the run, is the first of them."""
 
     def __init__(self, console: RunConsole) -> None:
         self.say = console.say
@@ -41,21 +37,13 @@ class Observers:
         self._lock = threading.Lock()
 
     def add(self, observer: Callback, logger: str = "", *, first: bool = False) -> None:
-        """Add a callback.
-
-        Parameters
-        ----------
-        logger: a logger's name, without which the run goes on after an error; "" = its errors end
-            the run.
-        first: whether it is called before the others.
-        """
+        """Add a callback, before the others if asked to. Errors of one with the name of a logger do
+        not end the run."""
         self._observers.insert(0 if first else len(self._observers), (logger, observer))
 
     def tell(self, event: Event, *arguments: Any) -> list[Any]:
-        """Call the method ``event`` of all callbacks, and return what they return.
-
-        Loggers that fail are closed, and are not called again.
-        """
+        """Call the method ``event`` of all callbacks, and return what they return. Loggers that
+        fail are closed, and are not called again."""
         answers = []
         for name, observer in list(self._observers):
             try:
@@ -85,10 +73,8 @@ class Observers:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Close all at the end of this context, or before SIGTERM ends the process within it.
-
-        The main thread must enter it.
-        """
+        """Close all at the end of this context, which the main thread must enter, or before SIGTERM
+        ends the process within it."""
         # The console alone holds nothing that a signal could spoil.
         listens = len(self._observers) > 1
         try:
@@ -102,8 +88,7 @@ class GradientRecorder(Callback):
     """Writes parameters and gradients of the iterations that ``train.record_gradients`` names."""
 
     def __init__(self, engine: TrainStep, run_dir: Path) -> None:
-        self._engine = engine
-        self._folder = run_dir / GRADIENTS_FOLDER
+        self._engine, self._folder = engine, run_dir / GRADIENTS_FOLDER
 
     def start(self, run: Running) -> None:
         """Remove the records of an unfinished run, which this one replaces."""
@@ -126,12 +111,7 @@ class GradientRecorder(Callback):
 
 
 def make_observers(config: Config, console: RunConsole, *, is_first: bool) -> Observers:
-    """Make the callbacks that a configuration names, and on rank 0, the first, its loggers.
-
-    Raises
-    ------
-    ConfigError: as :func:`find_observers` does, or a constructor raised an error.
-    """
+    """Make the callbacks that a configuration names, and on rank 0, the first, its loggers."""
     observers, run_dir = Observers(console), Path(config.train.run_dir)
     for plug_in in find_observers(config, "loggers") if is_first else []:
         observers.add(plug_in.make(run_dir=run_dir), plug_in.name)
@@ -143,12 +123,8 @@ def make_observers(config: Config, console: RunConsole, *, is_first: bool) -> Ob
 def find_observers(
     config: Config, key: Literal["loggers", "callbacks"]
 ) -> Sequence[PlugIn[Callback]]:
-    """Find the classes of a key of ``[train]``, and check that they take the options given there.
-
-    Raises
-    ------
-    ConfigError: one line that names the key, what was expected and what came.
-    """
+    """Find the classes of a key of ``[train]``, and check that they take the options given
+    there."""
     names, options = getattr(config.train, key), getattr(config.train, f"{key}_options")
     built_ins = TRACKERS if key == "loggers" else {}
     given = ["run_dir"]

@@ -9,17 +9,13 @@ from hopper.config import Config
 from hopper.engines.build import make_engine, make_learnable
 from hopper.timing.run_log import RunLog
 from hopper.train.console import RunConsole
-from hopper.train.parent import follow_parent
 from hopper.train.rank import join_cluster
-from hopper.train.rank_main import run
+from hopper.train.rank_process import follow_parent, run
 from hopper.train.warm_cache import make_profile
 
 
 def profile_rank(config: Config) -> None:
-    """Make this rank's profile and save it beside the partitions.
-
-    It raises the same errors as :func:`hopper.train.rank.run_rank`.
-    """
+    """Make this rank's profile and save it beside the partitions; errors are those of a run."""
     with join_cluster(config) as (request, cluster, rows):
         learnable = make_learnable(request, cluster)
         engine = make_engine(request, cluster, rows, RunLog(), learnable)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numba
 import torch
@@ -16,45 +17,38 @@ from hopper.config import Config
 from hopper.device.array_module import array_module
 from hopper.device.choice import choose_device
 from hopper.device.kernel_threads import threads_of_a_rank
-from hopper.engines import Request, find_engine
+from hopper.engines import Request, TrainStep, find_engine
 from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
-from hopper.engines.training_parts import check_training_parts
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
 from hopper.tasks import find_target
 from hopper.timing.run_log import RunLog
-from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.checkpoint_files import settle_resume
 from hopper.train.console import RunConsole
 from hopper.train.evaluate_links import make_evaluator
-from hopper.train.labels import check_labels
 from hopper.train.loop import Trainer
-from hopper.train.observers import Observers, find_observers, make_observers
+from hopper.train.observers import Observers, make_observers
 from hopper.train.results import spans_file
+from hopper.train.run_checks import check_labels, check_training
 from hopper.train.run_identity import run_identity
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RunMetrics, serve_metrics
 from hopper.train.run_result import describe_run
 from hopper.train.security import check_security, security_of
-from hopper.train.tuning import Candidate, is_tuned, settle
+from hopper.train.tuning import is_tuned, settle
 from hopper.train.verify import RowCheck, agree_on_division, verify_as_rank
 from hopper.train.warm_cache import warm_cache
 from hopper.train.warm_start import warm_start
 
 
 def run_rank(config: Config) -> None:
-    """Train as the rank that torchrun's environment names. Without torchrun there is one rank.
+    """Train as the rank that torchrun's environment names; without torchrun there is one rank.
 
-    After an error the caller must end the process with ``os._exit``. An orderly exit would wait for
+    After an error the caller must end the process with ``os._exit``: an orderly exit would wait for
     the other ranks, without a deadline, even if one of them hangs.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: before any training.
-    ClusterError: a rank or server was lost, or a deadline passed.
     """
     # The registry binds its port first, so that a port in use ends the run before ranks meet.
     with (
@@ -62,12 +56,12 @@ def run_rank(config: Config) -> None:
         serve_metrics(config) as metrics,
         join_cluster(config) as (request, cluster, rows),
     ):
-        if cluster.rank == 0:
+        is_first = cluster.rank == 0
+        if is_first:
             exits.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        check = RowCheck(config.data.verify, request.graph.path, cluster)
-        exits.enter_context(check)
-        console = RunConsole(cluster.rank == 0)
-        observers = make_observers(config, console, is_first=cluster.rank == 0)
+        check = exits.enter_context(RowCheck(config.data.verify, request.graph.path, cluster))
+        console = RunConsole(is_first)
+        observers = make_observers(config, console, is_first=is_first)
         exits.enter_context(observers.closing())
         trainer = make_trainer(request, cluster, rows, observers)
         state = trainer.engine.state
@@ -76,7 +70,7 @@ def run_rank(config: Config) -> None:
 
         def finish() -> None:
             check.finish(console.say)
-            if cluster.rank == 0:
+            if is_first:
                 # Written last, so that the folder of a finished run, which is refused, keeps its
                 # own description.
                 describe_run(config, request.graph)
@@ -85,38 +79,12 @@ def run_rank(config: Config) -> None:
         cluster.leave()
 
 
-def check_training(request: Request) -> None:
-    """Refuse a request that this rank cannot train.
-
-    Raises
-    ------
-    ConfigError, RequestError: names the key, what was expected and what came.
-    """
-    check_request(request)
-    check_training_parts(request.config, request.schema)
-    find_observers(request.config, "loggers")
-    find_observers(request.config, "callbacks")
-    CheckpointCopy(request.config.train.checkpoint_copy)
-
-
 @contextmanager
 def join_cluster(
     config: Config, check: Callable[[Request], None] = check_training
 ) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
-    """Open the graph, join the cluster as one of its ranks, and connect to the feature servers.
-
-    Parameters
-    ----------
-    check: refuses impossible requests before ranks meet.
-
-    Yields
-    ------
-    The request, the cluster, and the rows that this rank can read.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError, ClusterError: as :func:`run_rank` does.
-    """
+    """Open the graph, refuse impossible requests, join the cluster, and connect to the feature
+    servers; yield the request, the cluster, and the rows that this rank can read."""
     use_threads(config.train.threads)
     make_deterministic()
     keep_freed_memory()
@@ -137,39 +105,29 @@ def join_cluster(
         through_host=limits.share_gpus and device.type == "cuda",
         insecure=limits.insecure,
     )
+    if cluster.servers != graph.book.servers:
+        raise RequestError(
+            f"{config.data.partitioned} has {graph.book.servers} partitions; with "
+            f"cluster.ranks_per_server = {limits.ranks_per_server} start "
+            f"{graph.book.servers * limits.ranks_per_server} ranks, not {cluster.world}"
+        )
+    agree_on_division(graph, cluster)
     remote = None
-    try:
-        if cluster.servers != graph.book.servers:
-            raise RequestError(
-                f"{config.data.partitioned} has {graph.book.servers} partitions; with "
-                f"cluster.ranks_per_server = {limits.ranks_per_server} start "
-                f"{graph.book.servers * limits.ranks_per_server} ranks, not {cluster.world}"
-            )
-        agree_on_division(graph, cluster)
+    with ExitStack() as exits:
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(
                 *(graph, limits.servers, limits.timeout_seconds),
                 security=security_of(config),
                 wire=limits.feature_wire,
             )
+            exits.callback(remote.close)
             remote.wait_until_serving(limits.start_timeout_seconds)
         yield request, cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic)
-    finally:
-        if remote is not None:
-            remote.close()
 
 
 def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.device:
-    """Return the device that a rank trains on.
-
-    Parameters
-    ----------
-    local_ranks: ranks on this machine; None = as :func:`choose_device` finds them.
-
-    Raises
-    ------
-    ConfigError: the device cannot do what the configuration asks for; names the key.
-    """
+    """Return the device that a rank trains on; ``local_ranks`` are those on this machine, None = as
+    :func:`choose_device` finds them."""
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, local_ranks, share_gpus=shares)
     if config.sampler.device != "cpu" and device.type == "cpu":
@@ -189,18 +147,24 @@ def make_trainer(
     rows: PartitionedRows,
     observers: Observers | None = None,
 ) -> Trainer:
-    """Assemble the engine, the evaluator and the loop of one rank.
-
-    Parameters
-    ----------
-    observers: what follows the run; None = only a console.
-    """
+    """Assemble the engine, the evaluator and the loop of one rank, which observers follow; None =
+    only a console."""
     observers = observers or Observers(RunConsole(cluster.rank == 0))
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
     check_labels(graph, [rows])
     if is_tuned(request.config):
-        request = _settle(request, cluster, rows, observers.say)
+
+        def make_candidate(tried: Request) -> TrainStep[Any, Any]:
+            find_engine(tried.config).kind.check(tried)
+            assert rows.remote is None or isinstance(rows.remote, RemoteRows)
+            own_rows = PartitionedRows(graph, cluster.server, rows.remote, cluster.traffic)
+            engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
+            warm_cache(engine, lambda _line: None)
+            return engine
+
+        request = settle(request, cluster, make_candidate, observers.say)
+        check_request(request)
     config, log = request.config, RunLog()
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
@@ -210,30 +174,12 @@ def make_trainer(
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
-    objective, dtype = engine.state.trainer.objective, DTYPES[config.train.dtype]
-    target = find_target(config, graph.schema)
-    scene = Scene(request, cluster, rows, dtype, learnable, target.width)
-    inference = make_inference(scene, engine.state.packed.module)
-    evaluator = make_evaluator(inference, objective)
+    width, dtype = find_target(config, graph.schema).width, DTYPES[config.train.dtype]
+    inference = make_inference(
+        Scene(request, cluster, rows, dtype, learnable, width), engine.state.packed.module
+    )
+    evaluator = make_evaluator(inference, engine.state.trainer.objective)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity, observers)
-
-
-def _settle(
-    request: Request, cluster: Cluster, rows: PartitionedRows, say: Callable[[str], None]
-) -> Request:
-    """Choose what the configuration leaves open."""
-
-    def make_candidate(tried: Request) -> Candidate:
-        find_engine(tried.config).kind.check(tried)
-        assert rows.remote is None or isinstance(rows.remote, RemoteRows)
-        own_rows = PartitionedRows(tried.graph, cluster.server, rows.remote, cluster.traffic)
-        engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
-        warm_cache(engine, lambda _line: None)
-        return Candidate(engine, make_schedule(tried), tried.config.train.epochs)
-
-    settled = settle(request, cluster, make_candidate, say)
-    check_request(settled)
-    return settled
 
 
 def use_threads(threads: int) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from hopper.cluster.traffic import Cause
 from hopper.errors import RequestError
-from hopper.files.whole_files import read_non_finite, to_json, write_text
+from hopper.files.whole_files import read_non_finite
 from hopper.timing.run_log import Stage
 
 EPOCHS_FILE = "epochs.jsonl"
@@ -118,34 +118,6 @@ def learned_rows_file(run_dir: Path, rank: int) -> Path:
     return run_dir / f"learnable-rank-{rank}.safetensors"
 
 
-def append_epoch(run_dir: Path, record: EpochRecord | TrialRecord) -> None:
-    """Append an epoch's line to the run's file of epochs."""
-    with (run_dir / EPOCHS_FILE).open("a") as file:
-        file.write(to_json(asdict(record)) + "\n")
-
-
-def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
-    """Remove the lines of ``epoch`` and later, which a resumed run writes again.
-
-    A last line that a crash left half written belongs to such an epoch and is removed too.
-
-    Returns
-    -------
-    The records that remain.
-    """
-    path = run_dir / EPOCHS_FILE
-    records: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if record["epoch"] < epoch:
-            records.append(record)
-    write_text(path, "".join(to_json(record) + "\n" for record in records))
-    return records
-
-
 def read_summary(run_dir: Path) -> dict[str, Any]:
     """Read the summary of a finished run."""
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
@@ -153,14 +125,10 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the scores of a summary, of a trial in it, or of a run in results.json.
+    """Return the scores of a summary, of a trial in it, or of a run in results.json, by split and
+    metric, the one that selects the best model first. A split that was not scored has no metric.
 
     A summary of an older version has one score a split, under "accuracy" whatever its metric is.
-
-    Returns
-    -------
-    By split, "val" and "test", and by metric, the one that selects the best model first. A split
-    that was not scored has no metric.
     """
     if "scores" in summary:
         return {split: read_non_finite(scores) for split, scores in summary["scores"].items()}
@@ -175,12 +143,7 @@ def main_score(summary: Mapping[str, Any], split: str) -> float | None:
 
 
 def refuse_finished(run_dir: Path) -> None:
-    """Refuse to train into the folder of a finished run.
-
-    Raises
-    ------
-    RequestError: the folder has a summary.
-    """
+    """Refuse to train into the folder of a finished run."""
     if (run_dir / SUMMARY_FILE).exists():
         raise RequestError(
             f"train.run_dir: {run_dir} holds a finished run; name another, or resume it"

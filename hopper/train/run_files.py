@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,11 +15,10 @@ from hopper.graph.columns import RoundingError
 from hopper.models import Objective
 from hopper.train.evaluate import Scored
 from hopper.train.results import (
+    EPOCHS_FILE,
     SUMMARY_FILE,
     EpochRecord,
     TrialRecord,
-    append_epoch,
-    keep_epochs_before,
     refuse_finished,
 )
 from hopper.train.trained_model import TrainedModel
@@ -40,11 +40,9 @@ class RunFiles:
         run_dir: Path,
         objective: Objective,
     ) -> None:
-        self._engine = engine
-        self._models = models
+        self._engine, self._models, self._objective = engine, models, objective
         self._trials = {number: model for number, model in enumerate(models) if model.state.name}
         self._run_dir = run_dir
-        self._objective = objective
         self._is_written = engine.state.cluster.rank == 0
         self._epochs: dict[Path, list[dict[str, Any]]] = {}
         self.wire_error: Mapping[str, RoundingError] = {}
@@ -67,11 +65,10 @@ class RunFiles:
     def go_on(self) -> None:
         """Remove the lines of epochs that will be trained again, and keep the earlier ones."""
         if self._is_written:
-            epoch = max(model.progress.epoch for model in self._models)
-            self._epochs[self._run_dir] = keep_epochs_before(self._run_dir, epoch)
-            for trial in self._trials.values():
-                records = keep_epochs_before(trial.folder, trial.progress.epoch)
-                self._epochs[trial.folder] = records
+            next_epochs = {model.folder: model.progress.epoch for model in self._trials.values()}
+            next_epochs[self._run_dir] = max(model.progress.epoch for model in self._models)
+            for folder, epoch in next_epochs.items():
+                self._epochs[folder] = keep_epochs_before(folder, epoch)
 
     def add_epoch(self, record: EpochRecord, trials: Mapping[int, TrialRecord]) -> None:
         """Write an epoch's line, and the records of trials, by number, in their folders."""
@@ -87,14 +84,8 @@ class RunFiles:
         baselines: Mapping[str, Mapping[str, float]],
         memory: list[float],
     ) -> None:
-        """Write the summaries.
-
-        Parameters
-        ----------
-        tests: by model, the test scores of its best parameters; empty if not scored.
-        baselines: by split, the scores of a single answer for all nodes.
-        memory: by rank, the peak resident memory in MiB.
-        """
+        """Write the summaries of the models' test scores, which are empty if not scored, of the
+        scores of a single answer by split, and of each rank's peak memory in MiB."""
         if not self._is_written:
             return
         facts = self._facts(memory)
@@ -143,12 +134,29 @@ class RunFiles:
 
     def _add(self, folder: Path, record: EpochRecord | TrialRecord) -> None:
         self._epochs[folder].append(asdict(record))
-        append_epoch(folder, record)
+        with (folder / EPOCHS_FILE).open("a") as file:
+            file.write(to_json(asdict(record)) + "\n")
 
     def _summarise(self, folder: Path, summary: dict[str, Any]) -> None:
-        summary["epochs"] = self._epochs[folder]
-        summary["left_out"] = _left_out(self._epochs[folder])
+        epochs = self._epochs[folder]
+        summary |= {"epochs": epochs, "left_out": _left_out(epochs)}
         write_text(folder / SUMMARY_FILE, to_json(summary, indent=1))
+
+
+def keep_epochs_before(folder: Path, epoch: int) -> list[dict[str, Any]]:
+    """Remove the lines of ``epoch`` and later, which a resumed run writes again; return the records
+    that remain. A last line that a crash left half written belongs to such an epoch too."""
+    path = folder / EPOCHS_FILE
+    records: list[dict[str, Any]] = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if record["epoch"] < epoch:
+            records.append(record)
+    write_text(path, "".join(to_json(record) + "\n" for record in records))
+    return records
 
 
 def _left_out(epochs: Sequence[Mapping[str, Any]]) -> int:
@@ -156,10 +164,8 @@ def _left_out(epochs: Sequence[Mapping[str, Any]]) -> int:
 
 
 def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
-    """Return the numbers of models by score, the best first.
-
-    Models with equal scores are in order of number. Models without a score, or with NaN, come last.
-    """
+    """Return the numbers of models by score, the best first, then by number. Models without a
+    score, or with NaN, come last."""
 
     def key(model: int) -> float:
         score = scores[model]

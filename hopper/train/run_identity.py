@@ -86,13 +86,11 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
 
 
 def find_differences(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, str]:
-    """Describe each difference between a run's identity and a checkpoint's, by key.
-
-    A configuration key that the checkpoint lacks is newer than it, and counts with its default.
-    Encodings that it lacks are not compared.
-    """
-    encodings = {key: identity.get(key) for key in (_COLUMNS, _CLASSES)}
-    known = {**_defaults(), **encodings, **saved}
+    """Describe each difference between a run's identity and a checkpoint's, by key. A key that the
+    checkpoint lacks counts with its default; encodings that it lacks are not compared."""
+    defaults = make_config({"data": {"partitioned": "any"}}).model_dump()
+    known = {f"{name}.{key}": value for name, of in defaults.items() for key, value in of.items()}
+    known |= {key: identity.get(key) for key in (_COLUMNS, _CLASSES)} | dict(saved)
     return {
         key: f"{key} was {known.get(key)!r}, now it is {value!r}"
         for key, value in identity.items()
@@ -101,25 +99,8 @@ def find_differences(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> d
 
 
 def find_moves(path: Path, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """Find the allowed differences between a run and the checkpoint that it continues.
-
-    An exact run may move to other servers, ranks, threads or another engine: it stays the same
-    except for rounding.
-
-    Parameters
-    ----------
-    path: file of the checkpoint, for errors.
-    saved: identity of the checkpoint.
-    identity: identity of the run.
-
-    Returns
-    -------
-    A text for each difference.
-
-    Raises
-    ------
-    RequestError: a difference is not allowed; names the key.
-    """
+    """Describe the differences between a run and the checkpoint in ``path`` that it continues;
+    refuse those that change more than the rounding."""
     encoding = _find_encoding_difference(saved, identity)
     if encoding:
         raise RequestError(
@@ -128,8 +109,8 @@ def find_moves(path: Path, saved: Mapping[str, Any], identity: Mapping[str, Any]
         )
     moved = find_differences(saved, identity)
     fixed = [key for key in moved if key not in _MOVABLE]
-    if not fixed and moved and not (_is_movable(saved) and _is_movable(identity)):
-        fixed = list(moved)
+    if moved and not (_is_movable(saved) and _is_movable(identity)):
+        fixed += moved
     if fixed:
         raise RequestError(f"{path}: cannot resume: {moved[fixed[0]]}")
     return list(moved.values())
@@ -153,11 +134,3 @@ def _is_movable(identity: Mapping[str, Any]) -> bool:
         and identity.get("hop.replicas") == "synchronous"
         and identity.get("learnable.tables") != "per_server_table"
     )
-
-
-def _defaults() -> dict[str, Any]:
-    """Return the default of every key, by "section.key"."""
-    values = make_config({"data": {"partitioned": "any"}}).model_dump()
-    return {
-        f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()
-    }

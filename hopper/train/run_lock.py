@@ -23,33 +23,23 @@ Holder = Literal["launcher", "rank-0"]
 
 @contextmanager
 def lock_run_folder(run_dir: Path, holder: Holder) -> Iterator[None]:
-    """Lock a run's folder while the context lasts. Afterwards the lock file stays, empty.
-
-    A launcher also checks that no rank 0 holds the folder.
-
-    Raises
-    ------
-    RequestError: another run is using the folder (names its process), or the folder cannot be
-        written to.
-    """
-    with _open(run_dir, holder) as file:
-        _take(file, run_dir)
+    """Lock a run's folder while the context lasts; raise RequestError if another run uses it. A
+    launcher also checks that no rank 0 does. Afterwards the lock file stays, empty."""
+    with _take(run_dir, holder) as file:
         if holder == "launcher":
-            with _open(run_dir, "rank-0") as other:
-                _take(other, run_dir)
-        _sign(file)
+            with _take(run_dir, "rank-0"):
+                pass
+        file.seek(0)
+        file.truncate()
+        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, file)
+        file.flush()
         yield
         # A killed process leaves its text in the file, but only the lock counts.
         file.truncate(0)
 
 
 def make_run_folder(run_dir: Path) -> None:
-    """Make a run's folder, if it does not exist.
-
-    Raises
-    ------
-    RequestError: the folder cannot be made; names it and says why.
-    """
+    """Make a run's folder, if it does not exist."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,39 +57,33 @@ def identify(run_dir: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _open(run_dir: Path, holder: Holder) -> IO[str]:
+@contextmanager
+def _take(run_dir: Path, holder: Holder) -> Iterator[IO[str]]:
+    """Open a lock file and lock it, until the end of the context."""
     make_run_folder(run_dir)
     path = run_dir / f".{holder}.lock"
     try:
         # The file may belong to another run, so it is not truncated here.
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise RequestError(
             f"train.run_dir: {run_dir}: cannot be written to: {error.strerror}"
         ) from error
-
-
-def _take(file: IO[str], run_dir: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RequestError(
-            f"train.run_dir: {run_dir} is in use by {_read_holder(file)}; name another folder, or "
-            "end that run first"
-        ) from None
-    except OSError as error:
-        raise RequestError(
-            f"train.run_dir: {run_dir}: its file system cannot lock files ({error.strerror}), and "
-            "two runs in one folder would destroy each other's checkpoints; name a folder on "
-            "another one"
-        ) from error
-
-
-def _sign(file: IO[str]) -> None:
-    file.seek(0)
-    file.truncate()
-    json.dump({"pid": os.getpid(), "host": socket.gethostname()}, file)
-    file.flush()
+    with os.fdopen(descriptor, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RequestError(
+                f"train.run_dir: {run_dir} is in use by {_read_holder(file)}; name another folder, "
+                "or end that run first"
+            ) from None
+        except OSError as error:
+            raise RequestError(
+                f"train.run_dir: {run_dir}: its file system cannot lock files ({error.strerror}), "
+                "and two runs in one folder would destroy each other's checkpoints; name a folder "
+                "on another one"
+            ) from error
+        yield file
 
 
 def _read_holder(file: IO[str]) -> str:

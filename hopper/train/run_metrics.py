@@ -32,14 +32,7 @@ _OF_TORCHRUN: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
 class RunMetrics(Collector):
-    """Collects one rank's metrics.
-
-    Parameters
-    ----------
-    engine: the engine's name.
-    state: the state whose traffic and log are read.
-    run: how far the rank has trained.
-    """
+    """Collects one rank's metrics: those of its traffic and log, and how far it has trained."""
 
     def __init__(self, engine: str, state: TrainState, run: Running) -> None:
         self._traffic, self._log, self._run = state.cluster.traffic, state.log, run
@@ -78,14 +71,23 @@ class RunMetrics(Collector):
         yield _metric(counter, "stage_seconds", text, seconds, "stage")
 
 
+def _metric(
+    family_class: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    value: float | Mapping[Any, float],
+    *labels: str,
+) -> Metric:
+    """Make a metric of one value, or of values by label, or by tuple of several labels."""
+    family = family_class(f"hopper_rank_{name}", text, labels=labels)
+    for key, number in value.items() if isinstance(value, Mapping) else [((), value)]:
+        family.add_metric([str(key)] if len(labels) == 1 else key, number)
+    return family
+
+
 @contextmanager
 def serve_metrics(config: Config) -> Iterator[CollectorRegistry]:
-    """Yield a registry whose metrics are served over HTTP if ``cluster.metrics`` is set.
-
-    Raises
-    ------
-    ConfigError: the port cannot be bound, or the connection would be unprotected.
-    """
+    """Yield a registry whose metrics are served over HTTP if ``cluster.metrics`` is set."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     if not config.cluster.metrics:
@@ -101,16 +103,8 @@ def serve_metrics(config: Config) -> Iterator[CollectorRegistry]:
 
 
 def check_metrics(config: Config, servers: int) -> None:
-    """Check that this machine's ports for metrics differ and are free.
-
-    Parameters
-    ----------
-    servers: number of servers whose ranks run on this machine.
-
-    Raises
-    ------
-    ConfigError: names the key and the address.
-    """
+    """Refuse ports for metrics of the servers on this machine, and of their ranks, that are in use
+    or not different."""
     taken: dict[str, str] = {}
     ranks = servers * config.cluster.ranks_per_server
     started = 0 if config.cluster.servers else servers
@@ -140,10 +134,8 @@ def _shift(address: str, by: int) -> str:
 
 
 def _security_of(config: Config) -> Security:
-    """Return the security of connections to metrics.
-
-    Without a certificate of its own the rank serves no TLS, and has no use for authorities.
-    """
+    """Return the security of connections to metrics. Without a certificate of its own the rank
+    serves no TLS, and has no use for authorities."""
     security = security_of(config)
     return security if security.tls_certificate else replace(security, tls_ca="")
 
@@ -154,17 +146,3 @@ def _config_errors() -> Iterator[None]:
         yield
     except CacheServerError as error:
         raise ConfigError(f"cluster.{error}") from error
-
-
-def _metric(
-    family_class: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    name: str,
-    text: str,
-    value: float | Mapping[Any, float],
-    *labels: str,
-) -> Metric:
-    """Make a metric of one value, or of values by label, or by tuple of several labels."""
-    family = family_class(f"hopper_rank_{name}", text, labels=labels)
-    for key, number in value.items() if isinstance(value, Mapping) else [((), value)]:
-        family.add_metric([str(key)] if len(labels) == 1 else key, number)
-    return family

@@ -51,28 +51,20 @@ class _Trained:
 
     @property
     def metric(self) -> str:
-        """The name of the metric that selects the best model.
-
-        It is "accuracy", "micro_f1", "rmse", or the name of a user-defined
-        :class:`~hopper.Metric`.
-        """
+        """The name of the metric that selects the best model: "accuracy", "micro_f1", "rmse", or
+        that of a user-defined :class:`~hopper.Metric`."""
         return str(self.summary["metric"])
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """By metric and split ("val", "test"), the scores of the model of :meth:`load_model`.
-
-        The metric that selects the best model comes first. Splits that were not scored are absent.
-        """
+        """By metric and split ("val", "test"), the scores of the model of :meth:`load_model`. The
+        metric that selects it comes first. Splits that were not scored are absent."""
         return self._by_metric(split_scores(self.summary))
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By metric and split, the scores of a single answer for all nodes.
-
-        That answer is the largest class of training nodes, for each of several labels what most of
-        them have, or their mean.
-        """
+        """By metric and split, the scores of a single answer for all nodes: the largest class of
+        training nodes, for each of several labels what most of them have, or their mean."""
         if "baselines" not in self.summary:
             raise RequestError(
                 f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: "
@@ -82,12 +74,9 @@ class _Trained:
 
     @property
     def by_class(self) -> dict[str, list[Any]]:
-        """The scores of each class on the test split, as columns.
-
-        They are "class" (its name, or number), "precision", "recall", "f1" and "support". A score
-        is None where nothing defines it. There are no columns where a root has several labels, or
-        above 1,000 classes, or if an older version of Hopper wrote the run.
-        """
+        """The scores of each class on the test split, as columns "class" (its name, or number),
+        "precision", "recall", "f1" and "support"; None where nothing defines a score. There are no
+        columns where a root has several labels, or above 1,000 classes."""
         columns: dict[str, list[Any]] = self.summary.get("by_class", {}).get("test", {})
         return columns
 
@@ -101,25 +90,18 @@ class _Trained:
     @property
     def best_epoch(self) -> int | None:
         """The epoch with the best validation score, from 0; None if no epoch was scored."""
-        best: int | None = self.summary["best_epoch"]
-        return best
+        epoch: int | None = self.summary["best_epoch"]
+        return epoch
 
     @property
     def config(self) -> Config:
-        """The configuration as the ranks read it, with the addresses of the run's servers.
-
-        Raises
-        ------
-        ConfigError: the folder has no configuration, or one of another version of Hopper.
-        """
+        """The configuration as the ranks read it, with the addresses of the run's servers."""
         return load_config(self.run_dir / CONFIG_FILE)
 
     @property
     def model_file(self) -> Path:
-        """The safetensors file with the parameters of the best model by validation score.
-
-        If no epoch was scored, it has the parameters after the last epoch.
-        """
+        """The safetensors file with the parameters of the best model by validation score, or, if no
+        epoch was scored, after the last epoch."""
         return self.run_dir / BEST_MODEL_FILE
 
     def _load_model(self, schema: GraphSchema) -> nn.Module:
@@ -142,13 +124,8 @@ class _Trained:
 
 @dataclass(frozen=True)
 class TrialResult(_Trained):
-    """One of the models that a run trained at once (docs/howto/sweeps.md).
-
-    Attributes
-    ----------
-    run_dir: the folder of the trial.
-    summary: the content of that folder's ``summary.json``.
-    """
+    """One of the models that a run trained at once (docs/howto/sweeps.md): its folder ``run_dir``,
+    and ``summary``, the content of that folder's ``summary.json``."""
 
     @property
     def overrides(self) -> dict[str, str | int | float]:
@@ -167,27 +144,20 @@ class TrialResult(_Trained):
 
 @dataclass(frozen=True)
 class RunResult(_Trained):
-    """A finished run.
-
-    Attributes
-    ----------
-    run_dir: the folder of the run.
-    summary: the content of that folder's ``summary.json``.
-    """
+    """A finished run: its folder ``run_dir``, and ``summary``, the content of that folder's
+    ``summary.json``."""
 
     @classmethod
     def open(cls, run_dir: str | os.PathLike[str]) -> Self:
         """Read the folder of a run that finished earlier, here or on another machine.
 
-        Raises
-        ------
-        RequestError: the folder has no summary, so its run has not finished or it is not a run's.
-        GraphError: the summary is not readable.
+        Raises RequestError if the folder has no summary, so that its run has not finished or it is
+        not a run's, and GraphError if the summary is not readable.
         """
         folder = Path(run_dir)
         if not (folder / SUMMARY_FILE).is_file():
-            raise RequestError(f"{folder}: expected the folder of a finished run; it has no "
-                               f"{SUMMARY_FILE}")  # fmt: skip
+            missing = f"it has no {SUMMARY_FILE}"
+            raise RequestError(f"{folder}: expected the folder of a finished run; {missing}")
         return cls(folder, read_json(folder / SUMMARY_FILE, "no such file"))
 
     @property
@@ -212,14 +182,8 @@ class RunResult(_Trained):
 
     @property
     def epochs(self) -> list[EpochRecord]:
-        """The records of all epochs: seconds, loss, bytes by cause and more.
-
-        With several trials, a record covers all of them.
-
-        Raises
-        ------
-        RequestError: another version of Hopper wrote the records.
-        """
+        """The records of all epochs: seconds, loss, bytes by cause and more. With several trials, a
+        record covers all of them."""
         return self._records(EpochRecord)
 
     @property
@@ -243,13 +207,9 @@ class RunResult(_Trained):
 
     @property
     def model_file(self) -> Path:
-        """The safetensors file with the parameters of the best model by validation score.
-
-        If no epoch was scored, it has the parameters after the last epoch. With several trials, it
-        is the file of the first in :attr:`ranking`.
-        """
-        chosen = self.chosen
-        return super().model_file if chosen is self else chosen.model_file
+        """The safetensors file with the parameters of the best model by validation score, or, if no
+        epoch was scored, after the last epoch; of the first trial in :attr:`ranking`."""
+        return self.chosen.model_file if self.ranking else super().model_file
 
     @property
     def checkpoint_file(self) -> Path | None:
@@ -263,11 +223,8 @@ class RunResult(_Trained):
 
     @property
     def span_files(self) -> list[Path]:
-        """The files of spans, one for each rank whose files are on this machine.
-
-        They say what a rank did when, with a line of JSON for each span. ``hopper report RUN_DIR``
-        draws them.
-        """
+        """The files of spans, one for each rank whose files are on this machine, with a line of
+        JSON for what a rank did when. ``hopper report RUN_DIR`` draws them."""
         files = [spans_file(self.run_dir, rank) for rank in range(self.ranks)]
         return [file for file in files if file.is_file()]
 
@@ -287,9 +244,8 @@ class RunResult(_Trained):
         RequestError: the parameters are missing, altered or of another model.
         ConfigError, GraphError: the configuration or the schema is missing or not readable.
         """
-        chosen = self.chosen
-        if chosen is not self:
-            return chosen.load_model()
+        if self.ranking:
+            return self.chosen.load_model()
         return self._load_model(read_run_schema(self.run_dir, self.config))
 
     def load_learnable_rows(self) -> dict[str, Tensor]:
@@ -329,10 +285,8 @@ def describe_run(config: Config, graph: PartitionedGraph) -> None:
 
 
 def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
-    """Read the names of classes in the graph that a run was trained on, by task.
-
-    The task is "" if there is only one. None if the run's version of Hopper did not write them.
-    """
+    """Read the names of classes in the graph that a run was trained on, by task, "" if there is
+    only one; None if the run's version of Hopper did not write them."""
     if not (run_dir / _LABEL_NAMES).is_file():
         return None
     names: dict[str, list[str]] = read_json(run_dir / _LABEL_NAMES, "no such file")
@@ -345,13 +299,8 @@ def check_encodings(
     request: Request,
     like: str,
 ) -> None:
-    """Refuse a graph whose features that the model reads, or classes, were encoded otherwise.
-
-    Parameters
-    ----------
-    trained, classes: the run's schema and names of classes; None = not known.
-    like: the graph of the run, for the error.
-    """
+    """Refuse a graph whose features that the model reads, or classes, were encoded otherwise than
+    those of a run: its schema, its names of classes (None = not known), and its graph."""
     graph = request.graph
     difference = find_column_difference(trained.columns, request.columns)
     if not difference and classes is not None:
@@ -363,9 +312,7 @@ def check_encodings(
 
 
 def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:
-    """Read the schema that a run's models are made from.
-
-    A run of an earlier version has no schema in its folder. Its partitioned graph has one.
-    """
+    """Read the schema that a run's models are made from: from its folder, or, of a run of an
+    earlier version, from its partitioned graph."""
     described = (run_dir / SCHEMA_FILE).is_file()
     return read_schema(run_dir if described else Path(config.data.partitioned))

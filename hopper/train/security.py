@@ -17,14 +17,12 @@ FILES: Final = ("tls_ca", "tls_certificate", "tls_key", "token_file")
 
 def security_of(config: Config) -> Security:
     """Return the security of a run's connections to feature servers, the same at both ends."""
-    cluster = config.cluster
-    return Security(**{key: getattr(cluster, key) for key in FILES}, insecure=cluster.insecure)
+    return Security(**_files(config), insecure=config.cluster.insecure)
 
 
 def security_words(config: Config) -> Iterator[str]:
     """Yield the command-line arguments that tell a feature server its security."""
-    for key in FILES:
-        value = getattr(config.cluster, key)
+    for key, value in _files(config).items():
         if value:
             yield f"--{key.replace('_', '-')}={value}"
     if config.cluster.insecure:
@@ -33,17 +31,15 @@ def security_words(config: Config) -> Iterator[str]:
 
 def absolute_files(config: Config) -> dict[str, str]:
     """Return the keys of ``[cluster]`` that name files, with absolute paths."""
-    files = {key: getattr(config.cluster, key) for key in FILES}
-    return {key: value and os.path.abspath(value) for key, value in files.items()}
+    return {key: value and os.path.abspath(value) for key, value in _files(config).items()}
+
+
+def _files(config: Config) -> dict[str, str]:
+    return {key: getattr(config.cluster, key) for key in FILES}
 
 
 def check_security(config: Config) -> None:
-    """Refuse unusable files and unprotected connections to feature servers.
-
-    Raises
-    ------
-    ConfigError: names the key, what was expected and what came.
-    """
+    """Refuse unusable files and unprotected connections to feature servers."""
     security = security_of(config)
     try:
         if not config.cluster.servers:

@@ -17,23 +17,14 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
 
     Trials are in the order of :data:`TRIAL_KEYS`. The last key varies fastest, and the values of a
     key keep their order. If sampling is shared, a list at ``train.seed`` gives each trial its own
-    ``train.model_seed``, while data order and draws come from the first seed.
-
-    Parameters
-    ----------
-    values: nested values as in the TOML file, with lists in place of scalars.
-    where: names the origin of the values in errors.
-
-    Raises
-    ------
-    ConfigError: there are no lists, or a list at a key that cannot differ between trials; names
-        the key.
+    ``train.model_seed``, while data order and draws come from the first seed. Errors name ``where``
+    the values come from.
     """
     listed = _find_lists(values, where)
-    sections = {name: dict(keys) if isinstance(keys, Mapping) else keys
-                for name, keys in values.items()}  # fmt: skip
-    hop = sections.setdefault("hop", {})
-    train = sections.setdefault("train", {})
+    sections = {
+        name: dict(keys) if isinstance(keys, Mapping) else keys for name, keys in values.items()
+    }
+    hop, train = (sections.setdefault(name, {}) for name in ("hop", "train"))
     if not isinstance(hop, dict) or not isinstance(train, dict):
         return make_config(sections, where=where)
     if bool(listed) == bool(hop.get("trials")):

@@ -26,7 +26,7 @@ from hopper.files.whole_files import read_non_finite, replacing, to_json
 BEST_MODEL_FILE: Final = "best.safetensors"
 _VALUES_AT_ONCE: Final = 1 << 22
 _BYTES_AT_ONCE: Final = 1 << 22
-_NO_CHECKSUM: Final = "0" * 32
+_NO_CHECKSUM: Final = b"0" * 32
 """The placeholder of a file's checksum while it is computed."""
 _CHECKSUM_FIELD: Final = b'"checksum": "'
 _checked: dict[Path, tuple[int, int, int]] = {}
@@ -56,16 +56,13 @@ def save_tensors(
     a time, so that tables may be larger than memory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"facts": to_json(facts), "checksum": _NO_CHECKSUM}
+    metadata = {"facts": to_json(facts), "checksum": _NO_CHECKSUM.decode()}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, value in tensors.items():
         start, end = end, end + value.nbytes
-        header[name] = {
-            "dtype": _FORMAT_NAMES[value.dtype],
-            "shape": list(value.shape),
-            "data_offsets": [start, end],
-        }
+        dtype, shape = _FORMAT_NAMES[value.dtype], list(value.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     words = json.dumps(header).encode()
     words += b" " * (-len(words) % 8)
     start_of_file = struct.pack("<Q", len(words)) + words
@@ -86,12 +83,7 @@ def save_tensors(
 
 
 def check_file(path: Path) -> None:
-    """Compare a file of :func:`save_tensors` with its checksum, unless it has passed already.
-
-    Raises
-    ------
-    RequestError: the file is missing, altered, or has no checksum.
-    """
+    """Compare a file of :func:`save_tensors` with its checksum, unless it has passed already."""
     if not path.is_file():
         raise RequestError(f"{path}: no such file")
     status = path.stat()
@@ -101,12 +93,11 @@ def check_file(path: Path) -> None:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         words = file.read(size) if size <= status.st_size else b""
-        place = words.find(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD)
-        if len(words) < size or place < len(_CHECKSUM_FIELD):
+        before, field, after = words.partition(_CHECKSUM_FIELD)
+        if len(words) < size or not field:
             raise RequestError(f"{path}: altered since it was written, or written without checksum")
-        checksum = words[place : place + len(_NO_CHECKSUM)]
-        blank = words[:place] + _NO_CHECKSUM.encode() + words[place + len(_NO_CHECKSUM) :]
-        digest = xxhash.xxh3_128(struct.pack("<Q", size) + blank)
+        checksum, rest = after[: len(_NO_CHECKSUM)], after[len(_NO_CHECKSUM) :]
+        digest = xxhash.xxh3_128(struct.pack("<Q", size) + before + field + _NO_CHECKSUM + rest)
         while piece := file.read(_BYTES_AT_ONCE):
             digest.update(piece)
     if checksum != digest.hexdigest().encode():
@@ -116,13 +107,19 @@ def check_file(path: Path) -> None:
     _checked[path] = mark
 
 
-def fill_tensors(state: Mapping[str, Tensor], path: Path) -> None:
-    """Fill tensors in place from a file, a piece at a time.
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """Open a file that passes its checksum by safetensors, which maps its tensors into memory."""
+    check_file(path)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise RequestError(f"{path}: not a file that Hopper wrote: {error}") from error
 
-    Raises
-    ------
-    RequestError: the file is missing, altered or of another model.
-    """
+
+def fill_tensors(state: Mapping[str, Tensor], path: Path) -> None:
+    """Fill tensors in place from a file, which must have them and no others."""
     with open_tensors(path) as file, torch.no_grad():
         names = set(file.keys())
         if names != state.keys():
@@ -130,51 +127,31 @@ def fill_tensors(state: Mapping[str, Tensor], path: Path) -> None:
                 f"{path}: of another model: has {sorted(names)}, expected {sorted(state)}"
             )
         for name, target in state.items():
-            stored = file.get_slice(name)
-            if list(target.shape) != stored.get_shape():
+            stored = file.get_tensor(name)
+            if target.shape != stored.shape:
                 raise RequestError(
                     f"{path}: {name}: expected shape {tuple(target.shape)}, "
-                    f"found {tuple(stored.get_shape())}"
+                    f"found {tuple(stored.shape)}"
                 )
-            if target.dim() == 0:
-                target.copy_(file.get_tensor(name))
-                continue
-            for piece in _pieces(target.shape):
-                target[piece] = stored[piece]
+            target.copy_(stored)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a file, in host memory.
-
-    Raises
-    ------
-    RequestError: the file is missing or altered.
-    """
+    """Return all tensors of a file, in host memory."""
     with open_tensors(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
-    """Read tensors with equal numbers of rows, some rows at a time, into host memory.
-
-    Raises
-    ------
-    RequestError: the file is missing or altered, or lacks one of the tensors.
-    """
+    """Read tensors with equal numbers of rows, some rows at a time."""
     with open_tensors(path) as file:
-        stored = [file.get_slice(name) for name in names]
-        widest = max((torch.Size(tensor.get_shape()) for tensor in stored), key=torch.Size.numel)
-        for piece in _pieces(widest):
-            yield [tensor[piece] for tensor in stored]
+        stored = [file.get_tensor(name) for name in names]
+        size = min(_rows_at_once(tensor.shape) for tensor in stored)
+        yield from map(list, zip(*(tensor.split(size) for tensor in stored), strict=True))
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Return the facts in a file of tensors.
-
-    Raises
-    ------
-    RequestError: the file is missing or altered.
-    """
+    """Return the facts in a file of tensors."""
     with open_tensors(path) as file:
         facts = dict(json.loads((file.metadata() or {})["facts"]))
     if "progress" in facts:
@@ -193,21 +170,5 @@ def load_model(path: Path, module: nn.Module) -> None:
     fill_tensors(module.state_dict(), path)
 
 
-@contextmanager
-def open_tensors(path: Path) -> Iterator[Any]:
-    """Open a file that passes its checksum by safetensors, whose errors become our own."""
-    check_file(path)
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            yield file
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise RequestError(f"{path}: not a file that Hopper wrote: {error}") from error
-
-
 def _rows_at_once(shape: torch.Size) -> int:
     return max(1, _VALUES_AT_ONCE * shape[0] // max(1, shape.numel()))
-
-
-def _pieces(shape: torch.Size) -> list[slice]:
-    rows = _rows_at_once(shape)
-    return [slice(start, start + rows) for start in range(0, shape[0], rows)]

@@ -6,7 +6,6 @@ begun.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -36,8 +35,9 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class Tracker(Callback, ABC):
-    """Base class of loggers that send numbers to a tracker, in a run of its own."""
+class Tracker(Callback):
+    """Base class of loggers that send numbers to a tracker, in a run of its own. Each of them says
+    how in ``_log``."""
 
     def __init__(self, *, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -52,9 +52,8 @@ class Tracker(Callback, ABC):
         scores = {f"test/{name}": s for name, s in run.summary["scores"]["test"].items()}
         self._log(scores, run.summary["best_epoch"] or 0)
 
-    @abstractmethod
     def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        """Log some numbers of an epoch."""
+        raise NotImplementedError
 
 
 class TensorBoard(Tracker):

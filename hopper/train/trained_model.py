@@ -37,19 +37,8 @@ class Progress:
 
 
 class TrainedModel:
-    """One model of a run. Rank 0 keeps its best parameters in a file.
-
-    Parameters
-    ----------
-    state: the model's training state.
-    folder: the folder of the model's files.
-    complete: gives every rank all parameters before they are saved; called with a text for errors.
-
-    Attributes
-    ----------
-    progress: the next iteration, and the losses and scores so far. A checkpoint may replace it.
-    is_stopped: whether a callback has ended its training.
-    """
+    """One model of a run. Rank 0 keeps its best parameters in a file of ``folder``, which
+    ``complete`` gives to every rank before, called with a text for errors."""
 
     def __init__(
         self,
@@ -58,27 +47,24 @@ class TrainedModel:
         folder: Path,
         complete: Callable[[str], None],
     ) -> None:
-        self.state = state
-        self.folder = folder
+        self.state, self.folder = state, folder
         self.progress = Progress()
         self.is_stopped = False
-        self._evaluator = evaluator
-        self._complete = complete
+        self._evaluator, self._complete = evaluator, complete
         self._config = state.config.train
         self._file = folder / BEST_MODEL_FILE
 
     @property
     def is_finished(self) -> bool:
-        """Return whether training is over: after the last epoch, out of patience, stopped by a
-        callback, or diverged."""
+        """Whether training is over: after the last epoch, out of patience, stopped by a callback,
+        or diverged."""
         is_over = self.progress.epoch >= self._config.epochs or bool(self.progress.diverged)
         return is_over or self.out_of_patience or self.is_stopped
 
     @property
     def out_of_patience(self) -> bool:
-        """Return whether too many epochs have passed without a better score."""
-        patience = self._config.patience
-        return patience > 0 and self.progress.epochs_without_gain >= patience
+        """Whether too many epochs have passed without a better score."""
+        return 0 < self._config.patience <= self.progress.epochs_without_gain
 
     def is_due(self, epoch: int) -> bool:
         """Return whether the model must be scored after an epoch."""
@@ -88,10 +74,9 @@ class TrainedModel:
     def leave_out(self, reason: str) -> None:
         """Count an iteration whose update was left out, and end the training if that was asked for
         and there is a reason: something was not finite, whatever the loss scale."""
-        progress = self.progress
-        progress.left_out += 1
-        if reason and self._config.on_nonfinite == "stop":
-            progress.diverged = progress.diverged or reason
+        self.progress.left_out += 1
+        if self._config.on_nonfinite == "stop":
+            self.progress.diverged = self.progress.diverged or reason
 
     def end_iteration(self, loss: float) -> None:
         """Record an iteration's loss."""
@@ -122,10 +107,8 @@ class TrainedModel:
         if self._is_better(score):
             self._complete(f"after epoch {epoch}")
             progress.best_score, progress.best_epoch = score, epoch
-            progress.best_scores = scores
-            progress.epochs_without_gain = 0
-            if self.state.cluster.rank == 0:
-                save_model(self._file, self.state.packed.module, epoch=epoch, val=score)
+            progress.best_scores, progress.epochs_without_gain = scores, 0
+            self._save(epoch, score)
             for table in self._evaluator.learnable:
                 table.keep()
         else:
@@ -135,32 +118,30 @@ class TrainedModel:
         return scores
 
     def test(self) -> Scored:
-        """Go back to the best model, and score it on the test split, if there is an evaluation.
-
-        If no epoch had a score, the present model counts as the best, and is saved, unless it
-        diverged.
-        """
-        if self.progress.best_epoch is None:
+        """Go back to the best model, and score it on the test split, if there is an evaluation. If
+        no epoch had a score, the present model is saved as the best, unless it diverged."""
+        progress, packed, cluster = self.progress, self.state.packed, self.state.cluster
+        if progress.best_epoch is None:
             self._complete("after the last epoch")
-            if not is_finite(self.state.packed.parameters):
-                self.progress.diverged = "parameters are not finite after the last update"
-            if self.progress.diverged:
+            if not is_finite(packed.parameters):
+                progress.diverged = "parameters are not finite after the last update"
+            if progress.diverged:
                 return Scored({}, {})
-            if self.state.cluster.rank == 0:
-                last = self.progress.epoch - 1
-                save_model(self._file, self.state.packed.module, epoch=last, val=None)
+            self._save(progress.epoch - 1, None)
         else:
             # Other machines may not see the file, so rank 0 reads it and sends the parameters.
-            if self.state.cluster.rank == 0:
-                load_model(self._file, self.state.packed.module)
-            broadcast(
-                self.state.cluster, self.state.packed.parameters, 0, "handing out the best model"
-            )
+            if cluster.rank == 0:
+                load_model(self._file, packed.module)
+            broadcast(cluster, packed.parameters, 0, "handing out the best model")
             for table in self._evaluator.learnable:
                 table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
             return Scored({}, {})
-        return self._evaluator.score(self.state.packed.module, "test", by_class=True)
+        return self._evaluator.score(packed.module, "test", by_class=True)
+
+    def _save(self, epoch: int, score: float | None) -> None:
+        if self.state.cluster.rank == 0:
+            save_model(self._file, self.state.packed.module, epoch=epoch, val=score)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of a single answer for all nodes, by split; every rank must call it."""

@@ -23,7 +23,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_rows, check_structure, read_division
-from hopper.train.rank_failures import tell_failure
+from hopper.train.rank_process import tell_failure
 
 _BYTES_A_SECOND: Final = 500e6
 """Rate at which features are checked during training, low enough to leave memory bandwidth."""
@@ -32,16 +32,8 @@ _LAST_SECONDS: Final = 10.0
 
 
 def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int]) -> None:
-    """Run the checks of ``data.verify`` that come before training.
-
-    Parameters
-    ----------
-    servers: the servers whose folders this machine needs.
-
-    Raises
-    ------
-    GraphError: a file is altered, missing, or has ids that do not exist; names it.
-    """
+    """Run the checks of ``data.verify`` that come before training, of the folders of servers that
+    this machine needs."""
     if config.data.verify == "off":
         return
     check_structure(graph.path, servers)
@@ -51,12 +43,7 @@ def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int])
 
 
 def verify_as_rank(config: Config, graph: PartitionedGraph) -> None:
-    """Check this machine's files in the first of its ranks. Its other ranks go on at once.
-
-    Raises
-    ------
-    GraphError: as :func:`verify_data` does.
-    """
+    """Do what :func:`verify_data` does in the first rank of a machine; the others go on at once."""
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         ranks_here = range(rank, rank + ranks)
@@ -65,18 +52,12 @@ def verify_as_rank(config: Config, graph: PartitionedGraph) -> None:
 
 
 def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
-    """Check that all ranks read the same division of the graph; every rank must call it.
-
-    Raises
-    ------
-    RequestError: some ranks read another division; names them.
-    """
+    """Check that all ranks read the same division of the graph; every rank must call it."""
     division = read_division(graph.path)
     # Eight bytes of the fingerprint are enough to tell two divisions apart.
     own_division = int.from_bytes(bytes.fromhex(division or "00" * 16)[:8], "little", signed=True)
-    everyone = cluster.all_gather(
-        torch.tensor([own_division], dtype=torch.int64), "control", "agreeing on the division"
-    )
+    mine = torch.tensor([own_division], dtype=torch.int64)
+    everyone = cluster.all_gather(mine, "control", "agreeing on the division")
     others = np.flatnonzero((everyone[:, 0] != everyone[0, 0]).numpy()).tolist()
     if others:
         raise RequestError(
@@ -87,12 +68,8 @@ def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
 
 
 class RowCheck:
-    """Checks features during training if ``data.verify`` is "quick", and ends the process on an
-    error.
-
-    A thread of each server's first rank reads the server's files. Every rank makes this object. As
-    a context manager it ends the check, at the latest.
-    """
+    """Checks features during training if ``data.verify`` is "quick", in a thread of each server's
+    first rank, and ends the process on an error. As a context manager it ends the check."""
 
     def __init__(self, verify: str, path: Path, cluster: Cluster) -> None:
         self._path, self._cluster = path, cluster
@@ -113,18 +90,14 @@ class RowCheck:
             self._thread.join()
 
     def finish(self, say: Callable[[str], None]) -> None:
-        """End the checks of all servers' features, and tell which did not finish; collective.
-
-        Training has ended, and nobody should wait for hours for the rest.
-        """
+        """End the checks of all servers' features, for which nobody should wait for hours, and tell
+        which did not finish; collective."""
         self._in_haste.set()
         if self._thread.ident is not None:
             self._thread.join(min(_LAST_SECONDS, self._cluster.timeout / 2))
         self.__exit__()
-        done = self._cluster.all_gather(
-            torch.tensor([int(self._is_complete)]),
-            *("control", "comparing features with their checksums"),
-        )
+        mine = torch.tensor([int(self._is_complete)])
+        done = self._cluster.all_gather(mine, "control", "comparing features with their checksums")
         late_ranks = np.flatnonzero(~done[:, 0].bool().numpy())
         late = sorted({rank // self._cluster.ranks_per_server for rank in late_ranks})
         if late:

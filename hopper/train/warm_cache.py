@@ -44,11 +44,8 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def list_cacheable_features(request: Request) -> list[str]:
-    """Return the node types whose features may be cached, in order of name.
-
-    A cache in device memory may hold all features that the model reads. One in host memory holds
-    only features of other servers, if the engine fetches any.
-    """
+    """Return the node types whose features may be cached, in order of name: all that the model
+    reads in device memory, those of other servers in host memory."""
     if is_fetching(request) or request.config.cache.memory == "device":
         return request.reads.featured
     return []
@@ -57,18 +54,12 @@ def list_cacheable_features(request: Request) -> list[str]:
 def list_cacheable_tables(request: Request) -> list[str]:
     """Return the tables of learnable rows that are not stored in the model's memory, in order of
     name."""
-    if request.config.learnable.storage == "memory":
-        return []
-    return sorted(set(request.reads.tables.values()))
+    is_apart = request.config.learnable.storage != "memory"
+    return sorted(set(request.reads.tables.values())) if is_apart else []
 
 
 def check_profile(request: Request) -> None:
-    """Refuse to profile a run that has nothing to cache.
-
-    Raises
-    ------
-    RequestError: names the key, what was expected and what was given.
-    """
+    """Refuse to profile a run that has nothing to cache."""
     config, graph = request.config, request.graph
     if config.train.engine == AUTO:
         raise RequestError(
@@ -114,10 +105,8 @@ def profile_key(request: Request) -> dict[str, Any]:
 
 
 def warm_cache(engine: TrainStep[Any, Any], say: Say) -> None:
-    """Make the cache that the configuration asks for, for the rows that an engine's plans read.
-
-    Every rank must call it.
-    """
+    """Make the cache that the configuration asks for, for the rows that an engine's plans read;
+    every rank must call it."""
     state = engine.state
     config, cluster = state.config, state.cluster
     if config.cache.policy == "none":
@@ -152,17 +141,13 @@ def warm_cache(engine: TrainStep[Any, Any], say: Say) -> None:
 
 
 def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
-    """Make the rank's profile and save it; every rank must call it.
-
-    Visits are taken from a saved profile if every rank has one. Penalties are always measured.
-    """
+    """Make the rank's profile and save it; every rank must call it. Visits are taken from saved
+    profiles if every rank has one, and penalties are always measured."""
     request, cluster = engine.state.request, engine.state.cluster
     file = profile_file(request.graph.path, profile_key(request), cluster.rank)
     sources = _list_sources(engine)
     described = _describe(sources)
-    profile = _load(file, cluster, say)
-    if profile is None:
-        profile = _presample(engine, sources, described, say)
+    profile = _load(file, cluster, say) or _presample(engine, sources, described, say)
     cluster.arrive("measuring what a missing row costs")
     types = {}
     for name, visited in profile.types.items():
@@ -170,12 +155,8 @@ def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
         row_bytes = described[name].row_bytes
         (source,) = (source for source in sources if name in source.names)
         # All ranks measure at once, as they train.
-        penalty = miss_penalty(
-            partial(source.miss, name),
-            Visited(visited.ids, visited.visits),
-            profile.iterations,
-            row_bytes,
-        )
+        rows, miss = Visited(visited.ids, visited.visits), partial(source.miss, name)
+        penalty = miss_penalty(miss, rows, profile.iterations, row_bytes)
         types[name] = replace(visited, row_bytes=row_bytes, penalty=penalty)
     profile = replace(profile, types=types)
     try:
@@ -235,13 +216,10 @@ def _list_sources(engine: TrainStep[Any, Any]) -> list[CachedFeatures | CachedRe
     state, sources = engine.state, list[CachedFeatures | CachedRecords]()
     request, rows, settings = state.request, state.rows, state.config.cache
     features, stored_as = list_cacheable_features(request), request.reads.types
-    if features and settings.memory == "device":
+    device = state.cluster.device if settings.memory == "device" else None
+    if features and (device is not None or rows.remote is not None):
         all_rows = is_fetching(request)
-        sources.append(
-            CachedFeatures(features, rows, stored_as, state.cluster.device, all_rows=all_rows)
-        )
-    elif features and rows.remote is not None:
-        sources.append(CachedFeatures(features, rows, stored_as))
+        sources.append(CachedFeatures(features, rows, stored_as, device, all_rows=all_rows))
     if list_cacheable_tables(request):
         is_on_disk = state.config.learnable.storage == "mmap"
         sources.append(CachedRecords(state.learnable, is_on_disk=is_on_disk))
@@ -254,15 +232,9 @@ def _describe(sources: Sequence[CachedFeatures | CachedRecords]) -> dict[str, Ty
 
 
 class CachedFeatures:
-    """Features of node types, by global id, for a cache in device or in host memory.
-
-    Parameters
-    ----------
-    names: the node types.
-    stored_as: by name of a type in subgraphs, the node type, if the names differ.
-    device: where the cache is. None = in host memory, which caches rows of other servers only.
-    all_rows: whether a cache on a device may hold rows of other servers.
-    """
+    """Features of node types, by global id, for a cache on a device, or in host memory (None),
+    which has rows of other servers only. ``stored_as`` maps types in subgraphs to node types.
+    ``all_rows`` says whether a device's may hold rows of other servers."""
 
     def __init__(
         self,
@@ -273,8 +245,7 @@ class CachedFeatures:
         *,
         all_rows: bool = True,
     ) -> None:
-        self.names = names
-        self._rows, self._stored_as = rows, stored_as
+        self.names, self._rows, self._stored_as = names, rows, stored_as
         self._device, self._all_rows = device, all_rows
 
     def why_decline(self, cluster: Cluster) -> str:
@@ -316,11 +287,10 @@ class CachedFeatures:
 
     def fill(self, plan: CachePlan) -> None:
         """Make the cache that a plan describes."""
-        rows = self._rows
+        rows, caches = self._rows, {name: self._make_cache(name, plan) for name in self.names}
         if self._device is None:
-            rows.attach_cache({name: self._make_cache(name, plan) for name in self.names})
+            rows.attach_cache(caches)
             return
-        caches = {name: self._make_cache(name, plan) for name in self.names}
         rows.on_device = DeviceRows(self._device, caches, rows.one_reader)
         # Rows that were read to fill the cache do not count as training's.
         rows.take_rows()
@@ -351,18 +321,15 @@ class CachedFeatures:
 
 class CachedRecords:
     """Learnable rows that this rank owns and their optimiser state, by number, for a cache in the
-    model's memory; they are stored in host memory or in mapped files."""
+    model's memory; it has the methods of :class:`CachedFeatures`."""
 
     def __init__(self, learnable: LearnableRows, *, is_on_disk: bool) -> None:
         self.names = [share.name for share in learnable]
         self._learnable, self._is_on_disk = learnable, is_on_disk
 
     def why_decline(self, cluster: Cluster) -> str:
-        """Say why a cache costs more than it saves; "" = it does not.
-
-        Every rank must call it, and all get the same answer. In host memory a CPU updates records
-        in place. Files that fit in memory are kept there by the kernel.
-        """
+        """Say why a cache costs more than it saves, "" = it does not; collective. In host memory a
+        CPU updates records in place. Files that fit in memory are kept there by the kernel."""
         if not self._is_on_disk:
             is_host = cluster.device.type == "cpu"
             return "the model is in host memory as they are" if is_host else ""
@@ -389,16 +356,12 @@ class CachedRecords:
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """Find the own rows that any rank asks for in an iteration; every rank must call it."""
-        return {
-            routes.share.name: distinct(routes.asked)
-            for routes in self._learnable.ask(nodes, where)
-        }
+        asked = self._learnable.ask(nodes, where)
+        return {routes.share.name: distinct(routes.asked) for routes in asked}
 
     def miss(self, name: str, ids: Ids) -> None:
-        """Read the records and write them back, as an update does.
-
-        Those on a disk go there: else the time would depend on what the page cache holds.
-        """
+        """Read the records and write them back, as an update does, to the disk if they are on one:
+        else the time would depend on what the page cache holds."""
         share, places = self._learnable[name], torch.from_numpy(ids)
         share.records.write(places, share.records.read(places))
         if self._is_on_disk:

@@ -34,23 +34,16 @@ def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: Iterable[Table
 def warm_start(
     request: Request, models: Iterable[nn.Module], learnable: Iterable[TableShare]
 ) -> None:
-    """Load models and this rank's learnable rows from the run that ``train.init_from`` names.
-
-    Rows of nodes that this run did not have stay as they are.
-
-    Raises
-    ------
-    RequestError: the folder is not that of a finished run, its model is another, or its features or
-        classes were encoded otherwise; names the key.
-    """
+    """Load models and this rank's learnable rows from the run that ``train.init_from`` names. Rows
+    of nodes that this run did not have stay as they are."""
     folder = request.config.train.init_from
     if not folder:
         return
     try:
         run = RunResult.open(folder)
-        run_dir = Path(folder)
-        if (run_dir / SCHEMA_FILE).is_file():
-            schema, names = read_run_schema(run_dir, run.config), read_label_names(run_dir)
+        if (run.run_dir / SCHEMA_FILE).is_file():
+            schema = read_run_schema(run.run_dir, run.config)
+            names = read_label_names(run.run_dir)
             check_encodings(schema, names, request, run.config.data.partitioned)
         for model in models:
             load_model(run.model_file, model)
@@ -60,23 +53,14 @@ def warm_start(
 
 
 def restore_rows(run: RunResult, learnable: Iterable[TableShare]) -> dict[str, int]:
-    """Load this rank's learnable rows from the end of a run.
-
-    Returns
-    -------
-    By table, how many of the rank's rows the run does not have.
-
-    Raises
-    ------
-    RequestError: a file of rows is missing or altered.
-    """
-    files = [learned_rows_file(Path(run.run_dir), rank) for rank in range(run.ranks)]
+    """Load this rank's learnable rows from the end of a run; return, by table, how many of them the
+    run does not have."""
     missing = {}
     for table in learnable:
-        loaded = 0
-        for file in files:
+        missing[table.name] = table.owned_ids().size
+        for rank in range(run.ranks):
+            file = learned_rows_file(run.run_dir, rank)
             for ids, rows in read_pieces(file, [f"{table.name}{IDS}", table.name]):
-                loaded += table.fill(ids.numpy(), rows)
+                missing[table.name] -= table.fill(ids.numpy(), rows)
         table.finish_restore()
-        missing[table.name] = table.owned_ids().size - loaded
     return missing

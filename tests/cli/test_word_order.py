@@ -12,7 +12,7 @@ import pytest
 
 from hopper.cli.commands import build_parser
 from hopper.cli.numbers import seed, whole
-from hopper.train import rank_main
+from hopper.train import rank_process
 
 SAMPLES: dict[Any, str] = {whole: "1", seed: "1", float: "1.5", Path: "x", None: "x"}
 OVERRIDES = (["--train.epochs", "3"], ["--train.epochs=3"])
@@ -109,5 +109,5 @@ def test_a_rank_takes_configuration_and_overrides_in_any_order(
     config.write_text('[data]\npartitioned = "parts"\n')
     epochs: list[int] = []
     for words in ([str(config), *override], [*override, str(config)]):
-        assert rank_main.main(words, lambda loaded: epochs.append(loaded.train.epochs)) == 0
+        assert rank_process.main(words, lambda loaded: epochs.append(loaded.train.epochs)) == 0
     assert epochs == [3, 3]

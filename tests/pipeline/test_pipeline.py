@@ -158,39 +158,19 @@ def test_an_error_of_the_consumer_does_not_wait_for_the_stages() -> None:
 
 
 def test_a_window_shows_the_items_after_the_one_that_is_read() -> None:
-    """All of them at the end of the run, and those of the epoch where the next one waits."""
-    for waits in (False, True):
-        foreseen: list[list[str]] = []
-        known: list[int] = []
+    """All that are left of them at the end of the run."""
+    foreseen: list[list[str]] = []
+    known: list[int] = []
 
-        def read(item: str, foreseen: list[list[str]] = foreseen, known: list[int] = known) -> str:
-            known.append(sum(map(len, foreseen)))
-            return item
+    def read(item: str) -> str:
+        known.append(sum(map(len, foreseen)))
+        return item
 
-        stages = [Stage("plan", plan), Stage("read", read, reach=2, foresee=foreseen.append)]
-        with make(stages, epochs=2, waits=lambda _, waits=waits: waits) as pipeline:
-            items = [item for _ in range(2) for item in pipeline]
-        assert [item for new in foreseen for item in new] == items
-        # An epoch that waits may begin while the last items of the one before are read.
-        least = [3, 4, 4, 4, 7, 8, 8, 8] if waits else [3, 4, 5, 6, 7, 8, 8, 8]
-        assert all(a >= b for a, b in zip(known, least, strict=True)), known
-        assert max(known) == 8
-
-
-def test_an_epoch_that_waits_begins_when_its_first_item_is_asked_for() -> None:
-    begun: list[Moment] = []
-
-    def note(moment: Moment) -> Moment:
-        begun.append(moment)
-        return moment
-
-    stages = [Stage("plan", note, items=9)]
-    with make(stages, waits=lambda epoch: epoch == 1) as pipeline:
-        assert len(list(pipeline)) == ITERATIONS
-        time.sleep(0.05)
-        assert len(begun) == ITERATIONS
-        pipeline.take()
-        wait_until(lambda: len(begun) == 3 * ITERATIONS)
+    stages = [Stage("plan", plan), Stage("read", read, reach=2, foresee=foreseen.append)]
+    with make(stages, epochs=2) as pipeline:
+        items = [item for _ in range(2) for item in pipeline]
+    assert [item for new in foreseen for item in new] == items
+    assert known == [3, 4, 5, 6, 7, 8, 8, 8]
 
 
 def test_ranks_that_plan_together_may_rest_for_longer_than_their_deadline() -> None:

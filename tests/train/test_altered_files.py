@@ -8,6 +8,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import pytest
 import torch
 
 from cache_server.store.manifest import set_division
-from hopper.cli import main
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
@@ -199,31 +199,39 @@ def test_a_run_that_has_ended_waits_for_no_slow_check(
     assert [line.partition(" were")[0] for line in said] == ["not all features of server 0"]
 
 
-def test_swapped_files_are_found(copy: Path) -> None:
-    maps = sorted((copy / "maps").rglob("*.npy"))
-    first, second = (file.read_bytes() for file in maps[:2])
-    maps[0].write_bytes(second)
-    maps[1].write_bytes(first)
-    with pytest.raises(GraphError, match=r"maps/.*altered since it was written"):
-        verify(copy)
+def swap(copy: Path) -> None:
+    first, second = sorted((copy / "maps").rglob("*.npy"))[:2]
+    contents = first.read_bytes(), second.read_bytes()
+    for file, content in zip((second, first), contents, strict=True):
+        file.write_bytes(content)
 
 
-def test_a_division_without_checksums_is_refused(copy: Path) -> None:
-    (copy / CHECKSUMS_FILE).unlink()
-    with pytest.raises(GraphError, match="divided by an older version"):
-        verify(copy)
-
-
-@pytest.mark.parametrize("array", ["indptr", "indices", "original_ids", "train"])
-def test_ids_out_of_range_are_found_even_if_checksums_fit(copy: Path, array: str) -> None:
-    """Kernels would read beyond the end of an array."""
+def set_id_out_of_range(copy: Path, array: str) -> None:
+    """Kernels would read beyond the end of an array, though checksums fit."""
     [file] = copy.rglob(f"{array}.npy")
     values = np.load(file)
     values[len(values) // 2] = 10**9
     np.save(file, values)
     (copy / CHECKSUMS_FILE).unlink()
     seal_directory(copy)
-    with pytest.raises(GraphError, match=rf"{array}.*expected"):
+
+
+@pytest.mark.parametrize(
+    ("alter", "text"),
+    [
+        (swap, r"maps/.*altered since it was written"),
+        (lambda copy: (copy / CHECKSUMS_FILE).unlink(), "divided by an older version"),
+        *(
+            (partial(set_id_out_of_range, array=array), rf"{array}.*expected")
+            for array in ("indptr", "indices", "original_ids", "train")
+        ),
+    ],
+)
+def test_a_division_that_is_not_whole_is_refused(
+    copy: Path, alter: Callable[[Path], object], text: str
+) -> None:
+    alter(copy)
+    with pytest.raises(GraphError, match=text):
         verify(copy)
 
 
@@ -236,28 +244,22 @@ def test_dividing_again_gives_the_same_fingerprint(
     assert read_division(tmp_path / "other") != read_division(partitioned)
 
 
-def test_a_run_refuses_altered_structure_before_it_starts(
-    runs: Any, copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = next(copy.rglob("indices.npy"))
+@pytest.mark.parametrize("way", ["structure", "quick", "full"])
+def test_a_run_that_would_read_altered_files_fails(runs: Any, copy: Path, way: str) -> None:
+    """It does not begin if its structure was altered, nor end well if features were."""
+    is_structure = way == "structure"
+    folder, name = (copy, "indices.npy") if is_structure else (copy / "server-1/features", "*.npy")
+    file = next(folder.rglob(name))
     flip_bit(file, 8 * 1000)
-    config = runs.config("structure", epochs=1)
-    assert main(["train", str(config), "--data.partitioned", str(copy)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {file}: altered since it was written")
-
-
-@pytest.mark.parametrize("way", ["quick", "full"])
-def test_a_run_that_reads_altered_features_fails(runs: Any, copy: Path, way: str) -> None:
-    file = next((copy / "server-1" / "features").rglob("*.npy"))
-    flip_bit(file, 8 * 2000)
-    words = (f"--data.partitioned={copy}", f"--data.verify={way}")
+    words = (f"--data.partitioned={copy}", f"--data.verify={'quick' if is_structure else way}")
     run = runs.try_to_train(f"altered-{way}", *words, epochs=1)
     assert run.code == 1
     assert "Traceback" not in run.stderr
     last = run.stderr.splitlines()[-1]
-    assert last.startswith("error: ")
+    assert last.startswith(f"error: {file}" if is_structure else "error: ")
     assert f"{file}: altered since it was written" in last
     assert not (run.run_dir / "summary.json").exists()
+    assert run.run_dir.exists() != is_structure
 
 
 def test_servers_of_another_division_are_refused(

@@ -33,7 +33,8 @@ from hopper.train.checkpoint import (
     save_checkpoint,
 )
 from hopper.train.checkpoint_files import CheckpointFiles
-from hopper.train.results import EPOCHS_FILE, keep_epochs_before
+from hopper.train.results import EPOCHS_FILE
+from hopper.train.run_files import keep_epochs_before
 from hopper.train.run_identity import find_moves, run_identity
 from hopper.train.tensor_file import fill_tensors, read_facts, save_tensors
 from hopper.train.trained_model import Progress

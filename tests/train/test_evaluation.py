@@ -21,7 +21,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import EndRows, Scene, Wanted, make_inference
 from hopper.partition import partition_graph
-from hopper.rehearsal.world import ThreadCluster, World, run_ranks
+from hopper.rehearsal.world import ThreadCluster, rehearse, run_ranks
 from hopper.tasks import decoder_of, edge_decoder_of, find_target
 from hopper.train.evaluate import Scored
 from hopper.train.evaluate_links import make_evaluator
@@ -111,7 +111,7 @@ def evaluate(
             own = inference.rows(model, Wanted("all", np.arange(NODES), node_type="item"))
         return evaluator.score(model, "test", by_class=True), *own
 
-    results = World(request, None, 60.0).run(work)
+    results = rehearse(request, work, None, 60.0)
     by_id = torch.empty(NODES, target.width, dtype=torch.float64)
     for _, ids, rows in results:
         by_id[torch.from_numpy(request.graph.original_ids("item")[ids])] = rows

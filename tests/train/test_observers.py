@@ -35,7 +35,7 @@ from hopper.train.callbacks import Callback, Running
 from hopper.train.console import RunConsole
 from hopper.train.meter import EpochMeter, interface_bytes
 from hopper.train.observers import Observers, find_observers
-from hopper.train.rank_output import FOLDER, output
+from hopper.train.rank_process import LOGS_FOLDER, output
 from hopper.train.tracking import TRACKERS, numbers_of
 
 OBSERVERS: dict[str, Callable[[Path], Callback]] = {
@@ -154,8 +154,8 @@ def test_a_run_goes_on_without_a_logger_that_fails_and_ends_with_a_callback_that
     observers.add(Told(calls, "first"), first=True)
     record = dict.fromkeys(("epoch", "loss", "seconds", "roots", "left_out"), 0)
     record |= {"bytes": {"feature": 0}, "gradient_norms": [], "scores": {}, "val": None}
-    assert observers.tell("epoch", run, record) == [True, None, True]
-    assert observers.tell("epoch", run, record) == [True, None, True]
+    for _ in range(2):
+        assert observers.tell("epoch", run, record) == [True, None, True]
     with pytest.raises(ConnectionError), observers.closing():
         observers.tell("start", run)
     observers.close()
@@ -217,15 +217,6 @@ def test_loggers_that_cannot_be_called_are_refused_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def read_bar(console: RunConsole, screen: io.StringIO) -> str:
-    """Redraw the progress bar, and return its text."""
-    assert console._bar is not None
-    screen.seek(0)
-    screen.truncate()
-    console._bar.refresh()
-    return screen.getvalue()
-
-
 def test_the_bar_fits_into_80_columns_and_shows_the_last_loss_that_is_known(
     screen: io.StringIO,
 ) -> None:
@@ -234,14 +225,18 @@ def test_the_bar_fits_into_80_columns_and_shows_the_last_loss_that_is_known(
     console._score = "  val balanced_accuracy 0.9876"
     console.start(run)
     console.begin_epoch(run)
-    assert "loss" not in read_bar(console, screen)
     # A rank that does not learn of an iteration's loss goes on to show the last one.
-    for step, loss in enumerate((math.nan, 123.4567, math.nan)):
-        run.losses, run.sent_bytes = {0: loss}, step * 10**9
-        console.iteration(run)
-        text = read_bar(console, screen)
+    for step, loss in enumerate((None, math.nan, 123.4567, math.nan)):
+        if loss is not None:
+            run.losses, run.sent_bytes = {0: loss}, step * 10**9
+            console.iteration(run)
+        assert console._bar is not None
+        screen.seek(0)
+        screen.truncate()
+        console._bar.refresh()
+        text = screen.getvalue()
         assert "nan" not in text
-        assert ("loss 123.4567" in text) == (step > 0)
+        assert ("loss 123.4567" in text) == ("loss" in text) == (step > 1)
     console.close()
     for part in ("epoch 123", "8/12345", "val balanced_accuracy 0.9876", "left"):
         assert part in text
@@ -259,7 +254,7 @@ def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(
     output.forget()
     print("third", file=sys.stderr)
     for name in ("first", "second"):
-        assert (tmp_path / name / FOLDER / "0.log").read_text() == f"{name}\n"
+        assert (tmp_path / name / LOGS_FOLDER / "0.log").read_text() == f"{name}\n"
     assert printed.getvalue() == "first\nsecond\nthird\n"
 
 
@@ -291,23 +286,18 @@ def test_an_epoch_s_record_combines_all_ranks() -> None:
     assert record.nic_bytes[1] == 2 * record.nic_bytes[0]
 
 
-def test_what_an_interface_sends_is_counted() -> None:
+def test_what_an_interface_sends_is_counted_and_an_unknown_one_is_refused_first() -> None:
     before = interface_bytes("lo")
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()) as sender,
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
         receiver, _ = listener.accept()
-        with receiver:
-            sender.sendall(bytes(100_000))
-            received = 0
-            while received < 100_000:
-                received += len(receiver.recv(1 << 16))
+    with sender, receiver:
+        sender.sendall(bytes(100_000))
+        received = 0
+        while received < 100_000:
+            received += len(receiver.recv(1 << 16))
     # Other processes may use the interface too.
     assert interface_bytes("lo") - before > 100_000
-
-
-def test_an_unknown_interface_is_refused_before_the_graph_is_looked_at() -> None:
     values = {"data": {"partitioned": "/nowhere"}, "cluster": {"interface": "eth99"}}
     text = r"cluster.interface: this machine has no interface 'eth99', only .*lo"
     with pytest.raises(ConfigError, match=text):

@@ -1,5 +1,5 @@
-"""A run resumes from its last checkpoint and computes the same bits, or begins with what another
-one learned."""
+"""A run computes the same bits when it resumes from a checkpoint or loses servers that have a
+replica, or begins with what another one learned."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from safetensors import safe_open
 import hopper
 from hopper.launch.run import prepare
 from hopper.train.tensor_file import read_tensors
+from tests.server_processes import Servers
 
 CHECKPOINT_EVERY = 4
 RGCN = "--model.name=rgcn"
@@ -146,3 +147,23 @@ def test_an_unusable_run_to_begin_with_is_refused(
     ):
         with pytest.raises(hopper.RequestError, match=match):
             prepare(hopper.load_config(file, words))
+
+
+def test_a_run_with_lost_servers_has_the_same_losses(
+    reference: Any, runs: Any, partitioned: Path, tmp_path: Path
+) -> None:
+    servers = Servers(tmp_path)
+    pairs = [[servers.start(partitioned, server) for _ in range(2)] for server in range(2)]
+    addresses = json.dumps([[server.address for server in pair] for pair in pairs])
+    run = runs.train("replicas", "--cluster.servers", addresses)
+    run.await_epochs(1)
+    lost_servers = [pair[number] for number, pair in enumerate(pairs)]
+    for server in lost_servers:
+        server.process.kill()
+        server.process.wait(10)
+    # They do not end with the exit code of servers that are asked to.
+    servers.forget(lost_servers)
+    assert run.finish() == 0, run.stdout + run.stderr
+    run.assert_nothing_remains()
+    servers.stop()
+    assert run.losses() == reference.losses()

@@ -20,7 +20,7 @@ from hopper.launch import supervisor as supervisor_module
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.process.signal_handlers import EndSignals
-from hopper.train.rank_failures import record_failure
+from hopper.train.rank_process import record_failure
 
 LIMIT, SLACK = 2.0, 10.0
 START = "import os, signal, sys, time\nsys.stdin.readline()\n"
@@ -64,7 +64,7 @@ def test_the_rank_that_made_the_others_fail_is_named(supervise: Any) -> None:
     """Rank 0 misses rank 1, and says so first."""
     fails = """
 from hopper.errors import ConfigError, RankLost
-from hopper.train.rank_failures import tell_failure
+from hopper.train.rank_process import tell_failure
 if os.environ["RANK"] == "0":
     tell_failure(RankLost("rank 0: lost rank 1"))
 else:

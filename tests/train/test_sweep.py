@@ -1,11 +1,20 @@
-"""``hopper sweep``: lists become trials in a documented order; wrong sweeps are refused."""
+"""``hopper sweep``: lists become trials in a documented order, wrong sweeps are refused, and a run
+of several trials writes, prints and resumes all of them."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.numpy import load_file
 
+import hopper
+from hopper.bench.report import write_report
 from hopper.cli.sweep import ranking_table
 from hopper.config import make_config
 from hopper.engines.trial_configs import trial_configs
@@ -14,12 +23,11 @@ from hopper.train.run_files import best_first
 from hopper.train.sweep import make_sweep
 
 DATA = {"data": {"partitioned": "parts"}}
-
-
-def error_of(**sections: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        trial_configs(make_sweep(DATA | sections), 2)
-    return str(caught.value)
+SEEDS = {"train": {"seed": [7, 8]}}
+HIDDEN = (4, 8, 6)
+# Of 11 iterations an epoch, in the third one.
+CHECKPOINT_EVERY = 25
+LISTS = (f"--model.hidden={list(HIDDEN)}", "--hop.merge=adaptive")
 
 
 def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
@@ -38,44 +46,45 @@ def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
     assert values["model"]["hidden"] == [16, 8], "the caller's values are unchanged"
 
 
-def test_decoders_are_compared() -> None:
-    config = make_sweep(DATA | {"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}})
-    keys = ("task.decoder", "task.dim")
-    expected = [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)]
-    assert config.hop.trials == [dict(zip(keys, values, strict=True)) for values in expected]
-    assert trial_configs(config, 2)[2].config.task.decoder == "mlp"
-
-
-def test_a_list_of_seeds_shares_the_draws_of_the_first() -> None:
-    config = make_sweep(DATA | {"train": {"seed": [7, 8]}})
-    assert config.hop.trials == [{"train.model_seed": 7}, {"train.model_seed": 8}]
-    alone = [trial.config.train for trial in trial_configs(config, 2)]
-    assert [(train.seed, train.own_seed) for train in alone] == [(7, 7), (7, 8)]
-
-
-def test_a_list_of_seeds_without_sharing_has_own_draws() -> None:
-    config = make_sweep(DATA | {"train": {"seed": [7, 8]}, "hop": {"share_sampling": False}})
-    alone = [trial.config.train for trial in trial_configs(config, 2)]
-    assert [(train.seed, train.own_seed) for train in alone] == [(7, 7), (8, 8)]
-
-
-def test_lists_of_fanouts_have_own_draws_and_a_list_of_loggers_is_one_value() -> None:
-    config = make_sweep(
-        DATA
-        | {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "train": {"loggers": ["tensorboard"]}}
-    )
-    trials = [trial.config for trial in trial_configs(config, 2)]
-    assert [trial.sampler.fanouts for trial in trials] == [[5, 5, 5], [3, 2, 2]]
-    assert all(trial.train.loggers == ["tensorboard"] for trial in trials)
-    assert not config.hop.share_sampling
-    shared = {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}}
-    assert "sampler.fanouts: all trials share their draws" in error_of(**shared)
-
-
-def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
-    config = make_sweep(DATA | {"model": {"name": ["gcn", "deepgcn"]}})
-    for trial in trial_configs(config, 2):
-        assert (trial.config.model.layers, trial.config.sampler.fanouts) == (3, [10, 10, 10])
+@pytest.mark.parametrize(
+    ("sections", "keys", "expected"),
+    [
+        (
+            {"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}},
+            ("task.decoder", "task.dim"),
+            [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)],
+        ),
+        # A list of seeds shares the draws of the first, unless each trial draws for itself.
+        (SEEDS, ("train.seed", "train.own_seed"), [(7, 7), (7, 8)]),
+        (
+            SEEDS | {"hop": {"share_sampling": False}},
+            ("train.seed", "train.own_seed"),
+            [(7, 7), (8, 8)],
+        ),
+        # Trials with other fanouts do. A list of loggers is one value.
+        (
+            {
+                "sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]},
+                "train": {"loggers": ["tensorboard"]},
+            },
+            ("sampler.fanouts", "train.loggers"),
+            [([5, 5, 5], ["tensorboard"]), ([3, 2, 2], ["tensorboard"])],
+        ),
+        # Models of several kinds keep layers and fanouts.
+        (
+            {"model": {"name": ["gcn", "deepgcn"]}},
+            ("model.name", "model.layers", "sampler.fanouts"),
+            [("gcn", 3, [10, 10, 10]), ("deepgcn", 3, [10, 10, 10])],
+        ),
+    ],
+)
+def test_each_trial_has_its_own_configuration(
+    sections: dict[str, Any], keys: tuple[str, ...], expected: list[tuple[Any, ...]]
+) -> None:
+    trials = [trial.config for trial in trial_configs(make_sweep(DATA | sections), 2)]
+    pairs = [key.split(".") for key in keys]
+    values = [tuple(getattr(getattr(t, section), key) for section, key in pairs) for t in trials]
+    assert values == expected
 
 
 @pytest.mark.parametrize(
@@ -95,6 +104,10 @@ def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
         ({"model": {"hidden": [4, "x"]}}, "hop.trials[1]: model.hidden: "),
         ({"model": {"dropout": [0.5, 1.5]}}, "hop.trials[1]: model.dropout: "),
         (
+            {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}},
+            "sampler.fanouts: all trials share their draws",
+        ),
+        (
             {"model": {"hidden": [1, 2]}, "train": {"engine": "zero_hop"}},
             'needs train.engine = "hop"',
         ),
@@ -110,7 +123,9 @@ def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
     ],
 )
 def test_wrong_sweeps_are_refused_with_the_key(sections: dict[str, Any], message: str) -> None:
-    assert message in error_of(**sections)
+    with pytest.raises(ConfigError) as caught:
+        trial_configs(make_sweep(DATA | sections), 2)
+    assert message in str(caught.value)
 
 
 def test_trials_need_independent_replicas() -> None:
@@ -118,13 +133,10 @@ def test_trials_need_independent_replicas() -> None:
         make_config(DATA | {"hop": {"trials": [{"model.hidden": 3}]}})
 
 
-def test_the_best_comes_first() -> None:
+def test_the_best_comes_first_and_the_table_is_ranked() -> None:
     scores = {0: 0.5, 1: None, 2: 0.7, 3: float("nan"), 4: 0.5}
     assert best_first(scores, higher_is_better=True) == [2, 0, 4, 1, 3]
     assert best_first(scores, higher_is_better=False) == [0, 4, 2, 1, 3]
-
-
-def test_the_table_is_ranked() -> None:
     trials = [
         {
             "trial": index,
@@ -141,3 +153,116 @@ def test_the_table_is_ranked() -> None:
     assert columns["hidden"] == ["5", "4"]
     assert columns["val accuracy"] == ["0.7500", "0.2500"]
     assert columns["test accuracy"] == ["-", "-"]
+
+
+def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
+    config = runs.config(name, checkpoint_every=CHECKPOINT_EVERY, **train)
+    run = runs.call(name, "sweep", str(config), *LISTS)
+    assert run.code == 0, run.stdout + run.stderr
+    return run
+
+
+def trial_epochs(run: Any, trial: int) -> list[dict[str, Any]]:
+    lines = (run.run_dir / f"trial-{trial}" / "epochs.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def sweep_run(runs: Any) -> Any:
+    return sweep_to_end(runs, "swept")
+
+
+def test_a_sweep_writes_a_folder_per_trial_and_a_summary(sweep_run: Any) -> None:
+    summary, epochs = sweep_run.summary(), sweep_run.epochs()
+    assert summary["epochs"] == epochs
+    assert [t["overrides"] for t in summary["trials"]] == [{"model.hidden": n} for n in HIDDEN]
+    scores = {trial["trial"]: trial["scores"]["val"]["accuracy"] for trial in summary["trials"]}
+    assert summary["ranking"] == best_first(scores, higher_is_better=True)
+    assert summary["scores"] == summary["trials"][summary["ranking"][0]]["scores"]
+    by_trial = [trial_epochs(sweep_run, trial) for trial in range(3)]
+    for trial, records in enumerate(by_trial):
+        folder = sweep_run.run_dir / f"trial-{trial}"
+        assert json.loads((folder / "summary.json").read_text())["epochs"] == records
+        assert [record["epoch"] for record in records] == [0, 1, 2]
+        assert scores[trial] == max(record["val"] for record in records)
+        assert load_file(folder / "best.safetensors")
+    for epoch, *records in zip(epochs, *by_trial, strict=True):
+        assert epoch["loss"] == pytest.approx(sum(record["loss"] for record in records) / 3)
+        assert epoch["bytes"]["model"] > 0 == epoch["bytes"]["gradient"]
+        assert epoch["val"] == max(record["val"] for record in records)
+
+
+def test_the_result_of_a_sweep_loads_every_trial(sweep_run: Any) -> None:
+    result, summary = hopper.RunResult.open(sweep_run.run_dir), sweep_run.summary()
+    assert [vars(epoch) for epoch in result.epochs] == sweep_run.epochs()
+    assert result.ranking == summary["ranking"]
+    for index, (trial, hidden) in enumerate(zip(result.trials, HIDDEN, strict=True)):
+        assert trial.overrides == {"model.hidden": hidden}
+        for split, scores in summary["trials"][index]["scores"].items():
+            assert trial.metrics["accuracy"][split] == scores["accuracy"]
+        assert trial.best_epoch == summary["trials"][index]["best_epoch"]
+        assert [vars(epoch) for epoch in trial.epochs] == trial_epochs(sweep_run, index)
+        stored = load_file(trial.model_file)
+        assert {n: list(v.shape) for n, v in trial.load_model().state_dict().items()} == {
+            n: list(v.shape) for n, v in stored.items()
+        }
+    best = result.trials[result.ranking[0]]
+    assert (result.metrics, result.model_file) == (best.metrics, best.model_file)
+    expected = best.load_model().state_dict()
+    for name, value in result.load_model().state_dict().items():
+        assert torch.equal(value, expected[name])
+
+
+def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run: Any) -> None:
+    before, _, after = sweep_run.stdout.partition(
+        "engine hop, independent replicas: 3 trials, 2 ranks"
+    )
+    assert "hidden" in before
+    assert after.index("results in") < after.index("by validation score")
+    rows = [line.split("│")[1:3] for line in after.splitlines() if line.startswith("│")]
+    ranking = sweep_run.summary()["ranking"]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        [str(trial), str(HIDDEN[trial])] for trial in ranking
+    ]
+    sweep_page = write_report(sweep_run.run_dir).read_text()
+    cells = re.findall(r'<th scope="row">trial (\d)</th>', sweep_page)
+    assert [int(number) for number in cells] == ranking
+    assert f"hidden {HIDDEN[ranking[0]]}" in sweep_page
+    assert "hidden 8" in write_report(sweep_run.run_dir / "trial-1").read_text()
+
+
+def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
+    for rank in range(2):
+        lines = (sweep_run.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
+        visits = {
+            (span["model"], span["step"])
+            for span in map(json.loads, lines)
+            if span.get("span") == "compute" and "roots" in span
+        }
+        assert visits == {(trial, (rank - trial) % 2) for trial in range(3)}
+
+
+def test_a_resumed_sweep_has_the_same_bits(sweep_run: Any, runs: Any) -> None:
+    copy = type(sweep_run)(sweep_run.run_dir.with_name("sweep-halted"), sweep_run.run_dir.parent)
+    shutil.copytree(sweep_run.run_dir, copy.run_dir)
+    copy.halt_after(CHECKPOINT_EVERY)
+    resumed = sweep_to_end(runs, "sweep-halted", resume=True)
+    for trial in range(3):
+        assert trial_epochs(resumed, trial) == trial_epochs(sweep_run, trial)
+    assert resumed.summary()["trials"] == sweep_run.summary()["trials"]
+    models = list(sweep_run.run_dir.glob("trial-*/best.safetensors"))
+    assert len(models) == 3
+    for model in models:
+        again = resumed.run_dir / model.relative_to(sweep_run.run_dir)
+        assert again.read_bytes() == model.read_bytes()
+    assert resumed.losses() == sweep_run.losses()
+    assert '"resumed"' in (resumed.run_dir / "spans" / "rank-0.jsonl").read_text()
+
+
+def test_a_key_that_cannot_be_swept_is_refused_before_the_start(runs: Any, tmp_path: Path) -> None:
+    config = str(runs.config("sweep-refused"))
+    refused = runs.call("sweep-refused", "sweep", config, "--model.layers=[1, 2]")
+    assert refused.code == 1
+    assert "model.layers: trials cannot differ in it" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not refused.run_dir.exists()

@@ -20,6 +20,7 @@ from hopper.train.tuning import (
     MOST_ROUNDS,
     MOST_SECONDS,
     TUNING_FILE,
+    Candidate,
     Try,
     race,
     sort_by_speed,
@@ -31,45 +32,40 @@ MERGE = "hop.merge"
 ADAPTIVE = ("--hop.merge=adaptive", f"--train.batch_size={BATCH}")
 
 
-class TimedTrial:
-    """A setting whose turns take the given seconds, over and over."""
+class Timed(Candidate):
+    """A setting whose turns take the given seconds, over and over; a text refuses it."""
 
-    def __init__(self, name: str, seconds: Sequence[float], turns: list[tuple[str, int]]) -> None:
-        self._name, self._seconds, self._turns = name, cycle(seconds), turns
-        self.is_closed = False
+    def __init__(self, race: Race, name: str, seconds: Sequence[float] | str) -> None:
+        reads: Any = SimpleNamespace(reads=SimpleNamespace(tables=race.tables))
+        super().__init__(reads, race.cluster, pytest.fail)
+        self._race, self._name = race, name
+        self._next = seconds if isinstance(seconds, str) else cycle(seconds)
+        self.closed = 0
 
-    def take_turn(self, number: int) -> tuple[float, int]:
-        self._turns.append((self._name, number))
-        return next(self._seconds), 10
+    def train(self, round_number: int) -> tuple[float, int]:
+        if isinstance(self._next, str):
+            raise RequestError(self._next)
+        self._race.turns.append((self._name, round_number))
+        return next(self._next), 10
 
     def close(self) -> None:
-        self.is_closed = True
+        self.closed += 1
 
 
 class Race:
-    """A race of settings with given seconds; a setting with a text for them refuses with it."""
+    """A race of settings with given seconds."""
 
     def __init__(
         self, seconds: Mapping[str, Sequence[float] | str], tables: tuple[str, ...] = ()
     ) -> None:
-        self.cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+        self.cluster, self.tables = Cluster(0, 1, 1, torch.device("cpu"), 1.0), tables
         self.turns: list[tuple[str, int]] = []
-        self.trials: list[TimedTrial] = []
         self.lines: list[str] = []
-        self._seconds, self._tables = seconds, tables
+        self.settings = {name: Timed(self, name, each) for name, each in seconds.items()}
 
     def run(self, *, first_stays: bool = False) -> list[Try]:
-        def make_trial(request: Any) -> TimedTrial:
-            seconds = self._seconds[request.name]
-            if isinstance(seconds, str):
-                raise RequestError(seconds)
-            self.trials.append(TimedTrial(request.name, seconds, self.turns))
-            return self.trials[-1]
-
-        reads = SimpleNamespace(tables=self._tables)
-        settings: Any = {name: SimpleNamespace(name=name, reads=reads) for name in self._seconds}
-        tries = race(settings, self.cluster, make_trial, self.lines.append, first_stays=first_stays)
-        assert all(trial.is_closed for trial in self.trials)
+        tries = race(self.settings, self.cluster, self.lines.append, first_stays=first_stays)
+        assert all(setting.closed for setting in self.settings.values())
         return tries
 
 
@@ -134,7 +130,7 @@ def test_no_round_begins_after_the_limit() -> None:
 def test_trials_with_learnable_rows_are_closed_after_each_turn() -> None:
     learned = Race({"a": [1.0, 1.1, 0.9], "b": [2.0, 2.2, 1.9]}, tables=("paper",))
     assert learned.run()[0].setting == "a"
-    assert len(learned.trials) == 2 * LEAST_ROUNDS
+    assert learned.settings["a"].closed > LEAST_ROUNDS
 
 
 def test_settings_are_ranked_by_the_geometric_mean_of_their_rounds() -> None:

@@ -1,4 +1,4 @@
-"""Nodes and classes of a user's tables have names. Predictions show these names."""
+"""Runs on a user's tables: names of nodes and classes, moved columns, and several tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,45 +24,53 @@ from hopper.partition import partition_graph
 COLOURS = ("blue", "green", "red")
 
 
+def write_towns(
+    folder: Path, label: str, more: str, value: Callable[[int, int], object]
+) -> np.ndarray:
+    """Write tables of 90 towns, each near others of its colour; return the colours.
+
+    ``value`` gives a column ``more`` of a town and its colour.
+    """
+    generator = np.random.default_rng(2)
+    colours = generator.integers(0, 3, 90)
+    nodes: list[list[object]] = [["id", label, "coast", more]]
+    for town in range(90):
+        coast = COLOURS[colours[town]] if generator.random() < 0.7 else "none"
+        nodes.append([f"town {town}", COLOURS[colours[town]], coast, value(town, colours[town])])
+    edges = [["src", "dst"]]
+    for town in range(90):
+        for neighbour in generator.choice(np.flatnonzero(colours == colours[town]), 4):
+            edges.append([f"town {neighbour}", f"town {town}"])
+    folder.mkdir()
+    for name, rows in (("nodes", nodes), ("edges", edges)):
+        with (folder / f"{name}.csv").open("w", newline="") as stream:
+            csv.writer(stream).writerows(rows)
+    return colours
+
+
+def make_values(folder: Path, **train: Any) -> dict[str, Any]:
+    train = {"batch_size": 16, "learning_rate": 0.05, "dtype": "float64"} | train
+    return {
+        "data": {"partitioned": str(folder / "parts")},
+        "model": {"name": "sage", "layers": 2, "hidden": 16},
+        "train": train | {"run_dir": str(folder / "run")},
+    }
+
+
 @pytest.fixture(scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
-    """A run that predicts colours of towns; a town is near others of its colour."""
-    folder, generator = tmp_path_factory.mktemp("towns"), np.random.default_rng(2)
-    colours = generator.integers(0, 3, 90)
-    (folder / "tables").mkdir()
-    with (folder / "tables" / "nodes.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["id", "label", "coast", "height"])
-        for town in range(90):
-            coast = COLOURS[colours[town]] if generator.random() < 0.7 else "none"
-            height = "" if town == 3 else round(float(generator.random()), 3)
-            writer.writerow([f"town {town}", COLOURS[colours[town]], coast, height])
-    with (folder / "tables" / "edges.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["src", "dst"])
-        for town in range(90):
-            same_colour = np.flatnonzero(colours == colours[town])
-            for neighbour in generator.choice(same_colour, 4):
-                writer.writerow([f"town {neighbour}", f"town {town}"])
+    """A run that predicts colours of towns."""
+    folder, generator = tmp_path_factory.mktemp("towns"), np.random.default_rng(3)
+
+    def height(town: int, _: int) -> object:
+        return "" if town == 3 else round(generator.random(), 3)
+
+    write_towns(folder / "tables", "label", "height", height)
     options = ImportOptions(split=RandomSplit(0.6, 0.2), missing="mean")
     import_graph("csv", str(folder / "tables"), folder / "graph", options)
     partition_graph(GraphDirectory.open(folder / "graph"), folder / "parts", 2, "random")
-    return hopper.train(
-        {
-            "data": {"partitioned": str(folder / "parts")},
-            "model": {"name": "sage", "layers": 2, "hidden": 16},
-            "train": {
-                "engine": "zero_hop",
-                "epochs": 4,
-                "batch_size": 16,
-                "learning_rate": 0.05,
-                "dtype": "float64",
-                "gradient_norms": True,
-                "record_gradients": [1],
-                "run_dir": str(folder / "run"),
-            },
-        }
-    )
+    recorded = {"gradient_norms": True, "record_gradients": [1]}
+    return hopper.train(make_values(folder, engine="zero_hop", epochs=4, **recorded))
 
 
 def test_a_graph_with_other_class_names_is_refused(
@@ -109,26 +119,24 @@ def test_moved_columns_are_refused_until_they_are_encoded_alike(
     assert (predictions.values == labels[predictions.ids]).mean() > 0.9
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "npy"])
 def test_predictions_show_names_of_nodes_and_classes(
-    file_format: str, trained_run: hopper.RunResult, tmp_path: Path
+    trained_run: hopper.RunResult, tmp_path: Path
 ) -> None:
-    predictions = hopper.predict(trained_run.run_dir, out=tmp_path / "out", format=file_format)
+    import pandas
+
+    predictions = hopper.predict(trained_run.run_dir, out=tmp_path / "out")
     assert predictions.label_names == COLOURS
     labels = GraphDirectory.open(Path(trained_run.run_dir).parent / "graph").labels("node")
     assert (predictions.values == labels[predictions.ids]).mean() > 0.9
     assert predictions.names is not None
     assert predictions.names.tolist() == [f"town {node}" for node in predictions.ids]
-    if file_format == "npy":
-        return
-    import pandas
-
     table = pandas.read_parquet(tmp_path / "out")
     assert list(table.columns) == ["id", "labels", "name", "label_name"]
     assert table["label_name"].tolist() == [COLOURS[label] for label in table["labels"]]
-    logits = hopper.predict(trained_run.run_dir, what="logits")
+    logits = hopper.predict(trained_run.run_dir, what="logits", format="npy", out=tmp_path / "npy")
     assert logits.label_names == ()
     assert logits.names is not None
+    assert logits.names.tolist() == predictions.names.tolist()
 
 
 def test_norms_of_gradients_are_recorded(trained_run: hopper.RunResult) -> None:
@@ -151,3 +159,38 @@ def test_names_are_lines_of_a_file(tmp_path: Path) -> None:
     assert Names.open(tmp_path / "none.txt", 2) is None
     file.write_text("")
     assert len(Names(file)) == 0
+
+
+def test_each_of_several_tasks_is_learned_scored_and_predicted(tmp_path: Path) -> None:
+    """Neighbours share their colour and their height, so both can be learned."""
+
+    def height(town: int, colour: int) -> object:
+        return "" if town % 5 == 0 else float(colour)
+
+    colours = write_towns(tmp_path / "tables", "label.colour", "value.height", height)
+    options = ImportOptions(split=RandomSplit(0.6, 0.2))
+    notes = import_graph("csv", str(tmp_path / "tables"), tmp_path / "graph", options)
+    assert any("labels of node: colour: 3 classes" in note for note in notes)
+    partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 2, "random")
+    values = make_values(tmp_path, engine="cooperative", epochs=8)
+    run = hopper.train(values | {"task": {"weights": {"height": 0.5}}})
+    scores = run.summary["scores"]["test"]
+    assert set(scores) == {"colour.accuracy", "height.rmse"}
+    assert scores["colour.accuracy"] > 0.8
+    # The error of predicting the mean of all heights.
+    assert scores["height.rmse"] < 0.8
+    predictions = hopper.predict(run.run_dir, out=tmp_path / "out", format="npy")
+    assert predictions.task("colour").dtype == np.int64
+    assert (predictions.task("colour") == colours[predictions.ids]).mean() > 0.8
+    assert tuple(predictions.tasks["colour"].label_names) == COLOURS
+    test = GraphDirectory.open(tmp_path / "graph").split("test")
+    height, known = predictions.task("height")[test], test % 5 != 0
+    error = np.sqrt(np.square(height - colours[test])[known].mean())
+    assert error == pytest.approx(scores["height.rmse"], rel=1e-6)
+    described = json.loads((tmp_path / "out" / "_prediction.json").read_text())
+    assert [task["name"] for task in described["tasks"]] == ["colour", "height"]
+    probabilities = hopper.predict(run.run_dir, what="probabilities")
+    assert probabilities.values.shape == (90, 4)
+    assert np.allclose(probabilities.task("colour").sum(1), 1, atol=1e-6)
+    with pytest.raises(hopper.RequestError, match="task: expected one of colour, height"):
+        predictions.task("size")
