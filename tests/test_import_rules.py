@@ -56,7 +56,7 @@ HOMES = {
         "hopper.bench.peers",
     ),
     "cupy": ("hopper.device.array_module",),
-    "networkx": ("hopper.hetero", "hopper.graph.importers"),
+    "networkx": ("hopper.graph.importers",),
     "triton": ("hopper.ops",),
     "duckdb": ("hopper.graph.importers",),
     "grpc": ("cache_server",),

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from hopper.config import Config
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.unroll import By, Unrolling, rename_partitions, unroll
 from hopper.partition.description import ServerPartition
-
-if TYPE_CHECKING:
-    from hopper.hetero.metatree import Metatree
 
 _Name = TypeVar("_Name", str, Relation)
 _TOLD_APART_BY: Final[dict[str, By | None]] = {
@@ -138,13 +136,9 @@ def find_reads(
     """
     if not config.model.typed:
         return _find_one_relation(config, schema)
-    # Importing networkx takes each rank a fifth of a second, and most models do not need it.
-    from hopper.hetero.metagraph import make_metagraph
-    from hopper.hetero.metatree import make_metatree
-
     model, target = config.model, schema.target_type()
     others = schema.root_types[1:]
-    tree = make_metatree(make_metagraph(schema), target, model.layers, model.metapaths, others)
+    tree = make_metatree(schema, target, model.layers, model.metapaths, others)
     reached = tree.reached_types
     hops = list(reversed(range(model.layers)))
     unrolling = _name_places(config, schema, tree)

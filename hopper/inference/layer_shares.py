@@ -16,8 +16,7 @@ from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partials import KindsExchange, RowKind, StackLayer, source_type
-from hopper.partition.id_index import Index
-from hopper.partition.placement import Placement
+from hopper.partition.placement import Index, Placement
 from hopper.timing.run_log import RunLog
 
 Ids = NDArray[np.int64]

@@ -18,16 +18,16 @@ from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
-from hopper.partition.book import PartitionBook
-from hopper.partition.description import Description
-from hopper.partition.file_names import (
+from hopper.partition.description import (
     DESCRIPTION_FILE,
     ROOTS_FOLDER,
+    Description,
     MapName,
     server_folder,
     stored_ids_file,
 )
 from hopper.partition.layout import Layout, StoredTopologies
+from hopper.partition.placement import PartitionBook
 
 
 class ByRelation(Layout):

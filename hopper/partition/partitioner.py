@@ -17,7 +17,7 @@ from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import Balance
 from hopper.partition.metis import assign_metis, choose_backend, symmetrize
 from hopper.partition.random import assign_random
-from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, count_nodes, split_by_type
+from hopper.partition.stacked_ids import NodeArrays, count_nodes, split_by_type
 from hopper.partition.streaming import assign_stream
 from hopper.timing.phases import Phases
 
@@ -33,22 +33,17 @@ class Partitioner(Protocol):
     def assign(
         self, graph: GraphDirectory, servers: int, seed: int
     ) -> Mapping[str, NDArray[np.integer[Any]]]:
-        """Choose the server of every node.
+        """Choose the server of every node: for each type [count] integers, by original id, from 0.
 
         A rank trains the roots whose home is its server, so servers should have equally many
-        training nodes; :func:`hopper.partition.training.training_roots` counts them.
+        training nodes; :func:`hopper.partition.balance.training_roots` counts them.
 
         Parameters
         ----------
         graph: topology by relation, features, labels and splits, as memory maps.
         servers: number of servers.
         seed: the value of ``--seed``. The same seed must give the same result.
-
-        Returns
-        -------
-        For each node type, [count] integers: the server of each original id, from 0.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,13 +76,12 @@ class Assigner:
         return self.library != "dgl"
 
     def assign(self, graph: Any, servers: int, seed: int) -> Mapping[str, NDArray[np.int32]]:
-        """Choose the server of every node: for each type [count] int32, by original id.
-
-        A plug-in takes a :class:`GraphDirectory`, a built-in also an :class:`EdgesOfTypes`.
-        """
+        """Choose the server of every node, for each type [count] int32, by original id; a plug-in
+        takes a :class:`GraphDirectory`, a built-in also an :class:`EdgesOfTypes`."""
         if ":" in self.method:
             with self.phases.phase(f"assign nodes ({self.method})"):
-                homes = _make_plug_in(self.method, self.options).assign(graph, servers, seed)
+                plug_in = find_plug_in("method", self.method, Partitioner, {}, self.options).make()
+                homes = plug_in.assign(graph, servers, seed)
             _check_homes(f"method: {self.method}", homes, graph.schema, servers)
             return {n: np.asarray(homes[n]).astype(np.int32) for n in graph.schema.node_types}
         arrays = NodeArrays(self.scratch)
@@ -97,28 +91,20 @@ class Assigner:
         if self.method == "stream":
             roots = self.balance.training
             stacked = assign_stream(graph, servers, seed, roots, self.phases, arrays)
-        else:
-            stacked = self._assign_metis(graph, servers, seed)
-        return split_by_type(graph.schema, stacked)
-
-    def _assign_metis(self, graph: EdgesOfTypes, servers: int, seed: int) -> NDArray[np.int32]:
+            return split_by_type(graph.schema, stacked)
         backend = choose_backend(self.backend)
         with self.phases.phase("make the graph symmetric"):
             adjacency = symmetrize(graph)
         with self.phases.phase(f"assign nodes (METIS, {backend})"):
-            weights = self.balance.weights(graph, adjacency, backend)
-            return assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
-
-
-def _make_plug_in(method: str, options: Mapping[str, Any]) -> Partitioner:
-    plug_in: Partitioner = find_plug_in("method", method, Partitioner, {}, options).make()
-    return plug_in
+            weights = self.balance.weights(graph, np.diff(adjacency.indptr), backend)
+            stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
+        return split_by_type(graph.schema, stacked)
 
 
 def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
     """Check the method, a plug-in's options and the number of servers, before a graph is opened."""
     if ":" in method:
-        _make_plug_in(method, options)
+        find_plug_in("method", method, Partitioner, {}, options).make()
     elif method not in METHODS:
         raise RequestError(
             f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
@@ -140,10 +126,8 @@ def check_request(
     if nodes == 0:
         raise RequestError(f"graph {schema.name!r} is empty: it has no node to give to a server")
     if servers > nodes:
-        raise RequestError(
-            f"graph {schema.name!r} has {nodes} nodes, too few for {servers} servers; "
-            f"use at most {nodes}"
-        )
+        text = f"too few for {servers} servers; use at most {nodes}"
+        raise RequestError(f"graph {schema.name!r} has {nodes} nodes, {text}")
     if method == "metis" and not any(kind.count for kind in schema.relations.values()):
         raise RequestError(
             f"graph {schema.name!r} has no edges, so METIS has nothing to divide it by; "

@@ -1,4 +1,5 @@
-"""Tell which rank owns each node, for every layout of a graph.
+"""Where nodes are, for every layout of a graph: on which server, which rank owns them, and at which
+index of an array of ids.
 
 The partition book tells a node's server; a placement deals a server's nodes to its ranks. The rank
 that owns a node trains it as a root, keeps its learnable row, and computes its layers under
@@ -7,18 +8,86 @@ that owns a node trains it as a root, keeps its learnable row, and computes its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.partition.book import PartitionBook
+from cache_server.kernel import kernel
+from hopper.device.kernel_threads import threads_for
+from hopper.errors import GraphError
 
 Ids = NDArray[np.int64]
 RANK_DTYPE: Final = np.uint16
 """dtype on disk of a node's rank among those of its server."""
+
+
+class PartitionBook:
+    """Tells the home of nodes without a table of all nodes: a binary search in ``servers + 1``
+    offsets of their type, since global ids are contiguous by server.
+
+    A :class:`GraphError` says that offsets are impossible, or that a node type, server or id does
+    not exist.
+
+    Parameters
+    ----------
+    servers: number of servers P, at least 1.
+    offsets: for each node type ``P + 1`` ascending integers from 0 to the number of nodes. Server i
+        stores the global ids in [``offsets[i]``, ``offsets[i + 1]``).
+    where: the source of the offsets, for errors.
+    """
+
+    def __init__(
+        self,
+        servers: int,
+        offsets: Mapping[str, Sequence[int] | Ids],
+        where: str = "partition book",
+    ) -> None:
+        if servers < 1:
+            raise GraphError(f"{where}: field 'servers': expected at least 1, found {servers}")
+        self.servers = servers
+        self.offsets = {name: np.array(bounds, np.int64) for name, bounds in offsets.items()}
+        self._where = where
+        for name, bounds in self.offsets.items():
+            if bounds.shape != (servers + 1,) or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+                raise GraphError(
+                    f"{where}: field 'offsets.{name}': expected {servers + 1} ascending integers "
+                    f"from 0, found {bounds.tolist()!s:.200}"
+                )
+
+    def home(self, node_type: str, global_ids: Ids) -> Ids:
+        """Return [n] int64: the server that stores each node."""
+        offsets, ids = self._offsets(node_type), np.asarray(global_ids, dtype=np.int64)
+        for wrong in (int(ids.min()), int(ids.max())) if ids.size else ():
+            if not 0 <= wrong < offsets[-1]:
+                raise GraphError(
+                    f"{self._where}: global id {wrong} of node type {node_type!r} is outside "
+                    f"[0, {offsets[-1]})"
+                )
+        # "right" steps over servers that own no node of this type.
+        return np.searchsorted(offsets, ids, side="right") - 1
+
+    def range(self, node_type: str, server: int) -> tuple[int, int]:
+        """Return the range [first, stop) of global ids that a server stores."""
+        offsets = self._offsets(node_type)
+        if not 0 <= server < self.servers:
+            raise GraphError(f"{self._where}: server {server} of {self.servers} does not exist")
+        return int(offsets[server]), int(offsets[server + 1])
+
+    def total(self, node_type: str) -> int:
+        """Return the number of nodes of a type that all servers store together."""
+        return int(self._offsets(node_type)[-1])
+
+    def _offsets(self, node_type: str) -> Ids:
+        if node_type not in self.offsets:
+            names = ", ".join(sorted(self.offsets))
+            raise GraphError(
+                f"{self._where}: unknown node type {node_type!r}, expected one of: {names}"
+            )
+        return self.offsets[node_type]
 
 
 @dataclass(frozen=True)
@@ -46,20 +115,13 @@ class ByRank:
 
 
 class Placement:
-    """Tells which rank owns each node, with any number of ranks a server.
-
-    An unknown node type, or an id that is out of range, is a :class:`GraphError`.
+    """Tells which rank owns each node, with any number of ranks a server, which are numbered server
+    by server; errors are those of the book.
 
     Parameters
     ----------
-    book: the servers of nodes.
-    ranks_per_server: number of ranks of a server; ranks are numbered server by server.
     ranks_of: the partition's second level: by node type [count] unsigned integers, the rank of its
         server that owns each node, by global id. Nodes of other tables are dealt in turn.
-
-    Attributes
-    ----------
-    dealing: "by locality" with ``ranks_of``, else "in turn"; checkpoints and caches compare it.
     """
 
     def __init__(
@@ -72,6 +134,7 @@ class Placement:
         self.ranks_per_server = ranks_per_server
         self.world = book.servers * ranks_per_server
         self.dealing = "by locality" if ranks_of else "in turn"
+        """checkpoints and caches compare it"""
         self._ranks_of = ranks_of or {}
         self._indices: dict[tuple[str, int], NDArray[np.int32]] = {}
 
@@ -129,3 +192,68 @@ class Placement:
                 indices[is_own] = np.arange(np.count_nonzero(is_own))
             self._indices[node_type, server] = indices
         return self._indices[node_type, server]
+
+
+class Index:
+    """Finds the indices of distinct ids in an array, which may have any order.
+
+    A binary search of the whole array misses the processor's caches at most steps. A table of the
+    ids' leading bits, with about as many entries as there are ids, leaves only a few to search.
+    """
+
+    def __init__(self, ids: Ids) -> None:
+        self._order = None if bool((ids[1:] > ids[:-1]).all()) else np.argsort(ids)
+        self._ids = ids if self._order is None else ids[self._order]
+        self._shift, self._starts = 0, np.zeros(1, np.int64)
+        if ids.size:
+            span = int(self._ids[-1]) - int(self._ids[0])
+            self._shift = max((span // ids.size).bit_length() - 1, 0)
+            self._starts = _first_indices(self._ids, self._shift)
+
+    def find(self, wanted: Ids) -> Ids:
+        """Return [m] int64: the indices of some ids in the array; an unknown one is an
+        IndexError."""
+        places = np.empty(wanted.size, np.int64)
+        with threads_for(wanted.size):
+            missing = _find(self._ids, self._starts, self._shift, wanted, places)
+        if missing:
+            raise IndexError(f"{missing} of {wanted.size} ids are not among {self._ids.size}")
+        return places if self._order is None else self._order[places]
+
+
+@kernel
+def _first_indices(ids: Ids, shift: int) -> Ids:
+    """Return the first indices where ``(id - first id) >> shift`` of ascending ids is at least 0,
+    1, ..., and the number of ids."""
+    first = ids[0]
+    starts = np.empty(((ids[-1] - first) >> shift) + 2, np.int64)
+    reached = 0
+    for i in range(ids.size):
+        value = (ids[i] - first) >> shift
+        while reached <= value:
+            starts[reached] = i
+            reached += 1
+    starts[reached] = ids.size
+    return starts
+
+
+@kernel(parallel=True)
+def _find(ids: Ids, starts: Ids, shift: int, wanted: Ids, places: Ids) -> int:
+    """Write the indices of ``wanted`` ids to ``places``; return the number of unknown ids."""
+    missing = 0
+    for i in numba.prange(wanted.size):
+        place = -1
+        if ids.size > 0 and ids[0] <= wanted[i] <= ids[-1]:
+            value = (wanted[i] - ids[0]) >> shift
+            low, high = starts[value], starts[value + 1]
+            while low < high:
+                middle = (low + high) >> 1
+                if ids[middle] < wanted[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < ids.size and ids[low] == wanted[i]:
+                place = low
+        places[i] = place
+        missing += place < 0
+    return missing

@@ -23,7 +23,7 @@ from cache_server.store.shard import Shard
 from hopper.cluster.traffic import Cause
 from hopper.engines import Request, TrainStep
 from hopper.micrograph.route import GlobalBatch
-from hopper.partition.file_names import server_folder
+from hopper.partition.description import server_folder
 from hopper.rehearsal.clock import MessageCost
 from hopper.rehearsal.world import ThreadCluster
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hopper.errors import GraphError
 from hopper.partition import PartitionBook
-from hopper.partition.id_index import Index
-from hopper.partition.placement import Placement
+from hopper.partition.placement import Index, Placement
 
 PAPERS = {"paper": [0, 2, 5]}
 

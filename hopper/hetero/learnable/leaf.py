@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from hopper.hetero.row_kernels import add_rows, gather_rows, put_rows, zero_rows
 from hopper.ops import is_finite
-from hopper.partition.id_index import Index
+from hopper.partition.placement import Index
 
 Ids = NDArray[np.int64]
 
