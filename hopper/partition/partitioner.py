@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.draw import absorb_each, key_of
 from hopper.config.plug_ins import FORM, find_plug_in
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import Balance
 from hopper.partition.metis import assign_metis, choose_backend, symmetrize
-from hopper.partition.random import assign_random
-from hopper.partition.stacked_ids import NodeArrays, count_nodes, split_by_type
+from hopper.partition.stacked_ids import NodeArrays, count_nodes, hash_word, split_by_type
 from hopper.partition.streaming import assign_stream
 from hopper.timing.phases import Phases
 
@@ -25,6 +27,7 @@ METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"
 """The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
+_BYTES_A_NODE: Final = 64
 
 
 class Partitioner(Protocol):
@@ -99,6 +102,50 @@ class Assigner:
             weights = self.balance.weights(graph, np.diff(adjacency.indptr), backend)
             stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
         return split_by_type(graph.schema, stacked)
+
+
+def assign_random(
+    schema: GraphSchema, servers: int, seed: int, arrays: NodeArrays
+) -> dict[str, NDArray[np.int32]]:
+    """Deal the nodes of every type to the servers in a random order, which depends on the seed and
+    original ids alone.
+
+    Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``. Nodes are
+    sorted by (variate, id) and dealt in turn. The first goes to server ``hash of T mod servers``,
+    so that the nodes left over of many small types do not all go to server 0. The servers' shares
+    of a type differ by one node at most.
+    """
+    homes = {}
+    for node_type, kind in schema.node_types.items():
+        home = homes[node_type] = arrays.full(kind.count, np.int32)
+        dealt = hash_word(node_type)
+        key = np.uint64(key_of(hash_word("partition"), seed, dealt))
+        for ids, variates in _by_variate(key, home.size):
+            # A stable sort leaves equal variates in the order of their ids.
+            order = np.argsort(variates, kind="stable")
+            home[ids[order]] = (np.arange(ids.size) + dealt % servers) % servers
+            dealt += ids.size
+    return homes
+
+
+def _by_variate(
+    key: np.uint64, count: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    """Iterate over ranges of variates, to limit memory; yield the ids of each range, ascending, and
+    their variates."""
+    size = memory_budget()
+    at_once = max(8 * size.chunk, size.resident // 8) // _BYTES_A_NODE
+    ranges = -(-count // at_once)
+    bounds = [2**64 * number // max(1, ranges) for number in range(ranges + 1)]
+    for low, high in pairwise(bounds):
+        pieces = []
+        for first in range(0, count, at_once):
+            ids = np.arange(first, min(count, first + at_once))
+            variates = absorb_each(key, ids)
+            in_range = (variates >= np.uint64(low)) & (variates <= np.uint64(high - 1))
+            pieces.append((ids[in_range], variates[in_range]))
+        ids, variates = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        yield ids, variates
 
 
 def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:

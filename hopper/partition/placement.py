@@ -1,5 +1,4 @@
-"""Where nodes are, for every layout of a graph: on which server, which rank owns them, and at which
-index of an array of ids.
+"""Where nodes are, for every layout of a graph: on which server, and which rank owns them.
 
 The partition book tells a node's server; a placement deals a server's nodes to its ranks. The rank
 that owns a node trains it as a root, keeps its learnable row, and computes its layers under
@@ -9,15 +8,11 @@ that owns a node trains it as a root, keeps its learnable row, and computes its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
-from hopper.device.kernel_threads import threads_for
 from hopper.errors import GraphError
 
 Ids = NDArray[np.int64]
@@ -90,30 +85,6 @@ class PartitionBook:
         return self.offsets[node_type]
 
 
-@dataclass(frozen=True)
-class ByRank:
-    """Distinct nodes of a type, grouped by the rank that owns them."""
-
-    nodes: Ids
-    """[n] int64 global ids, those of rank 0 first, ascending for each rank"""
-    bounds: Ids
-    """[ranks + 1] int64, where the nodes of each rank begin and end"""
-
-    def of(self, rank: int) -> Ids:
-        """Return the nodes of a rank."""
-        return self.nodes[self.bounds[rank] : self.bounds[rank + 1]]
-
-    def parts(self) -> list[Ids]:
-        """Return the nodes of every rank."""
-        return np.split(self.nodes, self.bounds[1:-1])
-
-    @property
-    def counts(self) -> list[int]:
-        """Number of nodes of every rank."""
-        counts: list[int] = np.diff(self.bounds).tolist()
-        return counts
-
-
 class Placement:
     """Tells which rank owns each node, with any number of ranks a server, which are numbered server
     by server; errors are those of the book.
@@ -174,13 +145,11 @@ class Placement:
             return first + np.flatnonzero(self._ranks_of[node_type][first:stop] == local_rank)
         return np.arange(first + local_rank, stop, self.ranks_per_server, dtype=np.int64)
 
-    def deal(self, node_type: str, ids: Ids) -> ByRank:
-        """Group distinct nodes by the rank that owns them, in the order of ``ids`` within a
-        rank."""
+    def deal(self, node_type: str, ids: Ids) -> list[Ids]:
+        """Return, by rank, those of some distinct nodes that it owns, in the order of ``ids``."""
         owners = self.rank_of(node_type, ids)
-        bounds = np.zeros(self.world + 1, np.int64)
-        np.cumsum(np.bincount(owners, minlength=self.world), out=bounds[1:])
-        return ByRank(ids[np.argsort(owners, kind="stable")], bounds)
+        bounds = np.cumsum(np.bincount(owners, minlength=self.world))
+        return np.split(ids[np.argsort(owners, kind="stable")], bounds[:-1])
 
     def _indices_on(self, node_type: str, server: int) -> NDArray[np.int32]:
         """Return [nodes of the server] int32: indices among the rows of a rank, computed once."""
@@ -192,68 +161,3 @@ class Placement:
                 indices[is_own] = np.arange(np.count_nonzero(is_own))
             self._indices[node_type, server] = indices
         return self._indices[node_type, server]
-
-
-class Index:
-    """Finds the indices of distinct ids in an array, which may have any order.
-
-    A binary search of the whole array misses the processor's caches at most steps. A table of the
-    ids' leading bits, with about as many entries as there are ids, leaves only a few to search.
-    """
-
-    def __init__(self, ids: Ids) -> None:
-        self._order = None if bool((ids[1:] > ids[:-1]).all()) else np.argsort(ids)
-        self._ids = ids if self._order is None else ids[self._order]
-        self._shift, self._starts = 0, np.zeros(1, np.int64)
-        if ids.size:
-            span = int(self._ids[-1]) - int(self._ids[0])
-            self._shift = max((span // ids.size).bit_length() - 1, 0)
-            self._starts = _first_indices(self._ids, self._shift)
-
-    def find(self, wanted: Ids) -> Ids:
-        """Return [m] int64: the indices of some ids in the array; an unknown one is an
-        IndexError."""
-        places = np.empty(wanted.size, np.int64)
-        with threads_for(wanted.size):
-            missing = _find(self._ids, self._starts, self._shift, wanted, places)
-        if missing:
-            raise IndexError(f"{missing} of {wanted.size} ids are not among {self._ids.size}")
-        return places if self._order is None else self._order[places]
-
-
-@kernel
-def _first_indices(ids: Ids, shift: int) -> Ids:
-    """Return the first indices where ``(id - first id) >> shift`` of ascending ids is at least 0,
-    1, ..., and the number of ids."""
-    first = ids[0]
-    starts = np.empty(((ids[-1] - first) >> shift) + 2, np.int64)
-    reached = 0
-    for i in range(ids.size):
-        value = (ids[i] - first) >> shift
-        while reached <= value:
-            starts[reached] = i
-            reached += 1
-    starts[reached] = ids.size
-    return starts
-
-
-@kernel(parallel=True)
-def _find(ids: Ids, starts: Ids, shift: int, wanted: Ids, places: Ids) -> int:
-    """Write the indices of ``wanted`` ids to ``places``; return the number of unknown ids."""
-    missing = 0
-    for i in numba.prange(wanted.size):
-        place = -1
-        if ids.size > 0 and ids[0] <= wanted[i] <= ids[-1]:
-            value = (wanted[i] - ids[0]) >> shift
-            low, high = starts[value], starts[value + 1]
-            while low < high:
-                middle = (low + high) >> 1
-                if ids[middle] < wanted[i]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < ids.size and ids[low] == wanted[i]:
-                place = low
-        places[i] = place
-        missing += place < 0
-    return missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -27,6 +28,12 @@ class EdgesOfTypes(Protocol):
 
     def topology(self, relation: Relation) -> Topology:
         """Return the CSC of a relation."""
+
+
+def hash_word(text: str) -> int:
+    """Return the first eight bytes of a text's SHA-256, little-endian. No stream of draws of
+    docs/inside/draws.md begins with such a word: they begin with small numbers."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def count_nodes(schema: GraphSchema) -> int:

@@ -35,8 +35,7 @@ from hopper.partition.label_passes import (
     NeighborStream,
 )
 from hopper.partition.place_blocks import place_blocks
-from hopper.partition.random import hash_word
-from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays
+from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, hash_word
 from hopper.timing.phases import Phases
 
 MOST_BLOCKS: Final = 1024

@@ -33,8 +33,7 @@ from hopper.partition.balance import (
 )
 from hopper.partition.label_passes import NeighborStream
 from hopper.partition.metis import symmetrize
-from hopper.partition.partitioner import METHODS, Assigner
-from hopper.partition.random import assign_random
+from hopper.partition.partitioner import METHODS, Assigner, assign_random
 from hopper.partition.stacked_ids import NodeArrays, type_slices
 from hopper.partition.streaming import assign_stream, number_of_blocks
 from hopper.timing.phases import Phases
