@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph.array_file import iter_pieces
-from hopper.graph.links import Links
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
+from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_slices
 
 Ids = NDArray[np.int64]
 Full = Callable[..., NDArray[Any]]
+SplitGraph = GraphDirectory | PartitionedGraph
+"""A graph whose splits are read."""
 
 TYPES: Final = "types"
 EDGES: Final = "edges"
@@ -35,20 +38,6 @@ _OTHER_METHODS: Final[Mapping[str, str]] = {
     "stream": "stream always balances training nodes, and of every type the other nodes",
     "random": "random deals the nodes of every type evenly, whatever they are",
 }
-
-
-class SplitGraph(Protocol):
-    """The splits of a graph directory or a partitioned directory."""
-
-    @property
-    def schema(self) -> GraphSchema:
-        """The graph's schema."""
-
-    def split(self, name: str) -> Ids:
-        """Return the ids of a split."""
-
-    def links(self, split: str) -> Links:
-        """Return the edges of a split, by their ends."""
 
 
 def training_roots(graph: SplitGraph, split: str = "train", full: Full = np.zeros) -> Ids:

@@ -31,12 +31,9 @@ from hopper.partition.placement import PartitionBook
 
 
 class ByRelation(Layout):
-    """Whole relations are divided, or parts of root relations.
-
-    A server stores its relations and all nodes of their types. Of a root relation that is too large
-    for a server, it stores some of the edges, and the edges and rows that hops from their sources
-    read. All servers have the target relations.
-    """
+    """Whole relations are divided: a server stores its relations and all nodes of their types. Of a
+    root relation that is too large for a server, it stores some of the edges, and the edges and
+    rows that hops from their sources read. All servers have the target relations."""
 
     name = "by_relation"
     reads_remote_rows = False

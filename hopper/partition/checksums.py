@@ -102,10 +102,8 @@ def read_division(path: Path) -> str:
 
 def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
     """Check the sizes of all files that some servers need, and return these by relative path.
-
-    Folders of other servers may be missing, because a machine may have a copy of the files that it
-    needs. A :class:`GraphError` names a file that is missing or altered, as in other checks.
-    """
+    Folders of other servers may be missing. A :class:`GraphError` names a file that is missing or
+    altered, as in other checks."""
     files = _find_needed(path, servers)
     for name, expected in files.items():
         with _name_in_errors(path / name):

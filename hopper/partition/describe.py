@@ -53,15 +53,13 @@ def describe(
 
 
 def describe_shares(
-    graph: SplitGraph,
-    divided: PartitionedGraph,
-    ranks_per_server: int,
-    feature_bytes: Sequence[int],
+    graph: SplitGraph, divided: PartitionedGraph, ranks: int, feature_bytes: Sequence[int]
 ) -> dict[str, Any]:
     """Describe the shares of servers, and of ranks of a second level: of the splits of ``graph``,
     and the whole topology of the same graph, divided."""
-    levels = {"servers": 1} | ({"ranks": ranks_per_server} if ranks_per_server > 1 else {})
-    shares = {name: _count_shares(graph, divided, ranks) for name, ranks in levels.items()}
+    shares = {"servers": _count_shares(graph, divided, 1)}
+    if ranks > 1:
+        shares["ranks"] = _count_shares(graph, divided, ranks)
     of_servers, servers = shares["servers"], divided.book.servers
     counts = {
         "nodes": [sum(of_types) for of_types in zip(*of_servers["nodes"].values(), strict=True)],
@@ -78,26 +76,23 @@ def describe_shares(
     }
 
 
-def _count_shares(
-    graph: SplitGraph, divided: PartitionedGraph, ranks_per_server: int
-) -> dict[str, Any]:
+def _count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks: int) -> dict[str, Any]:
     """Count each rank's nodes by type, in-edges, and roots by split, with largest over mean."""
-    placement, schema = divided.placement(ranks_per_server), divided.schema
+    placement, schema = divided.placement(ranks), divided.schema
     owners, target = placement.world, schema.target_type()
     nodes = {name: np.zeros(owners, np.int64) for name in schema.node_types}
-    edges = np.zeros(owners, np.int64)
-    indptrs = [(relation.dst, divided.topology(relation).indptr) for relation in divided.relations]
+    edges, global_ids = np.zeros(owners, np.int64), divided.global_ids(target)
+    into = [(relation.dst, divided.topology(relation).indptr) for relation in divided.relations]
     for name, counts in nodes.items():
         total = divided.book.total(name)
         for first in range(0, total, _NODES_AT_ONCE):
             ids = np.arange(first, min(total, first + _NODES_AT_ONCE))
-            ranks = placement.rank_of(name, ids)
-            counts += np.bincount(ranks, minlength=owners)
-            for indptr in (indptr for dst, indptr in indptrs if dst == name):
+            ranks_of = placement.rank_of(name, ids)
+            counts += np.bincount(ranks_of, minlength=owners)
+            for indptr in (indptr for dst, indptr in into if dst == name):
                 degrees = np.diff(indptr[first : first + ids.size + 1])
                 # These sums are of floats, which are exact below 2**53.
-                edges += np.bincount(ranks, degrees, owners).astype(np.int64)
-    global_ids = divided.global_ids(target)
+                edges += np.bincount(ranks_of, degrees, owners).astype(np.int64)
 
     def owner_of(ids: Counts) -> Counts:
         return placement.rank_of(target, np.asarray(global_ids[ids]))

@@ -162,24 +162,26 @@ class Description(_Model):
 
     def partitions(self, schema: GraphSchema, where: str) -> Sequence[ServerPartition]:
         """Return what every server stores, where relations are divided."""
+        text = f"{where}: field 'meta': does not fit graph.json and field 'servers'"
         meta, known = self.meta, {str(relation): relation for relation in schema.relations}
         fits = meta is not None and (meta.target, *meta.others) == schema.root_types
         if meta is None or not fits or len(meta.servers) != self.servers:
-            raise GraphError(f"{where}: field 'meta': does not fit graph.json and field 'servers'")
-        names = {name for entry in meta.servers for name in (*entry.roots, *entry.relations)}
-        types = {name for entry in meta.servers for name in entry.node_types}
-        if unknown := (names - set(known)) | (types - set(schema.node_types)):
-            raise GraphError(f"{where}: field 'meta': does not fit graph.json: {unknown}")
-        return tuple(
-            ServerPartition(
-                tuple(sorted(known[name] for name in entry.roots)),
-                *entry.replica,
-                frozenset(known[name] for name in entry.relations),
-                frozenset(entry.node_types),
-                *(Part(*entry.part), entry.held, entry.nodes, entry.edges),
+            raise GraphError(text)
+        types = {name: name for name in schema.node_types}
+        try:
+            return tuple(
+                ServerPartition(
+                    tuple(sorted(known[name] for name in entry.roots)),
+                    entry.replica[0],
+                    entry.replica[1],
+                    frozenset(known[name] for name in entry.relations),
+                    frozenset(types[name] for name in entry.node_types),
+                    *(Part(*entry.part), entry.held, entry.nodes, entry.edges),
+                )
+                for entry in meta.servers
             )
-            for entry in meta.servers
-        )
+        except KeyError as error:
+            raise GraphError(f"{text}: unknown {error}") from None
 
 
 def read_description(path: Path) -> tuple[dict[str, Any], Description]:

@@ -25,11 +25,8 @@ class Executor(Protocol):
     def run(
         self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
-        """Call ``build(context, progress, *part)`` for every part; return the results in order.
-
-        A part that fails in another process is a :class:`RequestError` that names it. In this
-        process, its own error is raised.
-        """
+        """Call ``build(context, progress, *part)`` for every part; return the results in order. A
+        part that fails in another process is a :class:`RequestError` that names it."""
 
 
 class SerialExecutor:
@@ -46,8 +43,7 @@ class RayExecutor:
     """Builds parts by tasks of a Ray cluster, ``count`` at a time, or as many as it has CPUs."""
 
     def __init__(self, ray: Any, where: str, count: int | None) -> None:
-        self._ray = ray
-        self._where = where
+        self._ray, self._where = ray, where
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
         # Ray must not retry a task, because its files may be half written.
         self._task = ray.remote(max_retries=0)(_build)

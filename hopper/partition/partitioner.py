@@ -27,6 +27,7 @@ METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"
 """The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
+Ids = NDArray[np.int64]
 _BYTES_A_NODE: Final = 64
 
 
@@ -108,12 +109,11 @@ def assign_random(
     schema: GraphSchema, servers: int, seed: int, arrays: NodeArrays
 ) -> dict[str, NDArray[np.int32]]:
     """Deal the nodes of every type to the servers in a random order, which depends on the seed and
-    original ids alone.
+    original ids alone; shares of a type differ by one node at most.
 
     Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``. Nodes are
     sorted by (variate, id) and dealt in turn. The first goes to server ``hash of T mod servers``,
-    so that the nodes left over of many small types do not all go to server 0. The servers' shares
-    of a type differ by one node at most.
+    so that the nodes left over of many small types do not all go to server 0.
     """
     homes = {}
     for node_type, kind in schema.node_types.items():
@@ -128,11 +128,8 @@ def assign_random(
     return homes
 
 
-def _by_variate(
-    key: np.uint64, count: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Iterate over ranges of variates, to limit memory; yield the ids of each range, ascending, and
-    their variates."""
+def _by_variate(key: np.uint64, count: int) -> Iterator[tuple[Ids, NDArray[np.uint64]]]:
+    """Yield the ids, ascending, and variates of each range of variates, which limit memory."""
     size = memory_budget()
     at_once = max(8 * size.chunk, size.resident // 8) // _BYTES_A_NODE
     ranges = -(-count // at_once)

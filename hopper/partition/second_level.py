@@ -1,8 +1,7 @@
 """The second level of a partition: deal a server's nodes to its ranks by locality.
 
 As in DistDGLv2, section 4.1.2, the same partitioner divides each server's nodes again, by the edges
-between them, with training nodes balanced. Nothing is copied: only the rank of every node among
-those of its server is written.
+between them. Nothing is copied: only the rank of every node among those of its server is written.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ SECOND_LEVELS: Final = ("metis", "stream")
 
 def check_ranks(ranks: int, method: str) -> None:
     """Refuse too few or too many ranks, or a method without a second level."""
-    most = int(np.iinfo(RANK_DTYPE).max)
+    most, methods = int(np.iinfo(RANK_DTYPE).max), " and ".join(SECOND_LEVELS)
     if not 1 <= ranks <= most:
         raise RequestError(f"ranks per server: expected 1 to {most}, given {ranks}")
     if ranks > 1 and method not in SECOND_LEVELS:
-        raise RequestError(
-            f"ranks per server: {ranks} want a second level, which methods "
-            f"{' and '.join(SECOND_LEVELS)} have; given method {method}"
-        )
+        text = f"want a second level, which methods {methods} have; given method {method}"
+        raise RequestError(f"ranks per server: {ranks} {text}")
 
 
 @dataclass(frozen=True)

@@ -63,11 +63,8 @@ def iter_edges(topology: Topology) -> Iterator[tuple[int, Ids, Ids]]:
 
 
 class NodeArrays:
-    """Makes arrays with a number for each node, in memory while they fit, else in files.
-
-    The kernel drops the pages of a file when memory is short. A file is removed as soon as it is
-    mapped, so it is gone with its array.
-    """
+    """Makes arrays with a number for each node, in memory while they fit, else in files, whose pages
+    the kernel drops when memory is short. A file is removed as soon as it is mapped."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / ".node-array.npy"

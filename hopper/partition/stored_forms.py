@@ -63,9 +63,8 @@ def describe_rounded_tables(schema: GraphSchema) -> list[str]:
     """Describe each table whose rows are rounded, in one line."""
     lines = []
     for table, kind in schema.feature_tables.items():
-        how = f"rounded to {kind.feature_dtype}"
-        if kind.feature_dtype == "float32":
-            how = "averages of rounded rows"
+        rounded = f"rounded to {kind.feature_dtype}"
+        how = "averages of rounded rows" if kind.feature_dtype == "float32" else rounded
         if kind.feature_error is not None:
             lines.append(f"features of {table}: approximate, {how}: {kind.feature_error}")
     return lines

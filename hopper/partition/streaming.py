@@ -25,15 +25,7 @@ from hopper.graph.array_file import iter_pieces
 from hopper.graph.memory_budget import memory_budget
 from hopper.partition import label_passes
 from hopper.partition.balance import balance_classes, room_of
-from hopper.partition.label_passes import (
-    NO_LABEL,
-    NOT_POLLED,
-    Chunk,
-    Ids,
-    Labelling,
-    Labels,
-    NeighborStream,
-)
+from hopper.partition.label_passes import Chunk, Ids, Labelling, Labels, NeighborStream
 from hopper.partition.place_blocks import place_blocks
 from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, hash_word
 from hopper.timing.phases import Phases
@@ -75,8 +67,8 @@ def assign_stream(
         return arrays.full(stream.nodes, np.int32)
     have_neighbors, poll = stream.have_neighbors(arrays.full), None
     if not have_neighbors.all():
-        votes = arrays.full(stream.nodes, np.int32, NO_LABEL)
-        votes[have_neighbors] = NOT_POLLED
+        votes = arrays.full(stream.nodes, np.int32, label_passes.NO_LABEL)
+        votes[have_neighbors] = label_passes.NOT_POLLED
         poll = votes, arrays.full(stream.nodes, np.int32)
     del have_neighbors
     count = number_of_blocks(stream.nodes, servers)
@@ -134,7 +126,7 @@ def _passes(stream: NeighborStream, phases: Phases, name: str, most: int) -> Ite
 
 def _grow_blocks(run: Run, nodes: int, count: int, seed: int, arrays: NodeArrays) -> Labelling:
     """Gather nodes in ``count`` blocks of the mean size at most, from as many random sources."""
-    labels = arrays.full(nodes, np.int32, NO_LABEL)
+    labels = arrays.full(nodes, np.int32, label_passes.NO_LABEL)
     sources = np.empty(count, np.int64)
     key = np.uint64(key_of(hash_word("streaming partition"), seed))
     draw_positions(key, np.int64(nodes), np.int64(count), sources)
@@ -161,7 +153,7 @@ def _place_sources(run: Run, state: Labelling, poll: Poll | None) -> None:
     """Move nodes without in-neighbours to the label of most nodes that sample them."""
     if poll is not None:
         votes, leads = poll
-        votes[votes >= 0] = NO_LABEL
+        votes[votes >= 0] = label_passes.NO_LABEL
         leads[:] = 0
         run(lambda chunk: label_passes.vote(chunk, state.labels, votes, leads))
         label_passes.adopt(votes, state)

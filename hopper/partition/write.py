@@ -174,8 +174,8 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
 
 
 def copy_shared(graph: GraphDirectory, work: Path) -> None:
-    """Write the files that do not depend on the division: ``graph.json``, splits, links, times of
-    target edges and of nodes, and the source's names of nodes and classes that are predicted."""
+    """Write the files that do not depend on the division: ``graph.json``, splits, links, times, and
+    the source's names of nodes and classes that are predicted."""
     schema = graph.schema
     write_schema(work, schema)
     files = [layout.names_file(graph.path, node_type) for node_type in schema.root_types]

@@ -175,18 +175,13 @@ def add_up_weights(weights: NDArray[np.float32], largest: float, bounds: Ids) ->
     [lists + 1] bounds; ``largest`` is the relation's largest weight."""
     degrees = np.diff(bounds)
     fine = np.maximum(1, np.floor(weights.astype(np.float64) / largest * 2.0**32)).astype(np.uint64)
-    of_list = np.repeat(_sum_lists(fine, bounds), degrees)
+    totals = np.concatenate((np.zeros(1, np.uint64), np.cumsum(fine)))[bounds]
+    of_list = np.repeat(np.diff(totals), degrees)
     units = fine * np.repeat((2**31 - 1 - degrees).astype(np.uint64), degrees) // of_list
     # Sums may wrap over many lists, but differences of them are exact.
     sums = np.cumsum(np.maximum(units, 1).astype(np.int64))
     before = np.concatenate((np.zeros(1, np.int64), sums))[bounds[:-1]]
     return (sums - np.repeat(before, degrees)).astype(np.int32)
-
-
-def _sum_lists(values: NDArray[np.uint64], bounds: Ids) -> NDArray[np.uint64]:
-    """Return [lists] uint64: the sum of each list's values."""
-    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values)))
-    return sums[bounds[1:]] - sums[bounds[:-1]]
 
 
 def _write_times(
