@@ -63,8 +63,8 @@ def iter_edges(topology: Topology) -> Iterator[tuple[int, Ids, Ids]]:
 
 
 class NodeArrays:
-    """Makes arrays with a number for each node, in memory while they fit, else in files, whose pages
-    the kernel drops when memory is short. A file is removed as soon as it is mapped."""
+    """Makes arrays with a number for each node, in memory while they fit, else in files, of which
+    the kernel drops pages when memory is short. A file is removed as soon as it is mapped."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / ".node-array.npy"
