@@ -14,6 +14,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.presample import FIRST_EPOCH
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.stacked_ids import type_slices
 
 PAPERS, AUTHORS, SERVERS = 2400, 800, 3
 BY_VISITS = "benchmarks.visit_partitioner:VisitPartitioner"
@@ -96,10 +97,13 @@ def test_pulls_equal_those_counted_micrograph_by_micrograph(skewed: GraphDirecto
     reads = RootReads(skewed, (2, 3), 1, seed=5)
     homes = np.random.default_rng(0).integers(0, SERVERS, PAPERS + AUTHORS).astype(np.int32)
     pull, _ = reads.run(homes, SERVERS)
-    expected = np.zeros_like(pull)
+    expected, ids_of = np.zeros_like(pull), type_slices(skewed.schema)
     for nodes in draw(skewed, (2, 3), 5, epoch=0):
-        root = nodes["paper"][0]
-        ids = np.concatenate([nodes["paper"][1:], PAPERS + nodes["author"]])
+        papers = ids_of["paper"].start + nodes["paper"]
+        root, ids = (
+            papers[0],
+            np.concatenate([papers[1:], ids_of["author"].start + nodes["author"]]),
+        )
         expected[ids, homes[root]] += 1
         np.add.at(expected[root], homes[ids], 1)
     np.testing.assert_array_equal(pull, expected)
