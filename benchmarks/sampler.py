@@ -31,8 +31,8 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.samplers import SAMPLERS
 from hopper.partition import PartitionedGraph
-from hopper.partition.file_names import DESCRIPTION_FILE
-from hopper.partition.sampling_index import add_up_weights
+from hopper.partition.description import DESCRIPTION_FILE
+from hopper.partition.write_topology import add_up_weights
 
 FANOUTS = (10, 10, 10)
 BATCH_SIZE = 1024

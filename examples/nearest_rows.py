@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cache_server.draws.kernels import list_neighbors
 from hopper.engines import DataParallelEngine, Spec
 from hopper.micrograph.route import GlobalBatch
-from hopper.partition.by_node import Replicated
+from hopper.partition.layout import Replicated
 
 
 class NearestRows(DataParallelEngine):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph import GraphDirectory
-from hopper.partition.training import training_roots
+from hopper.partition.balance import training_roots
 
 
 class RangePartitioner:

@@ -57,7 +57,7 @@ HOMES = {
         "hopper.bench.peers",
     ),
     "cupy": ("hopper.device.array_module",),
-    "networkx": ("hopper.hetero", "hopper.graph.importers"),
+    "networkx": ("hopper.graph.importers",),
     "triton": ("hopper.ops",),
     "pytorch_lightning": ("hopper.pyg.lightning",),
     "torch_geometric": ("hopper.pyg", "hopper.graph.importers", "hopper.bench.peers"),

@@ -25,7 +25,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.models import GNN
 from hopper.partials import LayerTransfer, Sums
-from hopper.partition.by_node import Replicated
+from hopper.partition.layout import Replicated
 
 Dependencies = Literal["hybrid", "fetch", "recompute"]
 _NODES, _EDGES_A_NODE, _REPEATS = 4096, 10, 3

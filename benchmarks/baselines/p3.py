@@ -29,7 +29,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import KindsExchange
-from hopper.partition.by_node import ByDimension
+from hopper.partition.layout import ByDimension
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 

@@ -28,7 +28,6 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
 from hopper.engines.hop import Hop
 from hopper.hetero.meta_partition import divide
-from hopper.hetero.metagraph import make_metagraph
 from hopper.micrograph.merge import make_time_steps
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
@@ -335,7 +334,7 @@ def _partials(side: RunsOf) -> Iterator[tuple[str, Value]]:
     schema, tree, model = side.graph.schema, request.reads.tree, make_model(request)
     assert tree is not None
     assert isinstance(model, HGNN)
-    shares = divide(make_metagraph(schema), tree, side.graph.book.servers).shares
+    shares = divide(schema, tree, side.graph.book.servers).shares
     groups = len({share.roots for share in shares})
     schedule = make_schedule(request)
     roots = fmean(schedule.batch(0, index).size for index in range(schedule.iterations))

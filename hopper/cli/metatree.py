@@ -35,15 +35,13 @@ def add_parser(commands: Any, text: str = "") -> None:
 def _run(options: argparse.Namespace) -> int:
     from hopper.graph import GraphDirectory
     from hopper.hetero.meta_partition import divide
-    from hopper.hetero.metagraph import make_metagraph
     from hopper.hetero.metatree import make_metatree
     from hopper.hetero.picture import draw_metatree, list_shares
 
     schema = GraphDirectory.open(options.graph, check="shapes").schema
-    metagraph = make_metagraph(schema)
     target = options.target if options.target is not None else schema.target_type()
-    tree = make_metatree(metagraph, target, options.layers, split_metapaths(options.metapath))
-    partition = divide(metagraph, tree, options.servers)
+    tree = make_metatree(schema, target, options.layers, split_metapaths(options.metapath))
+    partition = divide(schema, tree, options.servers)
     console = Console()
     weights = Table("root relation", "weight of its sub-metatree")
     for root, weight in partition.weights.items():

@@ -24,13 +24,6 @@ class Option(NamedTuple):
 OF_RELATIONS: Final[dict[str, Option]] = {
     "layers": Option("the most hops that models read (default 2)", "K", type=whole),
     "target": Option("type of roots (default: the graph's)", "T"),
-    "weights": Option(
-        "weigh sub-metatrees by counts (default), or by what sampling reads", "counts|sampled"
-    ),
-    "weights_fanouts": Option(
-        "with sampled weights: in-neighbours per relation, one number per hop (default 10)",
-        "F,F,...",
-    ),
     "server_memory": Option(
         "cut relations that need more memory on a server, such as 16G (default: no cut)", "SIZE"
     ),
@@ -52,13 +45,6 @@ OF_NODES: Final[dict[str, Option]] = {
         "WHAT,...",
         "",
     ),
-    "refine": Option(
-        "then move nodes to the servers whose roots read them most in sampled epochs", "visits"
-    ),
-    "refine_fanouts": Option(
-        "visits: in-neighbours per relation, one number per hop (default 10,10)", "F,F,..."
-    ),
-    "refine_epochs": Option("visits: sampled epochs (default 2)", "N", type=whole),
     "ranks_per_server": Option(
         "also divide a server's nodes over R ranks by locality (metis and stream; default 1)",
         *("R", 1, whole),

@@ -52,8 +52,6 @@ def show_division(description: dict[str, Any], out: Path) -> None:
         f"nodes {balance['nodes']:.3f}, edges {balance['edges']:.3f}, "
         f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
     )
-    if "refined" in description:
-        console.print(_refinement(description["refined"]))
     print_table(console, _shares_table(description["shares"]))
     if is_split:
         shares = description["per_server"]
@@ -71,19 +69,6 @@ def show_division(description: dict[str, Any], out: Path) -> None:
             f"R_micro {locality['micrograph']:.1%} · R_sub {locality['subgraph']:.1%} "
             f"(fanouts {fanouts}, {locality['roots']} roots, batches of {locality['batch_size']})"
         )
-
-
-def _refinement(refined: dict[str, Any]) -> str:
-    """Describe in a line what moving nodes gained."""
-    how = f"fanouts {','.join(map(str, refined['fanouts']))}, {refined['epochs']} epochs counted"
-    before, after = (refined[f"remote_rows_{when}"] for when in ("before", "after"))
-    if not refined["moved"]:
-        return f"not refined: no moves read fewer rows of other servers than {before:.1%} ({how})"
-    most = " to ".join(f"{refined[f'visits_balance_{when}']:.3f}" for when in ("before", "after"))
-    return (
-        f"refined by visits: rows read from other servers {before:.1%} to {after:.1%}, "
-        f"{refined['moved']:,} nodes moved, visits' largest share over mean {most} ({how})"
-    )
 
 
 def print_result(

@@ -8,7 +8,7 @@ from cache_server.security import is_loopback
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.partition import PartitionedGraph
-from hopper.partition.file_names import server_folder
+from hopper.partition.description import server_folder
 from hopper.process.time_limit import finish_within
 
 

@@ -9,8 +9,8 @@ from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
 from hopper.errors import GraphError
 from hopper.graph.columns import tell_wide_columns
-from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import (
+    check_partition,
     check_rows,
     check_sizes,
     check_structure,

@@ -20,8 +20,7 @@ from hopper.features import PartitionedRows
 from hopper.hetero.learnable import LearnableRows, Routes
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.flat_model import FlatModel
-from hopper.partition.by_node import DividedTopology, Replicated
-from hopper.partition.layout import Layout
+from hopper.partition.layout import DividedTopology, Layout, Replicated
 from hopper.timing.run_log import RunLog
 
 _NODE_BYTES: Final = 8

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hopper.config import Config
 from hopper.config.plug_ins import PlugIn
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.unroll import By, Unrolling, rename_partitions, unroll
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.samplers import find_sampler
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import ServerPartition
 from hopper.tasks import TrainingLinks
-
-if TYPE_CHECKING:
-    from hopper.hetero.metatree import Metatree
 
 LayerReads = tuple[tuple[Relation, ...], tuple[str, ...]]
 """The relations that a layer aggregates, and the types of its destinations."""
@@ -136,12 +134,8 @@ def find_reads(
     unrolling: Unrolling | None = None
     stored_layers: list[LayerReads]
     if model.typed:
-        # Importing networkx takes each rank a fifth of a second, and most models do not need it.
-        from hopper.hetero.metagraph import make_metagraph
-        from hopper.hetero.metatree import make_metatree
-
         others = schema.root_types[1:]
-        tree = make_metatree(make_metagraph(schema), target, model.layers, model.metapaths, others)
+        tree = make_metatree(schema, target, model.layers, model.metapaths, others)
         reached, unrolling = list(tree.reached_types), _name_places(config, schema, tree)
         stored_layers = [tree.read_at(hop) for hop in reversed(range(model.layers))]
     else:

@@ -19,7 +19,7 @@ from hopper.features.copy_rows import copy_rows
 from hopper.features.source import RowKind
 from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
-from hopper.partition.file_names import server_folder
+from hopper.partition.description import server_folder
 
 
 class LocalRows:

@@ -25,7 +25,7 @@ from hopper.features.remote import map_errors
 from hopper.graph.array_file import create_array
 from hopper.graph.layout import split_file
 from hopper.partition import PartitionedGraph
-from hopper.partition.file_names import map_file
+from hopper.partition.description import map_file
 
 _IDS_AT_ONCE: Final = 1 << 20
 

@@ -1,1 +1,1 @@
-"""Graphs with several node types: metagraph, metatree, and meta-partitioning (Heta, section 5)."""
+"""Graphs with several node types: metatrees and meta-partitioning (Heta, section 5)."""

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
-from hopper.hetero.metagraph import (
-    Metagraph,
-    edge_count,
-    find_relation,
-    node_count,
-    relations_into,
-)
+from hopper.graph.schema import GraphSchema, Relation, find_relations
 
 _MOST_LAYERS: Final = 1000
 
@@ -33,21 +26,17 @@ class Vertex(NamedTuple):
 
 @dataclass(frozen=True)
 class Metatree:
-    """The relations that k hops from the target read.
-
-    Attributes
-    ----------
-    target: the type of the root.
-    layers: the number of hops, k.
-    children: by vertex above the leaves, the relations into its type that hops follow, in canonical
-        order. A vertex whose type has none has an empty entry.
-    others: the types of further roots, from which hops start as well.
-    """
+    """The relations that k hops from the target read."""
 
     target: str
+    """the type of the root"""
     layers: int
+    """the number of hops, k"""
     children: Mapping[Vertex, tuple[Relation, ...]]
+    """by vertex above the leaves, the relations into its type that hops follow, in canonical order;
+    empty if its type has none"""
     others: tuple[str, ...] = ()
+    """the types of further roots, from which hops start as well"""
 
     @property
     def reached_types(self) -> list[str]:
@@ -71,29 +60,9 @@ class Metatree:
         by_type = (self.children[Vertex(node_type, 0)] for node_type in self.root_types)
         return tuple(sorted(relation for relations in by_type for relation in relations))
 
-    def follow_from(self, relations: Sequence[Relation]) -> Iterator[tuple[Relation, int]]:
-        """Yield every (relation, depth of its destination) of some sub-metatrees once, hop by hop.
-
-        Parameters
-        ----------
-        relations: the root relations of the sub-metatrees.
-        """
-        level = list(relations)
-        for depth in range(self.layers):
-            yield from ((relation, depth) for relation in level)
-            if depth + 1 < self.layers:
-                types = dict.fromkeys(relation.src for relation in level)
-                below = (self.children[Vertex(name, depth + 1)] for name in types)
-                level = list(dict.fromkeys(r for children in below for r in children))
-
     def read_from(self, root: Relation) -> Iterator[tuple[Relation, Relation | None, int]]:
-        """Yield the relations of a root relation's sub-metatree with their readers, hop by hop.
-
-        Yields
-        ------
-        The relation; the relation that reads its destinations, or None if these are the roots; and
-        the depth of the destinations. Each such triple is yielded once.
-        """
+        """Yield every (relation, the relation that reads its destinations, or None if these are the
+        roots, depth of its destinations) of a root relation's sub-metatree once, hop by hop."""
         level: list[tuple[Relation, Relation | None]] = [(root, None)]
         for depth in range(self.layers):
             yield from ((relation, reader, depth) for relation, reader in level)
@@ -117,7 +86,7 @@ class Metatree:
 
     def relations_of(self, relations: Sequence[Relation]) -> list[Relation]:
         """Return the relations of the sub-metatrees of root relations, in canonical order."""
-        return sorted({relation for relation, _ in self.follow_from(relations)})
+        return sorted({relation for root in relations for relation, _, _ in self.read_from(root)})
 
     def types_of(self, relations: Sequence[Relation]) -> list[str]:
         """Return the node types of the sub-metatrees of root relations, those of roots included.
@@ -131,13 +100,14 @@ class Metatree:
 
 
 def make_metatree(
-    metagraph: Metagraph,
+    schema: GraphSchema,
     target: str,
     layers: int,
     metapaths: Sequence[Sequence[str]] = (),
     others: Sequence[str] = (),
 ) -> Metatree:
-    """Unroll the metagraph from the target, or follow only metapaths (Algorithm 2, lines 1-5).
+    """Unroll a graph's relations from the target, or follow only metapaths (Algorithm 2, lines
+    1-5); a :class:`RequestError` says which of these do not fit.
 
     Parameters
     ----------
@@ -145,19 +115,16 @@ def make_metatree(
     metapaths: lists of relations from the target outwards, each at most ``layers`` long. At a depth
         a type follows all relations that any path through it follows there.
     others: the types of further roots.
-
-    Raises
-    ------
-    RequestError: the target is no node type or has no relation into it, layers are out of range, or
-        the relations of a metapath do not follow each other. The message names what was expected.
     """
-    if target not in metagraph:
-        raise RequestError(
-            f"target: expected one of {', '.join(sorted(metagraph))}, given {target!r}"
-        )
+    if target not in schema.node_types:
+        known = ", ".join(sorted(schema.node_types))
+        raise RequestError(f"target: expected one of {known}, given {target!r}")
     if not 1 <= layers <= _MOST_LAYERS:
         raise RequestError(f"layers: expected 1 to {_MOST_LAYERS:,}, given {layers}")
-    if not relations_into(metagraph, target) and not others:
+    into: dict[str, tuple[Relation, ...]] = dict.fromkeys(schema.node_types, ())
+    for relation in schema.ordered_relations():
+        into[relation.dst] += (relation,)
+    if not into[target] and not others:
         raise RequestError(f"target: no relation leads to {target!r}, so it has no neighbours")
     if metapaths and others:
         raise RequestError(
@@ -165,29 +132,29 @@ def make_metatree(
             f"ends of links are of types {', '.join([target, *others])}"
         )
     if metapaths:
-        return Metatree(target, layers, _follow_metapaths(metagraph, target, layers, metapaths))
+        return Metatree(target, layers, _follow_metapaths(schema, target, layers, metapaths))
     children: dict[Vertex, tuple[Relation, ...]] = {}
     types = [target, *others]
     for depth in range(layers):
-        for name in types:
-            children[Vertex(name, depth)] = tuple(relations_into(metagraph, name))
-        types = list(dict.fromkeys(r.src for name in types for r in children[Vertex(name, depth)]))
+        children |= {Vertex(name, depth): into[name] for name in types}
+        types = list(dict.fromkeys(relation.src for name in types for relation in into[name]))
     return Metatree(target, layers, children, tuple(others))
 
 
-def weigh(metagraph: Metagraph, tree: Metatree, relations: Sequence[Relation]) -> int:
-    """Return the weight of sub-metatrees together.
+def weigh(schema: GraphSchema, tree: Metatree, relations: Sequence[Relation]) -> int:
+    """Return the weight of sub-metatrees together: the nodes of every distinct type, the root's
+    included, and the edges of every distinct relation.
 
-    It counts the nodes of every distinct type, the root's included, and the edges of every distinct
-    relation. This reading of line 8 of Algorithm 2 gives the figures of section 5 for ogbn-mag. The
-    printed formula, which counts leaves and all links, does not.
+    This reading of line 8 of Algorithm 2 gives the figures of section 5 for ogbn-mag. The printed
+    formula, which counts leaves and all links, does not.
     """
-    nodes = sum(node_count(metagraph, name) for name in tree.types_of(relations))
-    return nodes + sum(edge_count(metagraph, relation) for relation in tree.relations_of(relations))
+    nodes = sum(schema.node_types[name].count for name in tree.types_of(relations))
+    edges = sum(schema.relations[relation].count for relation in tree.relations_of(relations))
+    return nodes + edges
 
 
 def _follow_metapaths(
-    metagraph: Metagraph, target: str, layers: int, metapaths: Sequence[Sequence[str]]
+    schema: GraphSchema, target: str, layers: int, metapaths: Sequence[Sequence[str]]
 ) -> dict[Vertex, tuple[Relation, ...]]:
     followed: dict[Vertex, set[Relation]] = {Vertex(target, 0): set()}
     for path in metapaths:
@@ -198,7 +165,7 @@ def _follow_metapaths(
             )
         vertex = Vertex(target, 0)
         for word in path:
-            relation = find_relation(metagraph, word)
+            relation = _find_relation(schema, word)
             if relation.dst != vertex.node_type:
                 raise RequestError(
                     f"metapath {path_text!r}: {relation} ends in {relation.dst!r}; expected a "
@@ -212,3 +179,16 @@ def _follow_metapaths(
         for vertex, relations in followed.items()
         if vertex.depth < layers
     }
+
+
+def _find_relation(schema: GraphSchema, text: str) -> Relation:
+    """Find a relation by its triple ``src/name/dst``, or by its name if only one has it."""
+    relations = schema.ordered_relations()
+    matches = find_relations(text, relations)
+    if len(matches) != 1:
+        reason = f"{', '.join(map(str, matches))} have that name" if matches else "there is none"
+        raise RequestError(
+            f"relation {text!r}: expected one of {', '.join(map(str, relations))}, by its triple "
+            f"or by a name that only one has; {reason}"
+        )
+    return matches[0]

@@ -42,7 +42,7 @@ def list_shares(partition: MetaPartition) -> list[list[str]]:
         [
             str(server),
             ", ".join(map(str, share.roots)),
-            f"{share.replica.place + 1} of {share.replica.copies}",
+            f"{share.place + 1} of {share.copies}",
             str(len(share.relations)),
             f"{share.nodes:,}",
             f"{share.edges:,}",

@@ -24,12 +24,8 @@ class Visited(NamedTuple):
 
 
 class VisitCounter:
-    """Counts in how many iterations each row is read, by stored node type.
-
-    Parameters
-    ----------
-    counts: by type, its number of nodes. The counter takes four bytes for each node.
-    """
+    """Counts in how many iterations each row is read, by stored node type, of which ``counts`` are
+    the numbers of nodes; it takes four bytes a node."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._visits = {name: np.zeros(count, np.int32) for name, count in counts.items()}
@@ -50,17 +46,12 @@ class VisitCounter:
 def miss_penalty(
     fetch: Callable[[Ids], object], visited: Visited, iterations: int, row_bytes: int
 ) -> float:
-    """Measure the seconds that a missing byte costs.
+    """Measure the seconds that a missing byte costs, by ``fetch``, which reads rows of ids.
 
-    It fetches as many rows as an iteration reads, once to warm up and three times to measure, and
-    takes the median. If there are enough rows, each fetch reads different ones, because the page
-    cache may still hold those of the last fetch. The fixed cost of a request is part of the
-    penalty. It weighs most for types of which an iteration reads few rows.
-
-    Parameters
-    ----------
-    fetch: reads the rows of ids [n], int64, from their source.
-    visited: the rows that were read, from which those to fetch are taken.
+    It fetches as many of the visited rows as an iteration reads, once to warm up and three times to
+    measure, and takes the median. If there are enough rows, each fetch reads different ones,
+    because the page cache may still hold those of the last fetch. The fixed cost of a request is
+    part of the penalty. It weighs most for types of which an iteration reads few rows.
     """
     if not visited.ids.size:
         return 0.0

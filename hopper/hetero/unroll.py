@@ -11,42 +11,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hopper.graph.schema import Relation
+from hopper.hetero.metatree import Metatree
 from hopper.partition.description import ServerPartition
-
-if TYPE_CHECKING:
-    # It loads networkx, which ranks of most models do without.
-    from hopper.hetero.metatree import Metatree
 
 
 @dataclass(frozen=True)
 class Unrolling:
-    """The names of places, with the stored types and relations that they stand for.
-
-    Attributes
-    ----------
-    types: the stored node type, by name. Types of roots keep their names.
-    tables: the table of learnable rows, by name of a type.
-    relations: the stored relation, by name.
-    roots: the name of each stored root relation.
-    below: by stored root relation, the names of all relations of its sub-metatree.
-    depths: by name of a type, the number of hops after which it is first reached.
-    """
+    """The names of places, with the stored types and relations that they stand for."""
 
     types: Mapping[str, str]
+    """the stored node type, by name; types of roots keep their names"""
     tables: Mapping[str, str]
+    """the table of learnable rows, by name of a type"""
     relations: Mapping[Relation, Relation]
+    """the stored relation, by name"""
     roots: Mapping[Relation, Relation]
+    """the name of each stored root relation"""
     below: Mapping[Relation, tuple[Relation, ...]]
+    """by stored root relation, the names of all relations of its sub-metatree"""
     depths: Mapping[str, int]
+    """by name of a type, the number of hops after which it is first reached"""
 
     def read_at(self, hop: int) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
-        """Return the relations that are drawn at a hop, and the types that draw them.
-
-        It is :meth:`hopper.hetero.metatree.Metatree.read_at` under these names.
-        """
+        """Do as :meth:`hopper.hetero.metatree.Metatree.read_at`, under these names."""
         types = sorted(name for name, depth in self.depths.items() if depth <= hop)
         relations = sorted(relation for relation in self.relations if relation.dst in types)
         return tuple(relations), tuple(types)
@@ -57,13 +47,7 @@ By = Literal["root", "relation"]
 
 
 def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling:
-    """Name the places of a metatree.
-
-    Parameters
-    ----------
-    by_depth: whether places at different depths are distinguished.
-    by: what else distinguishes places; None = nothing.
-    """
+    """Name the places of a metatree, which differ by depth if ``by_depth``, and by ``by``."""
 
     def table(node_type: str, root: Relation | None, reader: Relation | None) -> str:
         # Names of types contain neither @ nor a slash.

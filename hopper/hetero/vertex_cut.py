@@ -33,30 +33,26 @@ _EDGE_BYTES: Final = 3 * _NUMBER_BYTES
 
 @dataclass(frozen=True)
 class CutPart:
-    """One part of a sub-metatree.
-
-    Attributes
-    ----------
-    root: the root relation, whose edges are divided over parts.
-    relations: the relations of the sub-metatree.
-    sources: [sources] bool, the sources whose edges into roots the part has.
-    root_nodes: [destinations] bool, the nodes of any split.
-    expanded: by type, [nodes] bool, the nodes below the roots all of whose in-edges the part has.
-    nodes: by type, [nodes] bool, the nodes whose rows the part has.
-    edges: by relation, the number of the part's edges below the roots.
-    root_edges: the number of the part's edges into roots.
-    list_edges: the number of all parts' edges into roots.
-    """
+    """One part of a sub-metatree."""
 
     root: Relation
+    """the root relation, whose edges are divided over parts"""
     relations: Sequence[Relation]
+    """the relations of the sub-metatree"""
     sources: Mask
+    """[sources] bool, the sources whose edges into roots the part has"""
     root_nodes: Mask
+    """[destinations] bool, the nodes of any split"""
     expanded: Mapping[str, Mask]
+    """by type, [nodes] bool, the nodes below the roots all of whose in-edges the part has"""
     nodes: Mapping[str, Mask]
+    """by type, [nodes] bool, the nodes whose rows the part has"""
     edges: Mapping[Relation, int]
+    """by relation, the number of the part's edges below the roots"""
     root_edges: int
+    """the number of the part's edges into roots"""
     list_edges: int
+    """the number of all parts' edges into roots"""
 
 
 def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> list[CutPart]:
@@ -65,20 +61,27 @@ def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> li
     It takes two bytes of memory for each part and node of the sub-metatree's types, and forty bytes
     for each source.
     """
-    topology = graph.topology(root)
-    root_nodes = np.zeros(graph.schema.node_types[tree.target].count, np.bool_)
+    topology, kinds = graph.topology(root), graph.schema.node_types
+    root_nodes = np.zeros(kinds[tree.target].count, np.bool_)
     for name in graph.schema.splits:
         root_nodes[graph.split(name)] = True
-    degrees = np.zeros(graph.schema.node_types[root.src].count, np.int64)
+    degrees = np.zeros(kinds[root.src].count, np.int64)
     for edges in edges_into(topology, root_nodes):
         degrees += np.bincount(topology.indices[edges], minlength=degrees.size)
-    part_of = _deal_sources(degrees, row_bytes(graph, root.src), parts)
-    sources = [part_of == part for part in range(parts)]
-    total = int(degrees.sum())
-    return [
-        _make_part(graph, tree, root, mask, root_nodes, int(degrees[mask].sum()), total)
-        for mask in sources
-    ]
+    loads = np.where(degrees > 0, _row_bytes(graph, root.src) + degrees * _EDGE_BYTES, 0)
+    part_of = _deal_to_least(np.argsort(-loads, kind="stable"), loads, parts)
+    cut_parts = []
+    for part in range(parts):
+        sources = part_of == part
+        expanded, nodes, edges_below = _find_read(graph, tree, root, sources)
+        nodes[tree.target] |= root_nodes
+        cut_parts.append(
+            CutPart(
+                *(root, tree.relations_of([root]), sources, root_nodes, expanded, nodes),
+                *(edges_below, int(degrees[sources].sum()), int(degrees.sum())),
+            )
+        )
+    return cut_parts
 
 
 def edges_into(topology: Topology, destinations: Mask) -> Iterator[NDArray[np.int64]]:
@@ -90,7 +93,7 @@ def edges_into(topology: Topology, destinations: Mask) -> Iterator[NDArray[np.in
         release_pages(topology.indptr, topology.indices)
 
 
-def row_bytes(graph: GraphDirectory, node_type: str) -> int:
+def _row_bytes(graph: GraphDirectory, node_type: str) -> int:
     """Return the bytes of a node's features and label."""
     size = _feature_bytes(graph.schema.node_types[node_type])
     if node_type in graph.schema.labels:
@@ -110,7 +113,7 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
     """Return the bytes of a part's rows (features, edge features, labels, ids) and topology."""
     schema = graph.schema
     rows = sum(
-        int(mask.sum()) * (row_bytes(graph, node_type) + _NUMBER_BYTES)
+        int(mask.sum()) * (_row_bytes(graph, node_type) + _NUMBER_BYTES)
         for node_type, mask in part.nodes.items()
     )
     stored = [*part.edges.items(), (part.root, part.root_edges)]
@@ -133,15 +136,11 @@ def _feature_bytes(kind: NodeType | EdgeType) -> int:
     return 0 if stored is None else stored.row_bytes
 
 
-def _make_part(
-    graph: GraphDirectory,
-    tree: Metatree,
-    root: Relation,
-    sources: Mask,
-    root_nodes: Mask,
-    edges_into_roots: int,
-    list_edges: int,
-) -> CutPart:
+def _find_read(
+    graph: GraphDirectory, tree: Metatree, root: Relation, sources: Mask
+) -> tuple[dict[str, Mask], dict[str, Mask], dict[Relation, int]]:
+    """Find what hops from some sources of a root relation read: the nodes that are expanded and
+    those that are reached, by type, and the number of edges by relation."""
     kinds, relations = graph.schema.node_types, tree.relations_of([root])
     nodes = {name: np.zeros(kinds[name].count, np.bool_) for name in tree.types_of([root])}
     expanded = {name: mask.copy() for name, mask in nodes.items()}
@@ -157,23 +156,14 @@ def _make_part(
                     nodes[relation.src][topology.indices[edges]] = True
                     count += edges.size
             edges_below[relation] = count
-    nodes[tree.target] |= root_nodes
-    return CutPart(
-        *(root, relations, sources, root_nodes, expanded, nodes),
-        *(edges_below, edges_into_roots, list_edges),
-    )
-
-
-def _deal_sources(degrees: NDArray[np.int64], bytes_of_a_row: int, parts: int) -> NDArray[np.int64]:
-    """Return the part of every source: [sources] int64; -1 = no root reads the source."""
-    loads = np.where(degrees > 0, bytes_of_a_row + degrees * _EDGE_BYTES, 0)
-    return _deal_to_least(np.argsort(-loads, kind="stable"), loads, parts)
+    return expanded, nodes, edges_below
 
 
 @kernel
 def _deal_to_least(
     order: NDArray[np.int64], loads: NDArray[np.int64], parts: int
 ) -> NDArray[np.int64]:
+    """Return the part of every source, [sources] int64; -1 = no root reads the source."""
     totals = np.zeros(parts, np.int64)
     part_of = np.full(loads.size, -1, np.int64)
     for source in order:

@@ -1,232 +1,264 @@
-"""Writes a graph that is divided by relation, with one complete folder per server.
+"""Writes the folder of a server, where relations are divided: whole relations, or a part of one.
 
-Heta, section 5. Nodes keep their original ids. A server stores all nodes of the types that its
-sub-metatrees read, and their relations whole. The files are links to the graph's files, or copies
-that are made piece by piece, so memory does not grow with the graph. If a sub-metatree is too large
-for a server, the server stores a part of it (:mod:`hopper.hetero.vertex_cut`).
+Files are named first, so that their bytes are known, and then written. Whole files are links to the
+graph's files if possible. A hard link is a second name of the same bytes, so storing a table takes
+no time, space or memory. But a change of a linked file in place changes it under all of its names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal
 
-from cache_server.available_memory import available_memory
-from cache_server.store.manifest import TableSpec, write_manifest
-from hopper.errors import RequestError
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cache_server.store.manifest import TableSpec
+from hopper.graph import layout
+from hopper.graph.array_file import array_bytes, create_array, release_pages, save_array
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.memory_budget import limit_memory
-from hopper.graph.publish import refuse_occupied, require_space
-from hopper.graph.schema import GraphSchema, Relation
-from hopper.hetero.describe_partition import describe_by_relation
-from hopper.hetero.fit_memory import StoredPartition, assign_relations
-from hopper.hetero.meta_partition import divide
-from hopper.hetero.metagraph import make_metagraph
-from hopper.hetero.metatree import Metatree, make_metatree
-from hopper.hetero.write_parts import name_degrees, write_part, written_bytes
-from hopper.hetero.write_whole import Write, name_share, name_topology
-from hopper.partition import PartitionedGraph
-from hopper.partition.description import write_description
-from hopper.partition.file_names import server_folder
-from hopper.partition.memory import (
-    MemoryEstimate,
-    choose_pieces,
-    estimate_by_relation,
-    require_memory,
-)
-from hopper.partition.message_edges import find_reverses, message_edges
-from hopper.partition.stored_files import StoredFiles, Tables
-from hopper.partition.stored_forms import parse_row_forms, store_rows_as
-from hopper.partition.write import copy_shared, unpublished_partitions
-from hopper.timing.phases import Phases, Progress
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
+from hopper.partition.description import ROOTS_FOLDER, ServerPartition, stored_ids_file
+from hopper.partition.write import table_spec, write_rows
+from hopper.partition.write_topology import write_sampling_index_into
+from hopper.timing.phases import Progress
+
+Tables = Literal["link", "copy"]
+"""How a partitioned directory stores whole files of the graph."""
+Write = Callable[[Progress], object]
+"""A function that writes files, and advances the progress by bytes."""
+Edges = NDArray[np.int64]
 
 
-def partition_by_relation(
-    graph: GraphDirectory,
-    out: Path | str,
-    servers: int,
-    layers: int,
-    target: str | None = None,
-    *,
-    metapaths: Sequence[Sequence[str]] = (),
-    weights_fanouts: Sequence[int] | None = None,
-    server_memory: int | None = None,
-    tables: Tables = "link",
-    feature_dtypes: Sequence[str] = (),
-    memory_limit: int | None = None,
-    on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
-    progress: Progress | None = None,
-) -> PartitionedGraph:
-    """Divide whole relations over servers and write the partitioned directory.
+class StoredFiles:
+    """The files of all servers, each of which :meth:`write` writes at most once: links, which cost
+    nothing, and what has to be written."""
 
-    Parameters
-    ----------
-    out: the destination, which must not exist or must be an empty directory. It appears when it is
-        complete.
-    layers: the most hops that models trained on it read.
-    target: the type of the roots; None = the graph's. Where edges are predicted, roots are of the
-        types of all their ends, and edges of validation and test links are not stored.
-    metapaths: the relations that hops follow, as in
-        :func:`hopper.hetero.metatree.make_metatree`.
-    weights_fanouts: weigh sub-metatrees by what sampling with these fanouts reads of them; None =
-        by what is stored.
-    server_memory: the bytes that a server may store. A larger sub-metatree is cut. The others are
-        weighed by their bytes, unless ``weights_fanouts`` are given.
-    tables: "link" makes whole files links to the graph's files where the file system allows it;
-        "copy" copies all files.
-    feature_dtypes, memory_limit, on_estimate: as in :func:`hopper.partition.partition_graph`.
+    def __init__(self, tables: Tables) -> None:
+        self.bytes_to_write = 0
+        """bytes of all files that are not links"""
+        self.linked_bytes = 0
+        """bytes of all files that are links to the graph's files"""
+        self._tables = tables
+        self._first: dict[Hashable, Path] = {}
+        self._writes: list[Write] = []
 
-    Raises
-    ------
-    RequestError: the request is impossible, disk space is too small, the destination is occupied,
-        or a server would store more than ``server_memory`` however sub-metatrees are cut.
-    GraphError: the graph directory is damaged.
-    """
-    if tables not in get_args(Tables):
-        raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
-    out = Path(out)
-    others = _check_target(graph.schema, target, cuts=server_memory is not None)
-    forms = parse_row_forms(feature_dtypes, graph.schema)
-    refuse_occupied(out)
-    size = choose_pieces(memory_limit)
-    estimate = estimate_by_relation(graph, servers, cuts=server_memory is not None, size=size)
-    available = available_memory()
-    if on_estimate is not None:
-        on_estimate(estimate, available)
-    require_memory(estimate, available, memory_limit, "meta")
-    reverses, phases = find_reverses(graph), Phases(progress)
-    with (
-        limit_memory(size),
-        store_rows_as(graph, forms, out, phases) as stored,
-        message_edges(stored, reverses, out) as messages,
-    ):
-        metagraph = make_metagraph(messages.schema)
-        target_type = graph.schema.target_type()
-        tree = make_metatree(metagraph, target_type, layers, metapaths, others)
-        weights = None
-        if weights_fanouts is not None:
-            divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
-            weights = _weigh_by_sampling(messages, tree, weights_fanouts, phases)
-        division = assign_relations(
-            messages, metagraph, tree, servers, weights, server_memory, phases
-        )
-        options = {
-            "metapaths": [list(path) for path in metapaths],
-            "weights_fanouts": None if weights_fanouts is None else list(weights_fanouts),
-            "server_memory": server_memory,
-        }
-        _write(messages, out, division, tables, options, reverses, phases)
-    return PartitionedGraph.open(out)
-
-
-def _weigh_by_sampling(
-    graph: GraphDirectory, tree: Metatree, fanouts: Sequence[int], phases: Phases
-) -> Mapping[Relation, int]:
-    # Sampling needs torch, whose import takes longer than dividing most graphs.
-    from hopper.hetero.sampled_weights import weigh_by_sampling
-
-    with phases.phase("weigh sub-metatrees by sampling"):
-        return weigh_by_sampling(graph, tree, fanouts)
-
-
-def _write(
-    graph: GraphDirectory,
-    out: Path,
-    division: StoredPartition,
-    tables: Tables,
-    options: Mapping[str, Any],
-    reverses: Mapping[Relation, Sequence[Relation]],
-    phases: Phases,
-) -> None:
-    """Write a graph of message edges, divided.
-
-    Parameters
-    ----------
-    options: the options of the division, for partition.json.
-    reverses: the reverse relations that :func:`find_reverses` returned.
-    """
-    with unpublished_partitions(out, 0) as work:
-        copy_shared(graph, work)
-        files = StoredFiles(tables)
-        with phases.phase("link what is stored whole"):
-            writes, tables_of = _name_files(graph, work, division, files)
-        require_space(out.absolute().parent, files.bytes_to_write)
-        with phases.phase("write what is no link (bytes)", files.bytes_to_write) as counter:
-            for write in writes:
-                write(counter)
-            files.write_copies(counter)
-        for server, specs in enumerate(tables_of):
-            write_manifest(server_folder(work, server), server, len(tables_of), specs)
-        description = describe_by_relation(graph, division.partition, division.sizes)
-        description["meta"] |= options
-        description["meta"] |= {"tables": tables, "linked_bytes": files.linked_bytes}
-        if reverses:
-            description["reverse_relations"] = {
-                str(relation): list(map(str, reverse)) for relation, reverse in reverses.items()
-            }
-        description["seconds"] = dict(phases.seconds)
-        write_description(work, description)
-
-
-def _check_target(schema: GraphSchema, target: str | None, *, cuts: bool) -> tuple[str, ...]:
-    """Return the types of roots besides the target type, and refuse a target that does not fit.
-
-    Parameters
-    ----------
-    cuts: whether sub-metatrees that are too large for a server are cut.
-    """
-    if isinstance(schema.target, str) and target not in (None, schema.target):
-        raise RequestError(
-            f"--target: expected {schema.target!r}, whose splits the graph has; given {target!r}"
-        )
-    if not isinstance(schema.target, str):
-        predicted = ", ".join(map(str, schema.target_relations))
-        if target is not None:
-            raise RequestError(
-                f"--target: edges of {predicted} are predicted, whose ends are roots; expected "
-                f"none, given {target!r}"
-            )
-        if cuts:
-            raise RequestError(
-                "--server-memory: only graphs whose nodes are predicted can be cut; expected none, "
-                f"as edges of {predicted} are predicted and any node may be an end"
-            )
-    return schema.root_types[1:]
-
-
-def _name_files(
-    graph: GraphDirectory,
-    work: Path,
-    division: StoredPartition,
-    files: StoredFiles,
-) -> tuple[list[Write], list[list[TableSpec]]]:
-    """Name all files of all servers.
-
-    Returns
-    -------
-    Functions that write the files which are neither links nor copies, and the tables of every
-    ``shard.json``.
-    """
-    writes: list[Write] = []
-    tables_of: list[list[TableSpec]] = []
-    for relation in graph.schema.target_relations:
-        # Every server may rank links, for which it needs all known links.
-        writes += name_topology(graph, work, relation, files)
-    stored = zip(division.partition.shares, division.parts, strict=True)
-    for server, (share, part) in enumerate(stored):
-        folder = server_folder(work, server)
-        folder.mkdir()
-        specs: list[TableSpec] = []
-        if part is not None:
-            # Feature servers compute a row's index from its id. A part's ids are not contiguous,
-            # so it has no tables for them.
-            name_degrees(graph, folder, part, files)
-            files.bytes_to_write += written_bytes(graph, part)
-            writes.append(partial(write_part, graph, folder, part))
+    def store(self, source: Path, target: Path) -> None:
+        """Store a file of the graph as a link, or else as a copy."""
+        size = source.stat().st_size
+        if self._tables == "link" and _link(source, target):
+            self.linked_bytes += size
         else:
-            written, specs = name_share(graph, folder, share, files)
-            writes += written
-        tables_of.append(specs)
-    return writes, tables_of
+            self.make(source, {target: size}, partial(_copy, source, target))
+
+    def make(self, content: Hashable, sizes: Mapping[Path, int], write: Write) -> None:
+        """Create empty files, which ``write`` is to fill in place with so many bytes, or link them
+        to files with the same ``content``, a key."""
+        is_new = False
+        for number, (file, size) in enumerate(sizes.items()):
+            first = self._first.setdefault((content, number), file)
+            if first == file or not _link(first, file):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch(exist_ok=False)
+                self.bytes_to_write += size
+                is_new = True
+        if is_new:
+            self._writes.append(write)
+
+    def make_apart(self, size: int, write: Write) -> None:
+        """Have ``write`` create and fill files of so many bytes together, which no others equal."""
+        self.bytes_to_write += size
+        self._writes.append(write)
+
+    def write(self, progress: Progress) -> None:
+        """Write everything that is no link; progress advances by bytes."""
+        for write in self._writes:
+            write(progress)
+
+
+def _copy(source: Path, target: Path, progress: Progress) -> None:
+    shutil.copyfile(source, target)
+    progress.advance(source.stat().st_size)
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Make a hard link; return False if that is impossible, as on another file system, one without
+    links, or of a file of another user."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # A link to a symbolic link would be broken in a copy of a server's folder.
+        os.link(source.resolve(), target)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def whole_bytes(graph: GraphDirectory, share: ServerPartition) -> tuple[int, int]:
+    """Return the bytes of a share's rows (features, edge features, labels) and topology."""
+    tables = [graph.features(name) for name in _featured(graph, share)]
+    tables += [graph.labels(name) for name in _labelled(graph, share)]
+    tables += [graph.edge_features(relation) for relation in _edge_tables(graph, share)]
+    topology = 0
+    for relation in share.relations:
+        files = _topology_files(graph.topology_folder(relation), relation)
+        shape = (graph.schema.relations[relation].count,)
+        arrays = layout.draw_arrays(graph.schema, relation).values()
+        topology += sum(array_bytes(dtype, shape) for dtype in arrays)
+        topology += sum(file.stat().st_size for file in files)
+    return sum(table.nbytes for table in tables), topology
+
+
+def name_share(
+    graph: GraphDirectory, folder: Path, share: ServerPartition, files: StoredFiles
+) -> list[TableSpec]:
+    """Name all files of a server's folder; return the tables of its ``shard.json``."""
+    for relation in sorted(share.relations):
+        name_topology(graph, folder, relation, files)
+    for relation in _edge_tables(graph, share):
+        # Features of edges follow the order of the topology.
+        rows, file = graph.edge_features(relation), layout.edge_features_file(folder, relation)
+        edges = np.asarray(graph.topology(relation).edge_ids)
+        size = edges.size * rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
+        write = partial(write_rows, rows, edges, file)
+        files.make(("edge features", relation), {file: size}, write)
+    tables = []
+    for name in _featured(graph, share):
+        file = layout.features_file(folder, name)
+        tables.append(("features", name, graph.features(name), graph.features_file(name), file))
+    for name in _labelled(graph, share):
+        source, file = (layout.labels_file(path, name) for path in (graph.path, folder))
+        tables.append(("labels", name, graph.labels(name), source, file))
+    specs = []
+    for kind, name, table, source, file in tables:
+        files.store(source, file)
+        specs.append(table_spec(kind, name, file, folder, 0, len(table), table))
+    return specs
+
+
+def name_topology(
+    graph: GraphDirectory, folder: Path, relation: Relation, files: StoredFiles
+) -> None:
+    """Name the files of a whole relation, with the arrays of draws by weight and in time."""
+    sources = _topology_files(graph.topology_folder(relation), relation)
+    for source, file in zip(sources, _topology_files(folder, relation), strict=True):
+        files.store(source, file)
+    edges = graph.schema.relations[relation].count
+    sizes = {
+        layout.topology_file(folder, relation, name): edges * dtype.itemsize
+        for name, dtype in layout.draw_arrays(graph.schema, relation).items()
+    }
+    write = partial(write_sampling_index_into, graph, folder, relation, None)
+    files.make(("draws", relation), sizes, write)
+
+
+def name_part(graph: GraphDirectory, folder: Path, part: CutPart, files: StoredFiles) -> None:
+    """Name all files of a server's folder that has a part of a sub-metatree."""
+    nbytes, stored = 0, [(folder, relation) for relation in part.relations]
+    names: tuple[layout.TopologyArray, ...] = ("in_degrees", "out_degrees")
+    for root, relation in [*stored, (folder / ROOTS_FOLDER, part.root)]:
+        # A part has the degrees of all nodes of its relations.
+        whole, topology = graph.topology_folder(relation), graph.topology(relation)
+        for name in names:
+            source, file = (layout.topology_file(path, relation, name) for path in (whole, root))
+            files.store(source, file)
+        nbytes -= topology.in_degrees.nbytes + topology.out_degrees.nbytes
+    nbytes += sum(part_bytes(graph, part))
+    files.make_apart(nbytes, partial(_write_part, graph, folder, part))
+
+
+def _featured(graph: GraphDirectory, share: ServerPartition) -> list[str]:
+    types = graph.schema.node_types
+    return [name for name in sorted(share.node_types) if types[name].feature_dim is not None]
+
+
+def _labelled(graph: GraphDirectory, share: ServerPartition) -> list[str]:
+    return [name for name in sorted(share.node_types) if name in graph.schema.labels]
+
+
+def _edge_tables(graph: GraphDirectory, share: ServerPartition) -> list[Relation]:
+    kinds = graph.schema.relations
+    return [name for name in sorted(share.relations) if kinds[name].feature_dim is not None]
+
+
+def _topology_files(folder: Path, relation: Relation) -> list[Path]:
+    return [layout.topology_file(folder, relation, name) for name in layout.TOPOLOGY_ARRAYS]
+
+
+def _write_part(graph: GraphDirectory, folder: Path, part: CutPart, progress: Progress) -> None:
+    """Write the topology, rows and ids of a part, whose degrees are there already."""
+    for relation in part.relations:
+        expanded = part.expanded[relation.dst]
+        below = partial(edges_into, graph.topology(relation), expanded)
+        _write_edges(graph, folder, relation, below, progress)
+        write_sampling_index_into(graph, folder, relation, expanded, progress)
+    roots, into_roots = folder / ROOTS_FOLDER, partial(root_edges, graph, part)
+    _write_edges(graph, roots, part.root, into_roots, progress, with_positions=True)
+    # These cover the whole neighbour lists, since draws depend on all edges of a list.
+    write_sampling_index_into(graph, roots, part.root, part.root_nodes, progress)
+    for node_type, mask in part.nodes.items():
+        ids = np.flatnonzero(mask)
+        save_array(stored_ids_file(folder, node_type), ids)
+        progress.advance(ids.nbytes)
+        if graph.schema.node_types[node_type].feature_dim is not None:
+            file = layout.features_file(folder, node_type)
+            write_rows(graph.features(node_type), ids, file, progress)
+        if node_type in graph.schema.labels:
+            file = layout.labels_file(folder, node_type)
+            write_rows(graph.labels(node_type), ids, file, progress)
+
+
+def _write_edges(
+    graph: GraphDirectory,
+    folder: Path,
+    relation: Relation,
+    chosen: Callable[[], Iterator[Edges]],
+    progress: Progress,
+    *,
+    with_positions: bool = False,
+) -> None:
+    """Write some edges of a relation, whose numbers ``chosen`` yields ascending, piece by piece."""
+    whole = graph.topology(relation)
+    nodes = whole.in_degrees.size
+
+    def create(name: Any, length: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+        array = create_array(layout.topology_file(folder, relation, name), dtype, (length,))
+        return np.asarray(array)
+
+    counts = np.zeros(nodes, np.int64)
+    for edges in chosen():
+        counts += np.bincount(_rows_of(whole, edges), minlength=nodes)
+    indptr = create("indptr", nodes + 1)
+    np.cumsum(counts, out=indptr[1:])
+    total = int(indptr[-1])
+    indices = create("indices", total, whole.indices.dtype)
+    edge_ids = create("edge_ids", total, whole.edge_ids.dtype)
+    positions = create("positions", total, edge_ids.dtype) if with_positions else None
+    offset = 0
+    for edges in chosen():
+        piece = slice(offset, offset + edges.size)
+        indices[piece], edge_ids[piece] = whole.indices[edges], whole.edge_ids[edges]
+        if positions is not None:
+            positions[piece] = edges - whole.indptr[_rows_of(whole, edges)]
+            progress.advance(positions[piece].nbytes)
+            release_pages(positions)
+        progress.advance(indices[piece].nbytes + edge_ids[piece].nbytes)
+        release_pages(indices, edge_ids, whole.edge_ids)
+        offset += edges.size
+    progress.advance(indptr.nbytes)
+    if graph.schema.relations[relation].feature_dim is not None:
+        # Features follow the order of the topology, as in every partitioned directory.
+        file = layout.edge_features_file(folder, relation)
+        write_rows(graph.edge_features(relation), edge_ids, file, progress)
+
+
+def _rows_of(topology: Topology, edges: Edges) -> Edges:
+    """Return the destinations [n], int64, of edges, which are given by their numbers."""
+    return np.searchsorted(topology.indptr, edges, side="right") - 1

@@ -14,9 +14,9 @@ from torch import Tensor
 from cache_server.kernel import kernel
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
+from hopper.micrograph.frontiers import HashTable
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partials import KindsExchange, RowKind, StackLayer, source_type
-from hopper.partition.id_index import Index
 from hopper.partition.placement import Placement
 from hopper.timing.run_log import RunLog
 
@@ -82,7 +82,7 @@ class SharePlanner:
                     needed[name][self._placement.place_of(self._stored[name], nodes)] = True
             return {name: nodes[needed[name]] for name, nodes in owned.items()}
 
-        mine = mark({target: [self._placement.deal(self._stored[target], ids).of(rank)]})
+        mine = mark({target: [self._placement.deal(self._stored[target], ids)[rank]]})
         shares: list[Share] = []
         for layer in reversed(layers):
             wanted = {name: self._read_by(mine, name, layer) for name in names}
@@ -107,7 +107,7 @@ class SharePlanner:
                 topology = self._sampler.topologies[relation]
                 rows = topology.rows(mine[relation.dst])
                 _mark_sources(topology.indptr, topology.indices, rows, reached)
-        return self._placement.deal(self._stored[name], np.flatnonzero(reached)).parts()
+        return self._placement.deal(self._stored[name], np.flatnonzero(reached))
 
     def _longest(self, wanted: Mapping[str, Sequence[Ids]]) -> int:
         """Return the most nodes of a type that any rank reads of any other; collective."""
@@ -150,8 +150,8 @@ class NodeRows:
         return self.values.index_select(0, places.to(self.values.device)).to(self.device)
 
     @cached_property
-    def _index(self) -> Index:
-        return Index(self.ids)
+    def _index(self) -> HashTable:
+        return HashTable(self.ids)
 
 
 def exchange_rows(

@@ -19,7 +19,7 @@ from cache_server.kernel import kernel
 from hopper.cluster.traffic import Cause, Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
-from hopper.partition.book import PartitionBook
+from hopper.partition.placement import PartitionBook
 
 Ids = NDArray[np.int64]
 

@@ -57,12 +57,15 @@ class DenseTable:
 
 
 class HashTable:
-    """A :class:`RowTable` of any int64, with entries for discovered versions only."""
+    """A :class:`RowTable` of any int64, with entries for discovered versions only: at first for
+    some distinct ones, in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions: Ids | None = None) -> None:
         self._keys = np.empty(_FEWEST_SLOTS, np.int64)
         self._rows = np.full(_FEWEST_SLOTS, UNSEEN, np.int64)
         self._size = 0
+        if versions is not None:
+            self.discover(versions, 0)
 
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
         """Give rows to new versions; see :meth:`RowTable.discover`."""
@@ -80,6 +83,14 @@ class HashTable:
         """Return [n] int64: the rows of discovered versions."""
         known_rows: Ids = _look_up(known, self._keys, self._rows)
         return known_rows
+
+    def find(self, versions: Ids) -> Ids:
+        """Return :meth:`rows`; a version that has not been discovered is an IndexError."""
+        rows = self.rows(versions)
+        missing = int(np.count_nonzero(rows == UNSEEN))
+        if missing:
+            raise IndexError(f"{missing} of {rows.size} ids are not among {self._size}")
+        return rows
 
     def clear(self, known: Ids) -> None:
         """Clear the whole table."""

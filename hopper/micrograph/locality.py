@@ -20,9 +20,9 @@ from cache_server.draws.counter import permute
 from hopper.errors import RequestError
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.partition.book import PartitionBook
+from hopper.partition.balance import training_roots
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.training import training_roots
+from hopper.partition.placement import PartitionBook
 
 DEFAULT_BATCH: Final = 1024
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
-from hopper.partition.book import PartitionBook
+from hopper.partition.placement import PartitionBook
 
 Vertex = tuple[str, int]
 """node type and frontier row"""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from hopper.display.palette import series
 from hopper.micrograph.micrograph import Micrograph, Vertex
-from hopper.partition.book import PartitionBook
+from hopper.partition.placement import PartitionBook
 
 _SHAPES: Final = "osD^vpPX"
 _MOST_LABELS: Final = 150

@@ -1,4 +1,4 @@
-"""The constraints that servers should have equal shares of, as weights of nodes.
+"""What servers should have equal shares of: training roots, and other constraints of METIS.
 
 Balance is a multi-constraint problem (DistDGLv2, section 4.1.3). Every constraint is a weight of
 each node, and every server should get an equal share of it. DGL's METIS takes several constraints.
@@ -7,7 +7,7 @@ pymetis takes a single weight a node, so there one weighted sum is balanced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph.array_file import iter_pieces
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
-from hopper.partition.metis import Adjacency, Backend
-from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
-from hopper.partition.training import SplitGraph, training_roots
+from hopper.partition.partitioned_graph import PartitionedGraph
+from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_slices
 
 Ids = NDArray[np.int64]
+Full = Callable[..., NDArray[Any]]
+SplitGraph = GraphDirectory | PartitionedGraph
+"""A graph whose splits are read."""
 
 TYPES: Final = "types"
 EDGES: Final = "edges"
@@ -37,6 +40,38 @@ _OTHER_METHODS: Final[Mapping[str, str]] = {
 }
 
 
+def training_roots(graph: SplitGraph, split: str = "train", full: Full = np.zeros) -> Ids:
+    """Count a split's roots at each node, by original id: [nodes of the target type] int64, in an
+    array that ``full`` makes. A predicted edge counts at its destination; a missing split gives
+    zeros."""
+    schema = graph.schema
+    counts: Ids = full(schema.node_types[schema.target_type()].count, np.int64)
+    for nodes in _root_nodes(graph, split):
+        np.add.at(counts, nodes, 1)
+    return counts
+
+
+def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: Callable[[Ids], Ids]) -> Ids:
+    """Count a split's roots at each owner's nodes, [owners] int64; ``owner_of`` returns the owners
+    of original ids of the target type."""
+    pieces = (np.bincount(owner_of(nodes), minlength=owners) for nodes in _root_nodes(graph, split))
+    return sum(pieces, np.zeros(owners, np.int64))
+
+
+def _root_nodes(graph: SplitGraph, split: str) -> Iterator[Ids]:
+    """Iterate in pieces over the target node of each root of a split."""
+    schema = graph.schema
+    if split not in schema.splits:
+        return
+    if schema.target_relations:
+        links, target = graph.links(split), schema.target_type()
+        is_into_target = np.array([relation.dst == target for relation in schema.target_relations])
+        yield links.dst[is_into_target[links.relations]]
+    else:
+        for _, nodes in iter_pieces(graph.split(split)):
+            yield np.asarray(nodes)
+
+
 @dataclass(frozen=True)
 class Balance:
     """The constraints of which every server should get an equal share."""
@@ -48,12 +83,7 @@ class Balance:
     training nodes, and of the other nodes of every type"""
 
     @classmethod
-    def of(
-        cls,
-        graph: SplitGraph,
-        chosen: Sequence[str] = (),
-        full: Callable[..., NDArray[Any]] = np.zeros,
-    ) -> Balance:
+    def of(cls, graph: SplitGraph, chosen: Sequence[str] = (), full: Full = np.zeros) -> Balance:
         """Count the roots of the splits that are balanced, in arrays that ``full`` makes."""
         splits = {"train", *chosen} - {TYPES, EDGES}
         roots = {split: training_roots(graph, split, full) for split in sorted(splits)}
@@ -68,45 +98,37 @@ class Balance:
         """Return the same constraints for some nodes of the target type, by original id."""
         return replace(self, roots={split: counts[ids] for split, counts in self.roots.items()})
 
-    def weights(self, graph: EdgesOfTypes, adjacency: Adjacency, backend: Backend) -> Ids:
-        """Return [nodes, constraints] int64: the weights for METIS, by stacked id.
-
-        Default constraints have the degrees of ``adjacency``; :data:`EDGES` has in-edges of
-        relations.
-        """
+    def weights(self, graph: EdgesOfTypes, degrees: Ids, backend: str) -> Ids:
+        """Return [nodes, constraints] int64: the weights for METIS, by stacked id. Default
+        constraints have ``degrees`` of the symmetric graph; :data:`EDGES` has in-edges."""
         if self.chosen:
             return self._chosen_columns(graph)
-        classes, degrees = balance_classes(graph.schema, self.training), np.diff(adjacency.indptr)
+        classes = balance_classes(graph.schema, self.training)
         if backend == "pymetis":
             return combined_weight(degrees, classes)[:, np.newaxis]
         in_class = classes[:, np.newaxis] == np.unique(classes)
         return np.hstack([in_class, in_class * degrees[:, np.newaxis]], dtype=np.int64)
 
-    def balanced_weights(self, graph: EdgesOfTypes) -> Ids:
-        """Return [nodes, constraints] int64, by stacked id: the weights that moves of single nodes
-        keep even, which are the chosen constraints, or else nodes by class and in-edges."""
-        if self.chosen:
-            return self._chosen_columns(graph)
-        classes = balance_classes(graph.schema, self.training)
-        in_class = classes[:, np.newaxis] == np.unique(classes)
-        return np.hstack([in_class, _in_degrees(graph)[:, np.newaxis]], dtype=np.int64)
-
     def _chosen_columns(self, graph: EdgesOfTypes) -> Ids:
-        """Return [nodes, constraints] int64: the chosen ones that some node has a weight of."""
-        schema = graph.schema
-        nodes, columns = count_nodes(schema), _type_columns(schema, self.chosen)
-        start = type_starts(schema)[schema.target_type()]
-        for split in self.chosen:
-            if split in self.roots:
-                columns.append(np.zeros(nodes, np.int64))
-                columns[-1][start : start + self.roots[split].size] = self.roots[split]
-        if EDGES in self.chosen:
-            columns.append(_in_degrees(graph))
-        return np.stack([column for column in columns if column.any()], 1)
+        """Return [nodes, constraints] int64: those of types or nodes, splits and edges that some
+        node has a weight of; the smallest types share a column if METIS has no room for more."""
+        schema, ids_of = graph.schema, type_slices(graph.schema)
+        splits = [name for name in self.chosen if name in self.roots]
+        types, others = 1, len(set(self.chosen) - {TYPES})
+        if TYPES in self.chosen:
+            types = number_of_constraints(schema, self.chosen) - others
+        weights = np.zeros((count_nodes(schema), types + others), np.int64)
+        for rank, ids in enumerate(_by_size(schema)):
+            weights[ids, min(rank, types - 1)] = 1
+        for column, split in enumerate(splits, types):
+            weights[ids_of[schema.target_type()], column] = self.roots[split]
+        for relation in schema.relations if EDGES in self.chosen else ():
+            weights[ids_of[relation.dst], -1] += np.diff(graph.topology(relation).indptr)
+        return weights[:, weights.any(axis=0)]
 
 
 def check_balance(
-    chosen: Sequence[str], schema: GraphSchema, method: str, backend: Backend | None
+    chosen: Sequence[str], schema: GraphSchema, method: str, backend: str | None
 ) -> None:
     """Refuse an unknown or repeated constraint, or a method or METIS that takes no choice."""
     if not chosen:
@@ -141,58 +163,34 @@ def room_of(totals: Ids, servers: int) -> Ids:
     return np.maximum(-(-totals // servers), (totals * TOLERANCE / servers).astype(np.int64))
 
 
-def _in_degrees(graph: EdgesOfTypes) -> Ids:
-    """Return [nodes] int64: number of in-edges of all relations, by stacked id."""
-    degrees, starts = np.zeros(count_nodes(graph.schema), np.int64), type_starts(graph.schema)
-    for relation in graph.schema.relations:
-        indptr, start = graph.topology(relation).indptr, starts[relation.dst]
-        degrees[start : start + indptr.size - 1] += np.diff(indptr)
-    return degrees
-
-
-def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
-    """Return a column [nodes] with ones at each type's nodes, or a single one for all types; the
-    smallest types share the last column if METIS has no room for more."""
-    most = 1
-    if TYPES in chosen:
-        most = number_of_constraints(schema, chosen) - len(set(chosen) - {TYPES})
-    columns = [np.zeros(count_nodes(schema), np.int64) for _ in range(most)]
-    for rank, nodes in enumerate(_by_size(schema)):
-        columns[min(rank, most - 1)][nodes] = 1
-    return columns
-
-
 def _by_size(schema: GraphSchema) -> list[slice]:
     """Return the stacked ids of each node type, the largest type first."""
-    types, starts = schema.node_types, type_starts(schema)
-    names = sorted(types, key=lambda name: -types[name].count)
-    return [slice(starts[name], starts[name] + types[name].count) for name in names]
+    return sorted(type_slices(schema).values(), key=lambda ids: ids.start - ids.stop)
 
 
 def balance_classes(
     schema: GraphSchema, roots: Ids, out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """Return [nodes of all types] int64, or the dtype of ``out``: each node's class, by stacked id.
+    """Return [nodes of all types] int64, or the dtype of ``out``: each node's class, by stacked id,
+    of which every server gets an equal share.
 
-    The share of every class is balanced. Class 0 has the nodes with training roots, of which
-    ``roots`` are the numbers, and every other class the remaining nodes of a type. With more types
-    than METIS has constraints for, the smallest types share the last class.
+    Class 0 has the nodes with training roots, of which ``roots`` are the numbers, and every other
+    class the remaining nodes of a type. With more types than METIS has constraints for, the
+    smallest types share the last class.
     """
     classes = np.zeros(count_nodes(schema), np.int64) if out is None else out
     for rank, nodes in enumerate(_by_size(schema)):
         classes[nodes] = min(rank + 1, MOST_CLASSES - 1)
-    target = type_starts(schema)[schema.target_type()]
+    targets = classes[type_slices(schema)[schema.target_type()]]
     for first, counts in iter_pieces(roots):
-        classes[target + first : target + first + counts.size][counts > 0] = 0
+        targets[first : first + counts.size][counts > 0] = 0
     return classes
 
 
 def combined_weight(degrees: Ids, classes: Ids) -> Ids:
-    """Combine nodes, degrees and training nodes (class 0) in one weight: [nodes] int64.
-
-    Each gives a third of the total. If there are few training nodes, they give less, because a
-    single node that is too heavy cannot be balanced.
-    """
+    """Combine nodes, degrees and training nodes (class 0) in one weight, [nodes] int64, to which
+    each gives a third. Few training nodes give less, because a single node that is too heavy cannot
+    be balanced."""
     nodes, training = classes.size, int((classes == 0).sum())
     of_degree = degrees * (nodes / max(1, int(degrees.sum())))
     of_training = np.where(classes == 0, min(nodes / max(1, training), _MOST_RELATIVE_WEIGHT), 0)

@@ -18,25 +18,22 @@ from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
-from hopper.partition.book import PartitionBook
-from hopper.partition.description import Description
-from hopper.partition.file_names import (
+from hopper.partition.description import (
     DESCRIPTION_FILE,
     ROOTS_FOLDER,
+    Description,
     MapName,
     server_folder,
     stored_ids_file,
 )
 from hopper.partition.layout import Layout, StoredTopologies
+from hopper.partition.placement import PartitionBook
 
 
 class ByRelation(Layout):
-    """Whole relations are divided, or parts of root relations.
-
-    A server stores its relations and all nodes of their types. Of a root relation that is too large
-    for a server, it stores some of the edges, and the edges and rows that hops from their sources
-    read. All servers have the target relations.
-    """
+    """Whole relations are divided: a server stores its relations and all nodes of their types. Of a
+    root relation that is too large for a server, it stores some of the edges, and the edges and
+    rows that hops from their sources read. All servers have the target relations."""
 
     name = "by_relation"
     reads_remote_rows = False

@@ -1,4 +1,4 @@
-"""Checksums of a partitioned directory, and the fingerprint of the division.
+"""Checks of a partitioned directory, its checksums, and the fingerprint of the division.
 
 ``checksums.json`` names every file with its bytes and its XXH3 of 128 bits. It is written last, and
 has a checksum of itself. The fingerprint is a checksum of all files but ``partition.json``, which
@@ -17,19 +17,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from cache_server.store.manifest import MANIFEST, file_checksum, set_division
 from cache_server.store.mapped_rows import exceed_memory
 from hopper.errors import GraphError
+from hopper.graph.array_file import iter_pieces
+from hopper.graph.check_topology import check_bounds, check_lists
+from hopper.graph.check_values import check_labels, check_split, find_outside
 from hopper.graph.json_file import read_json
-from hopper.partition.file_names import DESCRIPTION_FILE, server_folder
+from hopper.graph.layout import link_labels_file, links_file, split_file
+from hopper.partition.description import (
+    DESCRIPTION_FILE,
+    MAP_NAMES,
+    MapName,
+    map_file,
+    server_folder,
+)
+from hopper.partition.layout import DividedTopology
+from hopper.partition.partitioned_graph import PartitionedGraph
 
 CHECKSUMS_FILE: Final = "checksums.json"
 
 _ROW_FOLDERS: Final = frozenset({"features", "edge_features"})
-_SERVER: Final = re.compile(r"server-(\d+)")
+_SERVER: Final = re.compile(r"server-(\d+)/")
 _PIECE_BYTES: Final = 4 << 20
 _THREADS: Final = 4
 
@@ -87,19 +101,16 @@ def read_division(path: Path) -> str:
 
 def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
     """Check the sizes of all files that some servers need, and return these by relative path.
-
-    Folders of other servers may be missing, because a machine may have a copy of the files that it
-    needs. A :class:`GraphError` names a file that is missing or altered, as in other checks.
-    """
-    files = read_checksums(path).files
-    required = {name: file for name, file in files.items() if _is_needed(name, path, servers)}
-    for name, expected in required.items():
+    Folders of other servers may be missing. A :class:`GraphError` names a file that is missing or
+    altered, as in other checks."""
+    files = _find_needed(path, servers)
+    for name, expected in files.items():
         with _name_in_errors(path / name):
             if not (path / name).is_file():
                 raise GraphError(f"{path / name}: missing file, or no file")
             size = (path / name).stat().st_size
         _compare(path / name, f"{expected.size:,} bytes", f"{size:,} bytes")
-    return required
+    return files
 
 
 def check_structure(path: Path, servers: Sequence[int]) -> None:
@@ -118,21 +129,13 @@ def check_structure(path: Path, servers: Sequence[int]) -> None:
 def check_rows(
     path: Path, servers: Sequence[int], go_on: Callable[[int], bool] = lambda _nbytes: True
 ) -> bool:
-    """Check the checksums of rows of features, and return whether everything was checked.
+    """Check the checksums of rows of features, and return whether everything was checked; the check
+    ends when ``go_on``, which is told the bytes read so far after each piece, returns False.
 
     Files that do not fit memory together leave no pages in the page cache, where they would take
     the place of rows that are read again.
-
-    Parameters
-    ----------
-    go_on: called with the number of bytes that have been read, after each piece of a few MiB. The
-        check ends when it returns False.
     """
-    files = {
-        name: expected
-        for name, expected in read_checksums(path).files.items()
-        if _is_rows(name) and _is_needed(name, path, servers)
-    }
+    files = {name: file for name, file in _find_needed(path, servers).items() if _is_rows(name)}
     leave_no_pages, nbytes = exceed_memory(sum(file.size for file in files.values())), 0
     for name, expected in files.items():
         digest = xxhash.xxh3_128()
@@ -148,6 +151,26 @@ def check_rows(
         found = f"checksum {digest.hexdigest()}"
         _compare(path / name, f"checksum {expected.checksum}", found)
     return True
+
+
+def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
+    """Check topology, maps between ids, and splits, with the folders of some servers; a
+    :class:`GraphError` names file and index of what does not fit."""
+    for topology, relation, folder in graph.layout.stored_topologies(servers):
+        check_bounds(topology, relation, folder)
+        if isinstance(graph.layout, DividedTopology):
+            check_lists(topology, relation, folder)
+    # Where relations are divided, nodes keep their ids.
+    for node_type in () if graph.partitions else graph.schema.node_types:
+        _check_maps(graph, node_type)
+    for name in graph.schema.splits:
+        where = f"{split_file(graph.path, name)}: split {name}"
+        links = bool(graph.schema.target_relations)
+        # Not all target edges are stored, so the number of their ids is not known here.
+        most = np.iinfo(np.int64).max if links else graph.schema.target_count
+        check_split(graph.split(name), most, where)
+        if links:
+            _check_links(graph, name)
 
 
 def _compute_checksums(paths: Mapping[str, Path]) -> dict[str, Any]:
@@ -169,12 +192,17 @@ def _is_rows(name: str) -> bool:
     return not _ROW_FOLDERS.isdisjoint(name.split("/")[:-1])
 
 
-def _is_needed(name: str, path: Path, servers: Sequence[int]) -> bool:
-    """Return whether a file must be there; folders of other servers may be missing."""
-    match = _SERVER.fullmatch(name.split("/", 1)[0])
-    if match is None or int(match[1]) in servers:
-        return True
-    return server_folder(path, int(match[1])).is_dir() and not _is_rows(name)
+def _find_needed(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
+    """Find the files that must be there; folders of other servers may be missing."""
+
+    def is_needed(name: str) -> bool:
+        match = _SERVER.match(name)
+        if match is None or int(match[1]) in servers:
+            return True
+        return server_folder(path, int(match[1])).is_dir() and not _is_rows(name)
+
+    files = read_checksums(path).files
+    return {name: file for name, file in files.items() if is_needed(name)}
 
 
 def _compare(file: Path, expected: str, found: str) -> None:
@@ -191,3 +219,46 @@ def _name_in_errors(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise GraphError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _check_links(graph: PartitionedGraph, split: str) -> None:
+    """Check that the ends of a split's links are nodes of the right types; check their labels."""
+    links, relations = graph.links(split), graph.schema.target_relations
+    where = f"{links_file(graph.path, split)}: links of {split}"
+    index = find_outside(links.relations, 0, len(relations))
+    if index >= 0:
+        raise GraphError(
+            f"{where}: at {index}: expected one of {len(relations)} target relations, given "
+            f"{int(links.relations[index])}"
+        )
+    for number, relation in enumerate(relations):
+        of_relation = links.relations == number
+        for end, node_type in ((links.src, relation.src), (links.dst, relation.dst)):
+            count = graph.schema.node_types[node_type].count
+            if find_outside(end[of_relation], 0, count) >= 0:
+                raise GraphError(f"{where}: expected nodes of {node_type} in [0, {count})")
+    if links.labels is not None and graph.schema.target_labels is not None:
+        where = f"{link_labels_file(graph.path, split)}: labels of {split}"
+        check_labels(links.labels, graph.schema.target_labels, where)
+
+
+def _check_maps(graph: PartitionedGraph, node_type: str) -> None:
+    """Check that the two maps of a node type are inverse to each other."""
+    maps, where = dict[MapName, NDArray[np.int64]](), dict[MapName, str]()
+    for name in MAP_NAMES:
+        ids = maps[name] = graph.layout.map(node_type, name)
+        where[name] = f"{map_file(graph.path, node_type, name)}: {name} of {node_type}"
+        index = find_outside(ids, 0, ids.size)
+        if index >= 0:
+            raise GraphError(
+                f"{where[name]}: at {index}: expected an id in [0, {ids.size}), given "
+                f"{int(ids[index])}"
+            )
+    for first, originals in iter_pieces(maps["original_ids"]):
+        back = maps["global_ids"][originals]
+        wrong = np.flatnonzero(back != np.arange(first, first + originals.size))
+        if wrong.size:
+            raise GraphError(
+                f"{where['global_ids']}: expected {first + int(wrong[0])} of original id "
+                f"{int(originals[wrong[0]])}, given {int(back[wrong[0]])}"
+            )

@@ -1,4 +1,4 @@
-"""partition.json: what a partitioned directory says of itself, read and written here alone."""
+"""partition.json, which says of a partitioned directory what it is, and the names of its files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,11 +14,40 @@ from hopper.errors import GraphError
 from hopper.files.whole_files import write_text
 from hopper.graph.json_file import read_json
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.partition.book import PartitionBook
-from hopper.partition.file_names import DESCRIPTION_FILE
+from hopper.partition.placement import PartitionBook
 
 PARTITION_SCHEMA_VERSION: Final = 2
 """Version 1 stores every source and edge id in 64 bits, and is still opened."""
+DESCRIPTION_FILE: Final = "partition.json"
+ROOTS_FOLDER: Final = "roots"
+"""Name of the folder, in a server's folder, with its part of a root relation's edges into roots."""
+MapName = Literal["original_ids", "global_ids"]
+MAP_NAMES: Final[tuple[MapName, ...]] = get_args(MapName)
+
+
+def server_folder(path: Path, server: int) -> Path:
+    """Return the folder of the files that only one server needs."""
+    return path / f"server-{server}"
+
+
+def stored_ids_file(folder: Path, node_type: str) -> Path:
+    """Return the file of the ids whose rows a server stores, if it stores some of a type's rows."""
+    return folder / "held" / f"{node_type}.npy"
+
+
+def listed_file(folder: Path, node_type: str) -> Path:
+    """Return the file of the ids of nodes whose in-edges a server with a halo stores."""
+    return folder / "topology" / f"{node_type}.npy"
+
+
+def map_file(path: Path, node_type: str, name: MapName) -> Path:
+    """Return the file of one of a node type's two maps."""
+    return path / "maps" / node_type / f"{name}.npy"
+
+
+def ranks_file(path: Path, node_type: str) -> Path:
+    """Return the file of each node's rank among those of its server, if ranks follow locality."""
+    return path / "ranks" / f"{node_type}.npy"
 
 
 class Part(NamedTuple):
@@ -47,11 +76,26 @@ class ServerPartition:
     """with several parts there is one root relation"""
     stored: Mapping[str, int] = field(default_factory=dict)
     """by type, number of nodes whose rows it stores, if it has one of several parts"""
+    nodes: int = 0
+    edges: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether it has all edges of its root relations."""
         return self.part.num_shards == 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its entry in partition.json, which :class:`ServerEntry` reads."""
+        return {
+            "roots": [str(relation) for relation in self.roots],
+            "replica": [self.place, self.copies],
+            "part": list(self.part),
+            "held": dict(self.stored),
+            "relations": [str(relation) for relation in sorted(self.relations)],
+            "node_types": sorted(self.node_types),
+            "nodes": self.nodes,
+            "edges": self.edges,
+        }
 
 
 class _Model(BaseModel):
@@ -67,6 +111,8 @@ class ServerEntry(_Model):
     relations: list[str]
     node_types: list[str]
     held: dict[str, int] = {}
+    nodes: int = 0
+    edges: int = 0
 
 
 class MetaEntry(_Model):
@@ -116,26 +162,26 @@ class Description(_Model):
 
     def partitions(self, schema: GraphSchema, where: str) -> Sequence[ServerPartition]:
         """Return what every server stores, where relations are divided."""
+        text = f"{where}: field 'meta': does not fit graph.json and field 'servers'"
         meta, known = self.meta, {str(relation): relation for relation in schema.relations}
         fits = meta is not None and (meta.target, *meta.others) == schema.root_types
         if meta is None or not fits or len(meta.servers) != self.servers:
-            raise GraphError(f"{where}: field 'meta': does not fit graph.json and field 'servers'")
-        names = {name for entry in meta.servers for name in (*entry.roots, *entry.relations)}
-        types = {name for entry in meta.servers for name in entry.node_types}
-        if unknown := (names - set(known)) | (types - set(schema.node_types)):
-            raise GraphError(f"{where}: field 'meta': does not fit graph.json: {unknown}")
-        return tuple(
-            ServerPartition(
-                tuple(sorted(known[name] for name in entry.roots)),
-                entry.replica[0],
-                entry.replica[1],
-                frozenset(known[name] for name in entry.relations),
-                frozenset(entry.node_types),
-                Part(*entry.part),
-                entry.held,
+            raise GraphError(text)
+        types = {name: name for name in schema.node_types}
+        try:
+            return tuple(
+                ServerPartition(
+                    tuple(sorted(known[name] for name in entry.roots)),
+                    entry.replica[0],
+                    entry.replica[1],
+                    frozenset(known[name] for name in entry.relations),
+                    frozenset(types[name] for name in entry.node_types),
+                    *(Part(*entry.part), entry.held, entry.nodes, entry.edges),
+                )
+                for entry in meta.servers
             )
-            for entry in meta.servers
-        )
+        except KeyError as error:
+            raise GraphError(f"{text}: unknown {error}") from None
 
 
 def read_description(path: Path) -> tuple[dict[str, Any], Description]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from hopper.cluster.ray_cluster import connect_to_ray, one_line
 from hopper.errors import RequestError
 from hopper.graph.memory_budget import MemoryBudget, limit_memory, memory_budget
-from hopper.partition.build_context import BuildContext
+from hopper.partition.write import BuildContext
 from hopper.timing.phases import Progress, Silent
 
 T = TypeVar("T")
@@ -25,12 +25,8 @@ class Executor(Protocol):
     def run(
         self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
-        """Call ``build(context, progress, *part)`` for every part; return the results in order.
-
-        A part that fails in another process is a :class:`RequestError` that names it. In this
-        process, its own error is raised.
-        """
-        ...
+        """Call ``build(context, progress, *part)`` for every part; return the results in order. A
+        part that fails in another process is a :class:`RequestError` that names it."""
 
 
 class SerialExecutor:
@@ -47,8 +43,7 @@ class RayExecutor:
     """Builds parts by tasks of a Ray cluster, ``count`` at a time, or as many as it has CPUs."""
 
     def __init__(self, ray: Any, where: str, count: int | None) -> None:
-        self._ray = ray
-        self._where = where
+        self._ray, self._where = ray, where
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
         # Ray must not retry a task, because its files may be half written.
         self._task = ray.remote(max_retries=0)(_build)
@@ -57,31 +52,28 @@ class RayExecutor:
         self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
         """Build the parts; progress advances part by part."""
-        results, running = [None] * len(parts), dict[Any, int]()
+        results, running = dict[int, T](), dict[Any, int]()
         waiting = iter(enumerate(parts))
         try:
-            while True:
+            while len(results) < len(parts):
                 for number, part in islice(waiting, self._count - len(running)):
                     running[self._task.remote(build, context, memory_budget(), part)] = number
-                if not running:
-                    return cast(list[T], results)
-                for task in self._ray.wait(list(running))[0]:
-                    number = running.pop(task)
-                    results[number], units = self._result(task, f"{build.__name__} {number}")
-                    progress.advance(units)
+                (task,), _ = self._ray.wait(list(running))
+                number = running.pop(task)
+                try:
+                    results[number], units = self._ray.get(task)
+                except self._ray.exceptions.RayError as error:
+                    what = f"--on {self._where}: {build.__name__} {number}"
+                    cause = one_line(getattr(error, "cause", None) or error)
+                    raise RequestError(f"{what}: {cause}") from None
+                progress.advance(units)
+            return [results[number] for number in range(len(parts))]
         finally:
             # The results of these are not needed, and their files are about to be removed.
             for task in running:
                 self._ray.cancel(task)
             if running:
                 self._ray.wait(list(running), num_returns=len(running))
-
-    def _result(self, task: Any, what: str) -> Any:
-        try:
-            return self._ray.get(task)
-        except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            raise RequestError(f"--on {self._where}: {what}: {one_line(cause)}") from None
 
 
 class _Counter(Silent):
@@ -105,8 +97,8 @@ def _build(
 @contextmanager
 def open_executor(where: str, count: int | None = None) -> Iterator[Executor]:
     """Open the executor that builds servers' parts: "local" is this process, "ray" a Ray cluster of
-    this machine, which is shut down at the end, and "ray:HOST:PORT" a running cluster; ``count`` is
-    the number of Ray's tasks at a time, None = as many as the cluster has CPUs."""
+    this machine, which is shut down at the end, and "ray:HOST:PORT" a running cluster, with
+    ``count`` tasks at a time, None = as many as the cluster has CPUs."""
     kind, colon, address = where.partition(":")
     if where != "local" and (kind != "ray" or (colon and not address)):
         raise RequestError(f"--on: expected local, ray or ray:HOST:PORT, given {where!r:.100}")

@@ -7,19 +7,18 @@ are not counted: the kernel drops their pages when memory is short.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from cache_server.available_memory import available_memory
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget, limit_memory
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import number_of_constraints
 from hopper.partition.metis import Backend
-from hopper.partition.refine import Refiner
 from hopper.partition.stacked_ids import count_nodes
 from hopper.partition.streaming import DENSE_BYTES, number_of_blocks
 
@@ -37,8 +36,7 @@ _LOCALITY: Final = 160 << 20
 _SAMPLE: Final = 2000
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(NamedTuple):
     """Bytes of memory of each phase, and bytes of disk space."""
 
     phases: dict[str, int]
@@ -53,6 +51,10 @@ class MemoryEstimate:
     def worst(self) -> str:
         """The most demanding phase."""
         return max(self.phases, key=lambda name: self.phases[name])
+
+
+OnEstimate = Callable[[MemoryEstimate, int], None]
+"""Called with the memory estimate and the available bytes before the work starts."""
 
 
 def choose_pieces(limit: int | None) -> MemoryBudget:
@@ -73,7 +75,6 @@ def estimate_memory(
     *,
     split: bool = False,
     balance: Sequence[str] = (),
-    refiner: Refiner | None = None,
     size: MemoryBudget | None = None,
 ) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph; topology is partitioned if ``split``, and
@@ -83,7 +84,7 @@ def estimate_memory(
     largest = max(kind.count for kind in schema.node_types.values())
     roots = 8 * schema.node_types[schema.target_type()].count
     # Server of every node, training roots.
-    homes = nodes * 4 + roots
+    homes, name = nodes * 4 + roots, f"assign ({method})"
     if method in ("stream", "random"):
         homes = min(size.resident, homes)
     if backend is not None:
@@ -97,19 +98,15 @@ def estimate_memory(
             blocks = number_of_blocks(nodes, servers)
         # Labels (4), classes twice (2), votes and leads (8), who has in-neighbours (1).
         arrays = min(size.resident, nodes * 15 + roots)
-        phases = {"assign (stream)": arrays + DENSE_BYTES * blocks**2 + pieces}
+        phases = {name: arrays + DENSE_BYTES * blocks**2 + pieces}
     elif method == "random":
-        sorting = min(largest * 64, max(pieces, size.resident // 8))
-        phases = {"assign (random)": homes + sorting}
+        phases = {name: homes + min(largest * 64, max(pieces, size.resident // 8))}
     else:
         # Nothing is known of what a plug-in partitioner takes.
-        phases = {f"assign ({method})": nodes * 4 + largest * 40 + pieces}
-    if refiner is not None:
-        phases["refine"] = refiner.memory(schema, servers, balance) + pieces
+        phases = {name: nodes * 4 + largest * 40 + pieces}
     phases["write"] = homes + pieces
     if split:
-        # Besides, a bit for each server and node, and two bytes for those of one server.
-        phases["divide the topology"] = phases["write"] + nodes * (3 + (servers + 7) // 8)
+        phases["divide the topology"] = phases["write"] + 2 * nodes
     return _finish(phases, schema, size, disk)
 
 
@@ -173,10 +170,13 @@ def reciprocity(graph: GraphDirectory) -> float:
 
 
 def require_memory(
-    estimate: MemoryEstimate, available: int, limit: int | None, method: str
+    estimate: MemoryEstimate, limit: int | None, method: str, on_estimate: OnEstimate | None
 ) -> None:
-    """Refuse work that needs more than the bytes that are free on the machine, or ``limit``; the
-    error names what is needed, what there is, and what to do instead."""
+    """Tell the estimate, and refuse work that needs more than the bytes that are free on the
+    machine, or ``limit``; the error names what is needed, what there is, and what to do instead."""
+    available = available_memory()
+    if on_estimate is not None:
+        on_estimate(estimate, available)
     allowed, reason = available, "available"
     if limit is not None and limit < available:
         allowed, reason = limit, "allowed by --memory-limit"
@@ -184,10 +184,7 @@ def require_memory(
         return
     advice = "use a machine with more memory"
     if method == "metis":
-        advice = (
-            "use --method stream, whose memory hardly grows with the graph, or a machine with more "
-            "memory"
-        )
+        advice = f"use --method stream, whose memory hardly grows with the graph, or {advice[4:]}"
     raise RequestError(
         f"partitioning by {method} needs about {format_bytes(estimate.peak)} of memory "
         f"({estimate.worst}), {format_bytes(allowed)} are {reason}; {advice}"

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cache_server.draws.counter import absorb
-from cache_server.kernel import kernel
+from cache_server.draws.counter import absorb_each
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, iter_pieces
-from hopper.graph.directory import GraphDirectory, open_topology
-from hopper.graph.links import Links
-from hopper.graph.memory_budget import row_ranges
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import folder_beside
-from hopper.graph.schema import GraphSchema, Labelled, Relation
+from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
+from hopper.partition.balance import SplitGraph
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.training import SplitGraph
+from hopper.partition.stacked_ids import iter_edges
+from hopper.partition.stored_forms import OverlaidGraph
 
 _EDGES_AT_ONCE: Final = 1 << 20
 
@@ -36,78 +35,47 @@ Ids = NDArray[np.int64]
 Reverses = Mapping[Relation, Sequence[Relation]]
 
 
-@dataclass(frozen=True)
-class _MessageGraph(GraphDirectory):
-    """A graph without some of its edges. Edge ids, what stands by edge id, and links are those of
-    the whole graph."""
-
-    whole: GraphDirectory
-    folder: Path
-    """the folder of the topologies that have fewer edges"""
-
-    def topology(self, relation: Relation) -> Topology:
-        kinds, folder = self.schema.node_types, self.topology_folder(relation)
-        if folder != self.folder:
-            return self.whole.topology(relation)
-        counts = kinds[relation.src].count, kinds[relation.dst].count
-        return open_topology(folder, relation, None, *counts)
-
-    def topology_folder(self, relation: Relation) -> Path:
-        is_whole = self.schema.relations[relation] == self.whole.schema.relations[relation]
-        return self.whole.path if is_whole else self.folder
-
-    def features_file(self, node_type: str) -> Path:
-        return self.whole.features_file(node_type)
-
-    def edge_features(self, relation: Relation) -> NDArray[Any]:
-        return self.whole.edge_features(relation)
-
-    def edge_weights(self, relation: Relation) -> NDArray[Any]:
-        return self.whole.edge_weights(relation)
-
-    def times(self, owner: Labelled) -> Ids:
-        return self.whole.times(owner)
-
-    def labels(self, owner: Labelled) -> NDArray[Any]:
-        return self.whole.labels(owner)
-
-    def links(self, split: str) -> Links:
-        return self.whole.links(split)
-
-
 @contextmanager
-def message_edges(graph: GraphDirectory, reverses: Reverses, out: Path) -> Iterator[GraphDirectory]:
-    """Yield the graph without the edges that reveal validation and test links: all edges between
-    the ends of such a link in its relation, and their reverses in the reverse relations.
+def message_edges(graph: GraphDirectory, out: Path) -> Iterator[tuple[GraphDirectory, Reverses]]:
+    """Yield the graph without the edges that reveal validation and test links, which are all edges
+    between the ends of such a link in its relation, and their reverses in the reverse relations;
+    and the reverse relations of every target relation.
 
-    Where labels of nodes or edges are predicted, this yields ``graph`` itself. Temporary topologies
-    lie beside ``out``.
+    Where labels of nodes or edges are predicted, the graph is ``graph`` itself. Temporary
+    topologies lie beside ``out``.
     """
-    schema = graph.schema
+    schema, reverses = graph.schema, _find_reverses(graph)
     held_out = [name for name in schema.splits if name != "train"]
     if schema.predicted != "link" or not held_out:
-        yield graph
+        yield graph, reverses
         return
     with folder_beside(out) as folder:
         relations = dict(schema.relations)
         for relation, pairs in _find_revealing(graph, reverses, held_out).items():
             remaining = _write_without(graph, relation, pairs, folder)
             relations[relation] = replace(relations[relation], count=remaining)
-        yield _MessageGraph(graph.path, replace(schema, relations=relations), graph, folder)
+        reduced = replace(schema, relations=relations)
+        yield OverlaidGraph(graph.path, reduced, graph, folder), reverses
 
 
-def find_reverses(graph: GraphDirectory) -> dict[Relation, list[Relation]]:
+def describe_reverses(reverses: Reverses) -> dict[str, Any]:
+    """Return what partition.json says of reverse relations, if there are target relations."""
+    names = {str(relation): list(map(str, turned)) for relation, turned in reverses.items()}
+    return {"reverse_relations": names} if names else {}
+
+
+def _find_reverses(graph: GraphDirectory) -> dict[Relation, list[Relation]]:
     """Find the reverse relations of every target relation by their edges, not by name; a symmetric
     relation is its own reverse."""
     kinds, reverses = graph.schema.relations, dict[Relation, list[Relation]]()
     for relation in graph.schema.target_relations:
-        checksum = _checksum(graph.topology(relation), turned=True)
+        checksum = _checksum(graph.schema, relation, graph.topology(relation), turned=False)
         reverses[relation] = [
             reverse
             for reverse, kind in kinds.items()
             if (reverse.src, reverse.dst) == (relation.dst, relation.src)
             and kind.count == kinds[relation].count
-            and _checksum(graph.topology(reverse), turned=False) == checksum
+            and _checksum(graph.schema, relation, graph.topology(reverse), turned=True) == checksum
         ]
     return reverses
 
@@ -153,14 +121,12 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
         return create_array(layout.topology_file(folder, relation, name), dtype, (length,))
 
     kept, in_degrees = np.ones(old.indices.size, np.bool_), create("in_degrees", nodes, np.int64)
-    for first, last in row_ranges(old.indptr, 0, nodes):
-        bounds = old.indptr[first : last + 1]
-        edges = slice(int(bounds[0]), int(bounds[-1]))
-        dst = np.repeat(np.arange(first, last), np.diff(bounds))
+    for first, src, dst in iter_edges(old):
+        edges = slice(first, first + src.size)
         if pairs.size:
-            keys = _pairs(graph.schema, relation, old.indices[edges].astype(np.int64), dst)
+            keys = _pairs(graph.schema, relation, src, dst)
             kept[edges] = np.take(pairs, np.searchsorted(pairs, keys), mode="clip") != keys
-        in_degrees[first:last] = np.bincount(dst[kept[edges]] - first, minlength=last - first)
+        np.add.at(in_degrees, dst[kept[edges]], 1)
     remaining, written = int(np.count_nonzero(kept)), 0
     np.cumsum(in_degrees, out=create("indptr", nodes + 1, np.int64)[1:])
     out_degrees = create("out_degrees", old.out_degrees.size, np.int64)
@@ -175,17 +141,11 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
     return remaining
 
 
-def _checksum(topology: Topology, *, turned: bool) -> int:
-    """Compute a checksum of all pairs of ends, whatever their order."""
-    return int(_add_up(np.asarray(topology.indptr), np.asarray(topology.indices), turned))
-
-
-@kernel
-def _add_up(indptr: Ids, indices: Ids, turned: bool) -> np.uint64:
-    checksum = np.uint64(0)
-    for node in range(indptr.size - 1):
-        for edge in range(indptr[node], indptr[node + 1]):
-            ends = np.uint64(indices[edge]), np.uint64(node)
-            first, second = (ends[1], ends[0]) if turned else ends
-            checksum += absorb(absorb(np.uint64(0), first), second)
-    return checksum
+def _checksum(schema: GraphSchema, target: Relation, edges: Topology, *, turned: bool) -> int:
+    """Compute a checksum of all pairs of ends, whatever their order; the edges are those of a
+    target relation, or turned round."""
+    checksum = 0
+    for _, src, dst in iter_edges(edges):
+        pairs = _pairs(schema, target, *((dst, src) if turned else (src, dst)))
+        checksum += int(absorb_each(np.uint64(0), pairs).sum())
+    return checksum % 2**64

@@ -25,9 +25,8 @@ from cache_server.draws.counter import key_of
 from cache_server.process import end_with_parent
 from hopper.errors import RequestError, cannot_import
 from hopper.files.scratch import scratch_folder
-from hopper.graph.array_file import create_array, release_pages, save_array
-from hopper.graph.memory_budget import row_ranges
-from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
+from hopper.graph.array_file import create_array, save_array
+from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, iter_edges, type_slices
 from hopper.process.quick_imports import quick_imports
 
 Backend = Literal["dgl", "pymetis"]
@@ -54,20 +53,16 @@ class Adjacency(NamedTuple):
 def symmetrize(graph: EdgesOfTypes) -> Adjacency:
     """Make one undirected edge of all edges between two nodes, without self-loops."""
     schema, nodes = graph.schema, count_nodes(graph.schema)
-    starts, written = type_starts(schema), 0
+    ids_of, written = type_slices(schema), 0
     # Of every edge, row * nodes + column, and the same of its reverse.
     pairs = np.empty(2 * sum(kind.count for kind in schema.relations.values()), np.int64)
     for relation in schema.relations:
-        edges = graph.topology(relation)
-        for first, last in row_ranges(edges.indptr, 0, edges.indptr.size - 1):
-            bounds = edges.indptr[first : last + 1]
-            src = edges.indices[bounds[0] : bounds[-1]].astype(np.int64) + starts[relation.src]
-            dst = np.repeat(np.arange(first, last) + starts[relation.dst], np.diff(bounds))
+        for _, src, dst in iter_edges(graph.topology(relation)):
+            src, dst = src + ids_of[relation.src].start, dst + ids_of[relation.dst].start
             for rows, columns in ((src, dst), (dst, src)):
                 chosen = (rows * nodes + columns)[src != dst]
                 pairs[written : written + chosen.size] = chosen
                 written += chosen.size
-            release_pages(edges.indptr, edges.indices)
     pairs = pairs[:written]
     pairs.sort()
     is_first = np.ones(written, np.bool_)
@@ -96,21 +91,13 @@ def _is_installed(name: str) -> bool:
 
 
 def assign_metis(
-    adjacency: Adjacency,
-    weights: Ids,
-    servers: int,
-    seed: int,
-    backend: Backend,
-    scratch: Path,
+    adjacency: Adjacency, weights: Ids, servers: int, seed: int, backend: Backend, scratch: Path
 ) -> NDArray[np.int32]:
-    """Return [nodes] int32: the server of each node, with few cut edges, constraints balanced.
+    """Return [nodes] int32: the server of each node, with few cut edges, and equal shares of the
+    weights [nodes, constraints] int64.
 
-    Parameters
-    ----------
-    weights: [nodes, constraints] int64, see :meth:`hopper.partition.balance.Balance.weights`.
-    seed: seeds METIS under pymetis; DGL fixes the seed of its METIS, so it has no effect there.
-    scratch: a folder on a disk with room for 8 bytes per end and, per node, 16 and 8 a
-        constraint, for a while.
+    DGL fixes the seed of its METIS. ``scratch`` is a folder with room for 8 bytes an end and, a
+    node, for 16 and 8 a constraint.
     """
     if servers == 1:
         return np.zeros(adjacency.nodes, np.int32)
@@ -149,11 +136,8 @@ def _environment() -> dict[str, str]:
 
 
 def _divide_dgl(adjacency: Adjacency, weights: Ids, servers: int) -> Ids | None:
-    """Return [nodes] int64: the server of each node, by DGL's METIS; None if it failed.
-
-    DGL's ``metis_partition_assignment`` balances only classes of nodes and degrees, so this calls
-    the functions that it calls. DGL gives METIS no seed and no weights of edges.
-    """
+    """Divide by DGL's METIS; None if it failed. DGL's ``metis_partition_assignment`` balances only
+    classes of nodes and degrees, so this calls the functions that it calls."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
     with quick_imports():
         dgl, torch = importlib.import_module("dgl"), importlib.import_module("torch")
@@ -168,7 +152,7 @@ def _divide_dgl(adjacency: Adjacency, weights: Ids, servers: int) -> Ids | None:
 
 
 def _divide_pymetis(adjacency: Adjacency, weights: Ids, servers: int, seed: int) -> Ids:
-    """Return [nodes] int64: the server of each node, by pymetis, which reads a single weight."""
+    """Divide by pymetis, which reads a single weight a node."""
     pymetis = importlib.import_module("pymetis")
     # Releases before 2025.2 take two arrays, later ones an object with both.
     graph: dict[str, Any] = {"xadj": adjacency.indptr, "adjncy": adjacency.indices}
@@ -191,11 +175,8 @@ def main() -> None:
         # By default private writable maps: torch accepts no read-only arrays.
         return np.asarray(np.load(f"{folder}/{name}.npy", mmap_mode=mode, allow_pickle=False))
 
-    adjacency, weights = Adjacency(load("indptr"), load("indices")), load("weights")
-    if backend == "dgl":
-        homes = _divide_dgl(adjacency, weights, int(servers))
-    else:
-        homes = _divide_pymetis(adjacency, weights, int(servers), int(seed))
+    graph = Adjacency(load("indptr"), load("indices")), load("weights"), int(servers)
+    homes = _divide_dgl(*graph) if backend == "dgl" else _divide_pymetis(*graph, int(seed))
     if homes is None:
         sys.exit("METIS found no division")
     load("homes", "r+")[:] = homes

@@ -24,12 +24,15 @@ from hopper.graph.names import Names
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
-from hopper.partition.book import PartitionBook
-from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.description import Description, read_description
-from hopper.partition.file_names import DESCRIPTION_FILE, ranks_file, server_folder
-from hopper.partition.layout import Layout
+from hopper.partition.description import (
+    DESCRIPTION_FILE,
+    Description,
+    ranks_file,
+    read_description,
+    server_folder,
+)
+from hopper.partition.layout import ByDimension, DividedTopology, Layout, Replicated
 from hopper.partition.placement import RANK_DTYPE, Placement
 
 LAYOUTS: Final[Mapping[str, type[Layout]]] = {
@@ -46,16 +49,11 @@ class PartitionedGraph:
     """
 
     def __init__(
-        self,
-        path: Path,
-        schema: GraphSchema,
-        book: PartitionBook,
-        content: dict[str, Any],
-        description: Description,
+        self, path: Path, schema: GraphSchema, content: dict[str, Any], description: Description
     ) -> None:
         self.path = path
         self.schema = schema
-        self.book = book
+        self.book = book = description.book(schema, str(path / DESCRIPTION_FILE))
         self.description = content
         """the content of partition.json: method, edge cut, balance, locality, ..."""
         self.layout = LAYOUTS[description.topology](path, schema, book, description)
@@ -72,22 +70,17 @@ class PartitionedGraph:
     def open(cls, path: Path | str) -> PartitionedGraph:
         """Open a partitioned directory; arrays are mapped and checked when they are asked for."""
         root = Path(path)
-        content, description = read_description(root)
-        schema = read_schema(root)
-        book = description.book(schema, str(root / DESCRIPTION_FILE))
-        return cls(root, schema, book, content, description)
+        described = read_description(root)
+        return cls(root, read_schema(root), *described)
 
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
-        """Map the CSC of a relation, in global ids.
+        """Map the CSC of a relation, in global ids: a server's edges, or all if ``server`` is None.
 
-        Parameters
-        ----------
-        server: the server whose edges to map. Where topology is partitioned, these are the in-edges
-            of its nodes and its halo, and other nodes have no lists. Where relations are divided,
-            these are the edges of its copy. If it stores a part of a root relation, these are the
-            in-edges that hops below the roots read. None = all edges. They are joined in memory
-            where no server has all of them. Where a root relation is in parts, these are the edges
-            that hops from the splits read.
+        Where topology is partitioned, a server's edges are the in-edges of its nodes and its halo,
+        and other nodes have no lists. Where relations are divided, they are those of its copy; if
+        it stores a part of a root relation, those that hops below the roots read. All edges are
+        joined in memory where no server has all of them. Where a root relation is in parts, these
+        are the edges that hops from the splits read.
         """
         self._kind(relation)
         return self.layout.topology(relation, server)
@@ -104,22 +97,14 @@ class PartitionedGraph:
         return self.layout.root_lists(relation, server)
 
     def stored(self, table: str, server: int) -> StoredIds:
-        """Tell which rows of a table a server stores.
-
-        Parameters
-        ----------
-        table: a node type, whose rows are its nodes; or a relation with edge features as
-            ``src/rel/dst``, whose rows are its edges in the order of its CSC.
-        """
+        """Tell which rows a server stores of a table: a node type, whose rows are its nodes, or a
+        relation with edge features as ``src/rel/dst``, whose rows are its edges in CSC order."""
         self.book.range(table, server)
         return self.layout.stored(table, server)
 
     def placement(self, ranks_per_server: int) -> Placement:
-        """Tell which rank owns each node.
-
-        Nodes are dealt by locality if the graph was divided for as many ranks a server, otherwise
-        in turn.
-        """
+        """Tell which rank owns each node, by locality if the graph was divided for as many ranks a
+        server, otherwise in turn."""
         if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
             return Placement(self.book, ranks_per_server)
         ranks_of = {}
@@ -140,12 +125,7 @@ class PartitionedGraph:
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
         """Map the features of a table that a server stores, in their stored form: [rows, columns],
-        by local row; None if it has none.
-
-        Parameters
-        ----------
-        table: a node type, or a relation as ``src/rel/dst``.
-        """
+        by local row; None if it has none."""
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
         kind = self._kind(table)
@@ -157,10 +137,8 @@ class PartitionedGraph:
         return open_array(file, f"features of {table}", stored.dtype, shape)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """Map the times of a type's nodes, by ORIGINAL id: [count] int64.
-
-        Where labels of edges are predicted, a target relation's edges have times too, by edge id.
-        """
+        """Map the times of a type's nodes by ORIGINAL id, or of a target relation's edges by edge
+        id where labels of edges are predicted: [count] int64."""
         kind = self._kind(owner)
         if not kind.timed:
             what = "nodes" if isinstance(owner, str) else "edges"
@@ -179,10 +157,8 @@ class PartitionedGraph:
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
 
     def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """Map edge features in the order of the CSC: [in-edges of the server's nodes, columns].
-
-        They are None if the relation has no edge features.
-        """
+        """Map edge features in the order of the CSC: [in-edges of the server's nodes, columns];
+        None if the relation has none."""
         stored = stored_features(self._kind(relation))
         if stored is None:
             return None

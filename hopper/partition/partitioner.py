@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.draws.counter import absorb_each, key_of
 from hopper.config.plug_ins import FORM, find_plug_in
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import Balance
 from hopper.partition.metis import assign_metis, choose_backend, symmetrize
-from hopper.partition.random import assign_random
-from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, count_nodes, split_by_type
+from hopper.partition.stacked_ids import NodeArrays, count_nodes, hash_word, split_by_type
 from hopper.partition.streaming import assign_stream
 from hopper.timing.phases import Phases
 
@@ -25,6 +27,8 @@ METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"
 """The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
+Ids = NDArray[np.int64]
+_BYTES_A_NODE: Final = 64
 
 
 class Partitioner(Protocol):
@@ -33,22 +37,17 @@ class Partitioner(Protocol):
     def assign(
         self, graph: GraphDirectory, servers: int, seed: int
     ) -> Mapping[str, NDArray[np.integer[Any]]]:
-        """Choose the server of every node.
+        """Choose the server of every node: for each type [count] integers, by original id, from 0.
 
         A rank trains the roots whose home is its server, so servers should have equally many
-        training nodes; :func:`hopper.partition.training.training_roots` counts them.
+        training nodes; :func:`hopper.partition.balance.training_roots` counts them.
 
         Parameters
         ----------
         graph: topology by relation, features, labels and splits, as memory maps.
         servers: number of servers.
         seed: the value of ``--seed``. The same seed must give the same result.
-
-        Returns
-        -------
-        For each node type, [count] integers: the server of each original id, from 0.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,12 @@ class Assigner:
         return self.library != "dgl"
 
     def assign(self, graph: Any, servers: int, seed: int) -> Mapping[str, NDArray[np.int32]]:
-        """Choose the server of every node: for each type [count] int32, by original id.
-
-        A plug-in takes a :class:`GraphDirectory`, a built-in also an :class:`EdgesOfTypes`.
-        """
+        """Choose the server of every node, for each type [count] int32, by original id; a plug-in
+        takes a :class:`GraphDirectory`, a built-in also an :class:`EdgesOfTypes`."""
         if ":" in self.method:
             with self.phases.phase(f"assign nodes ({self.method})"):
-                homes = _make_plug_in(self.method, self.options).assign(graph, servers, seed)
+                plug_in = find_plug_in("method", self.method, Partitioner, {}, self.options).make()
+                homes = plug_in.assign(graph, servers, seed)
             _check_homes(f"method: {self.method}", homes, graph.schema, servers)
             return {n: np.asarray(homes[n]).astype(np.int32) for n in graph.schema.node_types}
         arrays = NodeArrays(self.scratch)
@@ -97,28 +95,60 @@ class Assigner:
         if self.method == "stream":
             roots = self.balance.training
             stacked = assign_stream(graph, servers, seed, roots, self.phases, arrays)
-        else:
-            stacked = self._assign_metis(graph, servers, seed)
-        return split_by_type(graph.schema, stacked)
-
-    def _assign_metis(self, graph: EdgesOfTypes, servers: int, seed: int) -> NDArray[np.int32]:
+            return split_by_type(graph.schema, stacked)
         backend = choose_backend(self.backend)
         with self.phases.phase("make the graph symmetric"):
             adjacency = symmetrize(graph)
         with self.phases.phase(f"assign nodes (METIS, {backend})"):
-            weights = self.balance.weights(graph, adjacency, backend)
-            return assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
+            weights = self.balance.weights(graph, np.diff(adjacency.indptr), backend)
+            stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
+        return split_by_type(graph.schema, stacked)
 
 
-def _make_plug_in(method: str, options: Mapping[str, Any]) -> Partitioner:
-    plug_in: Partitioner = find_plug_in("method", method, Partitioner, {}, options).make()
-    return plug_in
+def assign_random(
+    schema: GraphSchema, servers: int, seed: int, arrays: NodeArrays
+) -> dict[str, NDArray[np.int32]]:
+    """Deal the nodes of every type to the servers in a random order, which depends on the seed and
+    original ids alone; shares of a type differ by one node at most.
+
+    Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``. Nodes are
+    sorted by (variate, id) and dealt in turn. The first goes to server ``hash of T mod servers``,
+    so that the nodes left over of many small types do not all go to server 0.
+    """
+    homes = {}
+    for node_type, kind in schema.node_types.items():
+        home = homes[node_type] = arrays.full(kind.count, np.int32)
+        dealt = hash_word(node_type)
+        key = np.uint64(key_of(hash_word("partition"), seed, dealt))
+        for ids, variates in _by_variate(key, home.size):
+            # A stable sort leaves equal variates in the order of their ids.
+            order = np.argsort(variates, kind="stable")
+            home[ids[order]] = (np.arange(ids.size) + dealt % servers) % servers
+            dealt += ids.size
+    return homes
+
+
+def _by_variate(key: np.uint64, count: int) -> Iterator[tuple[Ids, NDArray[np.uint64]]]:
+    """Yield the ids, ascending, and variates of each range of variates, which limit memory."""
+    size = memory_budget()
+    at_once = max(8 * size.chunk, size.resident // 8) // _BYTES_A_NODE
+    ranges = -(-count // at_once)
+    bounds = [2**64 * number // max(1, ranges) for number in range(ranges + 1)]
+    for low, high in pairwise(bounds):
+        pieces = []
+        for first in range(0, count, at_once):
+            ids = np.arange(first, min(count, first + at_once))
+            variates = absorb_each(key, ids)
+            in_range = (variates >= np.uint64(low)) & (variates <= np.uint64(high - 1))
+            pieces.append((ids[in_range], variates[in_range]))
+        ids, variates = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        yield ids, variates
 
 
 def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
     """Check the method, a plug-in's options and the number of servers, before a graph is opened."""
     if ":" in method:
-        _make_plug_in(method, options)
+        find_plug_in("method", method, Partitioner, {}, options).make()
     elif method not in METHODS:
         raise RequestError(
             f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
@@ -140,10 +170,8 @@ def check_request(
     if nodes == 0:
         raise RequestError(f"graph {schema.name!r} is empty: it has no node to give to a server")
     if servers > nodes:
-        raise RequestError(
-            f"graph {schema.name!r} has {nodes} nodes, too few for {servers} servers; "
-            f"use at most {nodes}"
-        )
+        text = f"too few for {servers} servers; use at most {nodes}"
+        raise RequestError(f"graph {schema.name!r} has {nodes} nodes, {text}")
     if method == "metis" and not any(kind.count for kind in schema.relations.values()):
         raise RequestError(
             f"graph {schema.name!r} has no edges, so METIS has nothing to divide it by; "

@@ -52,9 +52,23 @@ class _Placing(NamedTuple):
     """[blocks, servers] edges of each block to those of each server"""
 
 
-def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
+def place_blocks(nodes: Ids, edges: Ids, servers: int) -> NDArray[np.int32]:
     """Return [blocks] int32: the server of each block, with nodes of every class within 5 % of
-    their mean and edges within 10 %, as far as blocks are small enough for that."""
+    their mean and edges within 10 %, as far as blocks are small enough for that.
+
+    Blocks have ``nodes`` [blocks, classes], and ``edges`` from block (columns) to block (rows).
+    Those without nodes are not placed.
+    """
+    weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
+    between = (edges + edges.T).astype(np.float64)
+    np.fill_diagonal(between, 0.0)
+    filled = np.flatnonzero(nodes.any(axis=1))
+    homes = np.zeros(weights.shape[0], np.int32)
+    homes[filled] = _place(Blocks(between[np.ix_(filled, filled)], weights[filled]), servers)
+    return homes
+
+
+def _place(blocks: Blocks, servers: int) -> NDArray[np.int32]:
     mean = blocks.weights.sum(axis=0) / servers
     nodes = blocks.weights[:, :-1].sum(axis=1)
     shares = [0.0, *(0.5**halvings for halvings in reversed(range(_LEVELS)))]

@@ -1,4 +1,4 @@
-"""Tell which rank owns each node, for every layout of a graph.
+"""Where nodes are, for every layout of a graph: on which server, and which rank owns them.
 
 The partition book tells a node's server; a placement deals a server's nodes to its ranks. The rank
 that owns a node trains it as a root, keeps its learnable row, and computes its layers under
@@ -7,59 +7,92 @@ that owns a node trains it as a root, keeps its learnable row, and computes its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.partition.book import PartitionBook
+from hopper.errors import GraphError
 
 Ids = NDArray[np.int64]
 RANK_DTYPE: Final = np.uint16
 """dtype on disk of a node's rank among those of its server."""
 
 
-@dataclass(frozen=True)
-class ByRank:
-    """Distinct nodes of a type, grouped by the rank that owns them."""
+class PartitionBook:
+    """Tells the home of nodes without a table of all nodes: a binary search in ``servers + 1``
+    offsets of their type, since global ids are contiguous by server.
 
-    nodes: Ids
-    """[n] int64 global ids, those of rank 0 first, ascending for each rank"""
-    bounds: Ids
-    """[ranks + 1] int64, where the nodes of each rank begin and end"""
-
-    def of(self, rank: int) -> Ids:
-        """Return the nodes of a rank."""
-        return self.nodes[self.bounds[rank] : self.bounds[rank + 1]]
-
-    def parts(self) -> list[Ids]:
-        """Return the nodes of every rank."""
-        return np.split(self.nodes, self.bounds[1:-1])
-
-    @property
-    def counts(self) -> list[int]:
-        """Number of nodes of every rank."""
-        counts: list[int] = np.diff(self.bounds).tolist()
-        return counts
-
-
-class Placement:
-    """Tells which rank owns each node, with any number of ranks a server.
-
-    An unknown node type, or an id that is out of range, is a :class:`GraphError`.
+    A :class:`GraphError` says that offsets are impossible, or that a node type, server or id does
+    not exist.
 
     Parameters
     ----------
-    book: the servers of nodes.
-    ranks_per_server: number of ranks of a server; ranks are numbered server by server.
+    servers: number of servers P, at least 1.
+    offsets: for each node type ``P + 1`` ascending integers from 0 to the number of nodes. Server i
+        stores the global ids in [``offsets[i]``, ``offsets[i + 1]``).
+    where: the source of the offsets, for errors.
+    """
+
+    def __init__(
+        self,
+        servers: int,
+        offsets: Mapping[str, Sequence[int] | Ids],
+        where: str = "partition book",
+    ) -> None:
+        if servers < 1:
+            raise GraphError(f"{where}: field 'servers': expected at least 1, found {servers}")
+        self.servers = servers
+        self.offsets = {name: np.array(bounds, np.int64) for name, bounds in offsets.items()}
+        self._where = where
+        for name, bounds in self.offsets.items():
+            if bounds.shape != (servers + 1,) or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+                raise GraphError(
+                    f"{where}: field 'offsets.{name}': expected {servers + 1} ascending integers "
+                    f"from 0, found {bounds.tolist()!s:.200}"
+                )
+
+    def home(self, node_type: str, global_ids: Ids) -> Ids:
+        """Return [n] int64: the server that stores each node."""
+        offsets, ids = self._offsets(node_type), np.asarray(global_ids, dtype=np.int64)
+        for wrong in (int(ids.min()), int(ids.max())) if ids.size else ():
+            if not 0 <= wrong < offsets[-1]:
+                raise GraphError(
+                    f"{self._where}: global id {wrong} of node type {node_type!r} is outside "
+                    f"[0, {offsets[-1]})"
+                )
+        # "right" steps over servers that own no node of this type.
+        return np.searchsorted(offsets, ids, side="right") - 1
+
+    def range(self, node_type: str, server: int) -> tuple[int, int]:
+        """Return the range [first, stop) of global ids that a server stores."""
+        offsets = self._offsets(node_type)
+        if not 0 <= server < self.servers:
+            raise GraphError(f"{self._where}: server {server} of {self.servers} does not exist")
+        return int(offsets[server]), int(offsets[server + 1])
+
+    def total(self, node_type: str) -> int:
+        """Return the number of nodes of a type that all servers store together."""
+        return int(self._offsets(node_type)[-1])
+
+    def _offsets(self, node_type: str) -> Ids:
+        if node_type not in self.offsets:
+            names = ", ".join(sorted(self.offsets))
+            raise GraphError(
+                f"{self._where}: unknown node type {node_type!r}, expected one of: {names}"
+            )
+        return self.offsets[node_type]
+
+
+class Placement:
+    """Tells which rank owns each node, with any number of ranks a server, which are numbered server
+    by server; errors are those of the book.
+
+    Parameters
+    ----------
     ranks_of: the partition's second level: by node type [count] unsigned integers, the rank of its
         server that owns each node, by global id. Nodes of other tables are dealt in turn.
-
-    Attributes
-    ----------
-    dealing: "by locality" with ``ranks_of``, else "in turn"; checkpoints and caches compare it.
     """
 
     def __init__(
@@ -72,6 +105,7 @@ class Placement:
         self.ranks_per_server = ranks_per_server
         self.world = book.servers * ranks_per_server
         self.dealing = "by locality" if ranks_of else "in turn"
+        """checkpoints and caches compare it"""
         self._ranks_of = ranks_of or {}
         self._indices: dict[tuple[str, int], NDArray[np.int32]] = {}
 
@@ -111,13 +145,11 @@ class Placement:
             return first + np.flatnonzero(self._ranks_of[node_type][first:stop] == local_rank)
         return np.arange(first + local_rank, stop, self.ranks_per_server, dtype=np.int64)
 
-    def deal(self, node_type: str, ids: Ids) -> ByRank:
-        """Group distinct nodes by the rank that owns them, in the order of ``ids`` within a
-        rank."""
+    def deal(self, node_type: str, ids: Ids) -> list[Ids]:
+        """Return, by rank, those of some distinct nodes that it owns, in the order of ``ids``."""
         owners = self.rank_of(node_type, ids)
-        bounds = np.zeros(self.world + 1, np.int64)
-        np.cumsum(np.bincount(owners, minlength=self.world), out=bounds[1:])
-        return ByRank(ids[np.argsort(owners, kind="stable")], bounds)
+        bounds = np.cumsum(np.bincount(owners, minlength=self.world))
+        return np.split(ids[np.argsort(owners, kind="stable")], bounds[:-1])
 
     def _indices_on(self, node_type: str, server: int) -> NDArray[np.int32]:
         """Return [nodes of the server] int32: indices among the rows of a rank, computed once."""

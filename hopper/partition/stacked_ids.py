@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+import hashlib
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hopper.graph.array_file import create_array
-from hopper.graph.memory_budget import memory_budget
+from hopper.graph.array_file import create_array, release_pages
+from hopper.graph.memory_budget import memory_budget, row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
+
+Ids = NDArray[np.int64]
 
 
 class EdgesOfTypes(Protocol):
@@ -26,29 +30,41 @@ class EdgesOfTypes(Protocol):
         """Return the CSC of a relation."""
 
 
+def hash_word(text: str) -> int:
+    """Return the first eight bytes of a text's SHA-256, little-endian. No stream of draws of
+    docs/inside/draws.md begins with such a word: they begin with small numbers."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
 def count_nodes(schema: GraphSchema) -> int:
     """Return the number of nodes of all types."""
     return sum(kind.count for kind in schema.node_types.values())
 
 
-def type_starts(schema: GraphSchema) -> dict[str, int]:
-    """Return the first stacked id of every node type, types in the order of the schema."""
-    counts = (kind.count for kind in schema.node_types.values())
-    return dict(zip(schema.node_types, accumulate(counts, initial=0), strict=False))
+def type_slices(schema: GraphSchema) -> dict[str, slice]:
+    """Return the stacked ids of every node type, types in the order of the schema."""
+    counts = [kind.count for kind in schema.node_types.values()]
+    bounds = pairwise(accumulate(counts, initial=0))
+    return {name: slice(*ids) for name, ids in zip(schema.node_types, bounds, strict=True)}
 
 
 def split_by_type(schema: GraphSchema, stacked: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Divide an array by stacked id into a view for each node type."""
-    starts, kinds = type_starts(schema), schema.node_types
-    return {name: stacked[start : start + kinds[name].count] for name, start in starts.items()}
+    return {name: stacked[ids] for name, ids in type_slices(schema).items()}
+
+
+def iter_edges(topology: Topology) -> Iterator[tuple[int, Ids, Ids]]:
+    """Yield the number of the first edge, and sources and destinations, of pieces of a CSC."""
+    for first, last in row_ranges(topology.indptr, 0, topology.indptr.size - 1):
+        bounds = topology.indptr[first : last + 1]
+        sources = topology.indices[bounds[0] : bounds[-1]].astype(np.int64)
+        yield int(bounds[0]), sources, np.repeat(np.arange(first, last), np.diff(bounds))
+        release_pages(topology.indptr, topology.indices)
 
 
 class NodeArrays:
-    """Makes arrays with a number for each node, in memory while they fit, else in files.
-
-    The kernel drops the pages of a file when memory is short. A file is removed as soon as it is
-    mapped, so it is gone with its array.
-    """
+    """Makes arrays with a number for each node, in memory while they fit, else in files, of which
+    the kernel drops pages when memory is short. A file is removed as soon as it is mapped."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / ".node-array.npy"

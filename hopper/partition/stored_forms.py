@@ -1,4 +1,7 @@
-"""Store the features of a graph in 16 or 8 bits a number while it is divided."""
+"""Store the features of a graph in 16 or 8 bits a number while it is divided.
+
+Files that a division changes lie in a temporary folder over the graph directory.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.feature_codec import CODECS, FEATURE_FORMS, FeatureForm
+from cache_server.feature_codec import FEATURE_FORMS, FeatureForm
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
+from hopper.graph.array_file import create_array, iter_pieces, open_array, release_pages
 from hopper.graph.columns import RoundingError, find_error
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.layout import stored_features
+from hopper.graph.layout import StoredFeatures, stored_features
+from hopper.graph.links import Links
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.timing.phases import Phases, Progress
 
 FeatureKind = NodeType | EdgeType
@@ -31,30 +35,27 @@ RowForms = Mapping[str, FeatureForm]
 def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
     """Parse the forms of tables that are to be stored in another form than now: "DTYPE" for all
     tables, or "TABLE=DTYPE", which comes before it."""
-    kinds = schema.feature_tables
-    of_all = [text for text in texts if "=" not in text]
-    named = [text.rpartition("=")[::2] for text in texts if "=" in text]
-    if len(of_all) > 1 or len({table for table, _ in named}) < len(named):
-        raise RequestError(f"--feature-dtype: expected one a table, given {', '.join(texts)}")
-    forms: dict[str, FeatureForm] = {}
-    for table, form in [*((table, form) for form in of_all for table in kinds), *named]:
-        if table not in kinds:
+    kinds, option, forms = schema.feature_tables, "--feature-dtype", dict[str, FeatureForm]()
+    # Those of all tables, whose name is empty here, come first.
+    pairs = sorted((text.rpartition("=")[::2] for text in texts), key=lambda pair: pair[0] != "")
+    if len(dict(pairs)) < len(pairs):
+        raise RequestError(f"{option}: expected one a table, given {', '.join(texts)}")
+    for table, form in pairs:
+        if table and table not in kinds:
+            tables = ", ".join(kinds) or "none"
             raise RequestError(
-                f"--feature-dtype: expected a table of features ({', '.join(kinds) or 'none'}), "
-                f"given {table!r:.100}"
+                f"{option}: expected a table of features ({tables}), given {table!r:.100}"
             )
         if form not in FEATURE_FORMS:
-            raise RequestError(
-                f"--feature-dtype: expected one of {', '.join(FEATURE_FORMS)}, given {form!r:.100}"
-            )
-        forms[table] = form
+            expected = ", ".join(FEATURE_FORMS)
+            raise RequestError(f"{option}: expected one of {expected}, given {form!r:.100}")
+        forms |= dict.fromkeys([table] if table else kinds, form)
     forms = {table: form for table, form in forms.items() if form != kinds[table].feature_dtype}
     for table in forms:
         now = kinds[table].feature_dtype
         if kinds[table].feature_error is not None and now != "float32":
-            raise RequestError(
-                f"--feature-dtype: features of {table} are rounded to {now} already; expected that"
-            )
+            text = f"features of {table} are rounded to {now} already; expected that"
+            raise RequestError(f"{option}: {text}")
     return forms
 
 
@@ -62,12 +63,40 @@ def describe_rounded_tables(schema: GraphSchema) -> list[str]:
     """Describe each table whose rows are rounded, in one line."""
     lines = []
     for table, kind in schema.feature_tables.items():
-        how = f"rounded to {kind.feature_dtype}"
-        if kind.feature_dtype == "float32":
-            how = "averages of rounded rows"
+        rounded = f"rounded to {kind.feature_dtype}"
+        how = "averages of rounded rows" if kind.feature_dtype == "float32" else rounded
         if kind.feature_error is not None:
             lines.append(f"features of {table}: approximate, {how}: {kind.feature_error}")
     return lines
+
+
+@dataclass(frozen=True)
+class OverlaidGraph(GraphDirectory):
+    """A graph some of whose files another folder replaces. Its schema describes these; edge ids,
+    what stands by edge id, and links are those of the whole graph."""
+
+    whole: GraphDirectory
+    folder: Path
+
+    def topology_folder(self, relation: Relation) -> Path:
+        """Return the folder that has a relation's topology."""
+        is_replaced = layout.topology_file(self.folder, relation, "indptr").exists()
+        return self.folder if is_replaced else self.whole.topology_folder(relation)
+
+    def features_file(self, node_type: str) -> Path:
+        """Return the file of a node type's features."""
+        file = layout.features_file(self.folder, node_type)
+        return file if file.exists() else self.whole.features_file(node_type)
+
+    def links(self, split: str) -> Links:
+        """Read the links of the whole graph."""
+        return self.whole.links(split)
+
+    def _map(self, part: str, owner: Labelled, find_file: Any = None) -> NDArray[Any]:
+        spec = self._arrays.get((part, str(owner)))
+        if spec is None or not (self.folder / spec.file).exists():
+            return self.whole._map(part, owner)
+        return open_array(self.folder / spec.file, spec.name, spec.dtypes, *spec.shapes)
 
 
 @contextmanager
@@ -81,7 +110,7 @@ def store_rows_as(
         return
     schema, kinds = graph.schema, graph.schema.feature_tables
     new = {table: replace(kinds[table], feature_dtype=form) for table, form in forms.items()}
-    nbytes = sum(map(_table_bytes, new.values()))
+    nbytes = sum(kind.count * _stored(kind).row_bytes for kind in new.values())
     with folder_beside(out) as folder:
         require_space(folder, nbytes)
         with phases.phase("convert the rows (bytes)", nbytes) as counter:
@@ -99,42 +128,25 @@ def store_rows_as(
             relation: new.get(str(relation), kind) for relation, kind in schema.relations.items()
         }
         converted = replace(schema, node_types=node_types, relations=relations)
-        yield _ConvertedGraph(graph.path, converted, frozenset(forms), folder)
+        yield OverlaidGraph(graph.path, converted, graph, folder)
 
 
-@dataclass(frozen=True)
-class _ConvertedGraph(GraphDirectory):
-    """A graph with some of its feature tables in another folder."""
-
-    converted: frozenset[str]
-    folder: Path
-
-    def features_file(self, node_type: str) -> Path:
-        where = self.folder if node_type in self.converted else self.path
-        return layout.features_file(where, node_type)
-
-    def edge_features_file(self, relation: Relation) -> Path:
-        where = self.folder if str(relation) in self.converted else self.path
-        return layout.edge_features_file(where, relation)
-
-
-def _table_bytes(kind: FeatureKind) -> int:
+def _stored(kind: FeatureKind) -> StoredFeatures:
+    """Return how a table of features is stored."""
     stored = stored_features(kind)
-    return 0 if stored is None else array_bytes(stored.dtype, (kind.count, stored.columns))
+    assert stored is not None
+    return stored
 
 
 def _convert(
     table: NDArray[Any], old: FeatureKind, new: FeatureKind, file: Path, progress: Progress
 ) -> RoundingError | None:
     """Write a table in another form, in pieces; return its error, None if nothing was rounded."""
-    assert old.feature_dtype is not None
-    assert new.feature_dtype is not None
-    assert new.feature_dim is not None
-    source, form = CODECS[old.feature_dtype], CODECS[new.feature_dtype]
-    out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
+    source, (columns, dtype, form) = _stored(old).form, _stored(new)
+    out = create_array(file, dtype, (new.count, columns))
     error = RoundingError(0.0, 0.0)
     # Differences are computed in 64 bits, twice as many as the widest form has.
-    at_once = max(1, memory_budget().chunk // (8 * max(1, new.feature_dim)))
+    at_once = max(1, memory_budget().chunk // (8 * (new.feature_dim or 1)))
     for first, rows in iter_pieces(table, at_once):
         floats = source.decode(rows)
         stored = form.encode(floats)

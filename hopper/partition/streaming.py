@@ -3,7 +3,7 @@
 This serves graphs that METIS cannot hold. As in BGL (Liu et al., NSDI 2023), a breadth-first search
 from many sources gathers nodes in connected blocks of bounded size, and blocks go to servers by
 their edges and the room there. Before and after that, passes over the nodes
-(hopper.partition.neighbor_stream) move each node to the label of most of its in-neighbours. This is
+(hopper.partition.label_passes) move each node to the label of most of its in-neighbours. This is
 size-constrained label propagation (Meyerhenke, Sanders and Schulz, SEA 2014); with servers as
 labels it is re-streaming (Nishimura and Ugander, KDD 2013). Re-streaming alone cuts two to eight
 times as many edges (docs/inside/partition-methods.md).
@@ -25,11 +25,9 @@ from hopper.graph.array_file import iter_pieces
 from hopper.graph.memory_budget import memory_budget
 from hopper.partition import label_passes
 from hopper.partition.balance import balance_classes, room_of
-from hopper.partition.label_passes import NO_LABEL, NOT_POLLED, Labelling
-from hopper.partition.neighbor_stream import Chunk, NeighborStream
-from hopper.partition.place_blocks import Blocks, place_blocks
-from hopper.partition.random import hash_word
-from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays
+from hopper.partition.label_passes import Chunk, Ids, Labelling, Labels, NeighborStream
+from hopper.partition.place_blocks import place_blocks
+from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, hash_word
 from hopper.timing.phases import Phases
 
 MOST_BLOCKS: Final = 1024
@@ -51,33 +49,26 @@ _SETTLED: Final = 1 / 500
 Visit = Callable[[Chunk], Any]
 Run = Callable[[Visit], int]
 """Visits every chunk, and returns the sum of the visits' results, of which None counts as 0."""
-Poll = tuple[NDArray[np.int32], NDArray[np.int32]]
+Poll = tuple[Labels, Labels]
 """Votes and leads, [nodes] int32 each, of nodes without in-neighbours."""
 
 
 def assign_stream(
-    graph: EdgesOfTypes,
-    servers: int,
-    seed: int,
-    roots: NDArray[np.int64],
-    phases: Phases,
-    arrays: NodeArrays,
-) -> NDArray[np.int32]:
+    graph: EdgesOfTypes, servers: int, seed: int, roots: Ids, phases: Phases, arrays: NodeArrays
+) -> Labels:
     """Return [nodes] int32: the server of every stacked id.
 
-    Parameters
-    ----------
-    roots: [nodes of the target type] int64, number of training roots at each node. Nodes with roots
-        are balanced within 5 %, and so are the other nodes of every type.
-    seed: seed of the sources of the breadth-first search.
+    Nodes with training roots, of which ``roots`` [nodes of the target type] are the numbers, are
+    balanced within 5 %, and so are the other nodes of every type. The sources of the breadth-first
+    search depend on the seed.
     """
     stream = NeighborStream(graph)
     if servers == 1:
         return arrays.full(stream.nodes, np.int32)
     have_neighbors, poll = stream.have_neighbors(arrays.full), None
     if not have_neighbors.all():
-        votes = arrays.full(stream.nodes, np.int32, NO_LABEL)
-        votes[have_neighbors] = NOT_POLLED
+        votes = arrays.full(stream.nodes, np.int32, label_passes.NO_LABEL)
+        votes[have_neighbors] = label_passes.NOT_POLLED
         poll = votes, arrays.full(stream.nodes, np.int32)
     del have_neighbors
     count = number_of_blocks(stream.nodes, servers)
@@ -93,7 +84,7 @@ def assign_stream(
     # The array is used again, because the blocks' labels are not read any more.
     homes = state.labels
     with phases.phase("place the blocks"):
-        of_blocks = _place(_count_by_class(homes, classes, count), edges, servers)
+        of_blocks = place_blocks(_count_by_class(homes, classes, count), edges, servers)
         for _, piece in iter_pieces(homes):
             piece[:] = of_blocks[piece]
     most = len(_THRESHOLDS) + 1
@@ -135,7 +126,7 @@ def _passes(stream: NeighborStream, phases: Phases, name: str, most: int) -> Ite
 
 def _grow_blocks(run: Run, nodes: int, count: int, seed: int, arrays: NodeArrays) -> Labelling:
     """Gather nodes in ``count`` blocks of the mean size at most, from as many random sources."""
-    labels = arrays.full(nodes, np.int32, NO_LABEL)
+    labels = arrays.full(nodes, np.int32, label_passes.NO_LABEL)
     sources = np.empty(count, np.int64)
     key = np.uint64(key_of(hash_word("streaming partition"), seed))
     draw_positions(key, np.int64(nodes), np.int64(count), sources)
@@ -162,36 +153,20 @@ def _place_sources(run: Run, state: Labelling, poll: Poll | None) -> None:
     """Move nodes without in-neighbours to the label of most nodes that sample them."""
     if poll is not None:
         votes, leads = poll
-        votes[votes >= 0] = NO_LABEL
+        votes[votes >= 0] = label_passes.NO_LABEL
         leads[:] = 0
         run(lambda chunk: label_passes.vote(chunk, state.labels, votes, leads))
         label_passes.adopt(votes, state)
 
 
-def _place(nodes: NDArray[np.int64], edges: NDArray[np.int64], servers: int) -> NDArray[np.int32]:
-    """Return [blocks] int32: the server of each block; blocks without nodes are not placed.
-
-    Blocks have ``nodes`` [blocks, classes], and ``edges`` from block (columns) to block (rows).
-    """
-    weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
-    between = (edges + edges.T).astype(np.float64)
-    np.fill_diagonal(between, 0.0)
-    filled = np.flatnonzero(nodes.any(axis=1))
-    homes = np.zeros(weights.shape[0], np.int32)
-    homes[filled] = place_blocks(Blocks(between[np.ix_(filled, filled)], weights[filled]), servers)
-    return homes
-
-
-def _count_between(chunk: Chunk, labels: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+def _count_between(chunk: Chunk, labels: Labels, counts: Ids) -> None:
     """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
     of_rows = labels[chunk.first : chunk.first + chunk.indptr.size - 1].astype(np.int64)
     pairs = np.repeat(of_rows, np.diff(chunk.indptr)) * len(counts) + labels[chunk.neighbors]
     counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
 
 
-def _count_by_class(
-    labels: NDArray[np.int32], classes: NDArray[np.uint8], count: int
-) -> NDArray[np.int64]:
+def _count_by_class(labels: Labels, classes: NDArray[np.uint8], count: int) -> Ids:
     counts = np.zeros((count, int(classes.max()) + 1), np.int64)
     for first, piece in iter_pieces(labels):
         np.add.at(counts, (piece, classes[first : first + piece.size]), 1)

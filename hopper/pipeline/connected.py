@@ -29,8 +29,8 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.samplers import find_sampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
-from hopper.partition.by_node import DividedTopology, Replicated
-from hopper.partition.file_names import server_folder
+from hopper.partition.description import server_folder
+from hopper.partition.layout import DividedTopology, Replicated
 from hopper.partition.placement import Placement as RankPlacement
 
 Placement = Literal["home", "random", "local"]

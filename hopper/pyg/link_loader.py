@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
-from cache_server.draw import NEGATIVES, absorb_each, key_of
+from cache_server.draws.counter import NEGATIVES, absorb_each, key_of
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.schema import Relation

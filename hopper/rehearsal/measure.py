@@ -18,7 +18,7 @@ from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.service.server import FeatureServer
 from cache_server.store.shard import Shard
 from hopper.engines import Request
-from hopper.partition.file_names import server_folder
+from hopper.partition.description import server_folder
 from hopper.rehearsal.clock import MessageCost
 
 _WAIT: Final = timedelta(seconds=60)

@@ -23,7 +23,7 @@ from hopper.engines import Request
 from hopper.errors import DeadlineExceeded
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.source import RowKind
-from hopper.partition.file_names import server_folder
+from hopper.partition.description import server_folder
 from hopper.rehearsal.backend import InMemoryBackend, RankBackend
 from hopper.rehearsal.clock import Link, RankClock
 

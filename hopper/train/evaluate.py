@@ -129,7 +129,7 @@ class Evaluator:
     def _split_labels(self, split: str) -> Tensor:
         """Return labels of this rank's part of a split."""
         inference, ids = self._inference, self._inference.split(split).ids
-        return self._labels(inference.placement.deal(inference.target, ids).of(self._cluster.rank))
+        return self._labels(inference.placement.deal(inference.target, ids)[self._cluster.rank])
 
     def _labels(self, ids: Ids) -> Tensor:
         """Return labels of nodes of this rank's server, by global id."""

@@ -21,8 +21,7 @@ from hopper.cluster.cluster import Cluster
 from hopper.config import Config
 from hopper.errors import GraphError, RequestError
 from hopper.partition import PartitionedGraph
-from hopper.partition.check_partition import check_partition
-from hopper.partition.checksums import check_rows, check_structure, read_division
+from hopper.partition.checksums import check_partition, check_rows, check_structure, read_division
 from hopper.train.rank_process import tell_failure
 
 _BYTES_A_SECOND: Final = 500e6

@@ -17,8 +17,7 @@ from pairwise import pairwise
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
-from hopper.hetero.divide import divide_graph
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import divide_graph, partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from tests.conftest import make_community_graph
 from tests.graphs import make_nodes

@@ -18,7 +18,7 @@ from hopper.engines.assemble import make_model, make_runner
 from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
 from hopper.graph.directory import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.models import Objective
 from hopper.ops import in_full, products_in

@@ -16,10 +16,9 @@ from hopper.errors import ConfigError, RequestError
 from hopper.features import RemoteRows
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
-from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.divide import partition_by_relation
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
-from hopper.hetero.write_partition import partition_by_relation
 
 from .exactness import assert_exact
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
@@ -70,7 +69,7 @@ def smallest_memory(
     graph: GraphDirectory, root: Relation = CITES, metapaths: Sequence[Sequence[str]] = ()
 ) -> int:
     """Return the smallest memory of a server with which a root relation is cut in two."""
-    tree = make_metatree(make_metagraph(graph.schema), "paper", 2, metapaths)
+    tree = make_metatree(graph.schema, "paper", 2, metapaths)
     return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, root, 2))
 
 

@@ -18,7 +18,7 @@ from hopper.bench.parity import (
 from hopper.config import make_config
 from hopper.engines.reference import Reference
 from hopper.graph.directory import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph

@@ -27,8 +27,7 @@ from hopper.graph.schema import Relation
 from hopper.models import GNN, Layer
 from hopper.models.gat import GATLayer
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.by_node import divide_columns
-from hopper.partition.layout import Columns
+from hopper.partition.layout import Columns, divide_columns
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"name": "gcn", "layers": 2, "hidden": 8, "dropout": 0.3},

@@ -16,8 +16,8 @@ from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
+from hopper.hetero.divide import partition_by_relation
 from hopper.hetero.learnable import first_rows
-from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .typed_cases import COUNTS, LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph

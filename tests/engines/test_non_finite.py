@@ -20,7 +20,7 @@ from hopper.config.engines import BASELINES
 from hopper.engines import ENGINE_CLASSES, find_engine
 from hopper.engines.reference import Reference
 from hopper.graph.directory import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.migrate.flat_model import LossScale
 from hopper.partition import PartitionedGraph, partition_graph
 

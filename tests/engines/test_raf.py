@@ -17,7 +17,7 @@ from hopper.engines.assemble import make_model
 from hopper.engines.sharded_parameters import ShardedParameters, servers_of_parameters
 from hopper.errors import ExactnessError
 from hopper.graph import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.migrate.flat_model import FlatModel
 from hopper.models.relational import HGNN
 from hopper.partition import partition_graph

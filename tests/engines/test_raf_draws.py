@@ -20,11 +20,10 @@ from hopper.engines.checks import check_request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
+from hopper.hetero.divide import partition_by_relation
 from hopper.hetero.learnable import LearnableRows
-from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
-from hopper.hetero.write_partition import partition_by_relation
 from hopper.inference import Scene, make_inference
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -61,7 +60,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 def memory_for_parts(graph: GraphDirectory) -> int:
     """Return the memory of a server with which CITES is cut in two."""
-    tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
+    tree = make_metatree(graph.schema, "paper", 2)
     return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, CITES, 2))
 
 

@@ -17,8 +17,8 @@ from hopper.engines.assemble import make_runner
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.hetero.rooted import root_name
-from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
 
@@ -139,20 +139,6 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
 
 def root_types(request: Request, server: int) -> set[str]:
     return {relation.dst for relation in request.graph.partitions[server].roots}
-
-
-def test_weights_count_what_ends_of_every_type_sample(
-    graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
-    parts = partition_by_relation(
-        graphs["library"], tmp_path / "parts", 2, 2, weights_fanouts=[2, 2]
-    )
-    weights = parts.description["meta"]["weights"]
-    assert set(weights) == {
-        *("reader/borrows/book", "author/wrote/book"),
-        *("book/lent_to/reader", "reader/knows/reader"),
-    }
-    assert all(weight > 0 for weight in weights.values())
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from hopper.engines.training_parts import check_training_parts, make_objective
 from hopper.errors import ConfigError
 from hopper.features import open_graph
 from hopper.graph import GraphDirectory, GraphSchema, Labels, NodeType
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.models.label_examples import make_examples
 from hopper.models.link_losses import LINK_LOSSES
 from hopper.models.link_metrics import LINK_METRICS

@@ -27,11 +27,10 @@ from hopper.engines.reference import Reference
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.hetero.learnable import distinct_by_table, first_rows
-from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.unroll import unroll
-from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
 
@@ -251,7 +250,7 @@ def test_what_no_metapath_follows_is_not_sampled(on_two: PartitionedGraph, tmp_p
 
 
 def test_names_tell_depths_and_tables_apart(graph: GraphDirectory) -> None:
-    tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
+    tree = make_metatree(graph.schema, "paper", 2)
     unrolled = unroll(tree, by_depth=True, by="root")
     assert unrolled.types["author@author/to@1"] == unrolled.types["author@paper/to@2"] == "author"
     assert unrolled.tables["author@author/to@1"] == "author@author/to"

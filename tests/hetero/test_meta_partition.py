@@ -8,8 +8,7 @@ import pytest
 
 from hopper.errors import RequestError
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.hetero.meta_partition import Replica, divide
-from hopper.hetero.metagraph import Metagraph, find_relation, make_metagraph
+from hopper.hetero.meta_partition import MetaPartition, divide
 from hopper.hetero.metatree import Vertex, make_metatree, weigh
 
 AFFILIATED = Relation("author", "affiliated_with", "institution")
@@ -31,7 +30,7 @@ def make_schema(types: dict[str, int], relations: dict[Relation, int], target: s
 
 
 @pytest.fixture(scope="module")
-def mag() -> Metagraph:
+def mag() -> GraphSchema:
     """ogbn-mag's metagraph, citations symmetrised, the other relations reversed (Figure 2)."""
     types = {"paper": 736_389, "author": 1_134_649, "institution": 8_740, "field": 59_965}
     relations = {
@@ -40,17 +39,17 @@ def mag() -> Metagraph:
         TOPIC: 7_505_078, REV_TOPIC: 7_505_078,
         CITES: 10_832_542,
     }  # fmt: skip
-    return make_metagraph(make_schema(types, relations, "paper"))
+    return make_schema(types, relations, "paper")
 
 
-def make_star(weights: list[int]) -> Metagraph:
+def make_star(weights: list[int]) -> GraphSchema:
     """Make a target with a relation from each of some types, which have ``weights`` nodes."""
     types = {"t": 0} | {f"leaf{i}": weight for i, weight in enumerate(weights)}
     relations = {Relation(f"leaf{i}", "to", "t"): 0 for i in range(len(weights))}
-    return make_metagraph(make_schema(types, relations, "t"))
+    return make_schema(types, relations, "t")
 
 
-def test_the_metatree_of_ogbn_mag(mag: Metagraph) -> None:
+def test_the_metatree_of_ogbn_mag(mag: GraphSchema) -> None:
     tree = make_metatree(mag, "paper", 2)
     assert tree.roots == (WRITES, REV_TOPIC, CITES) == tuple(sorted(tree.roots))
     # Papers are met again one hop further, with all that leads to them.
@@ -64,7 +63,7 @@ def test_the_metatree_of_ogbn_mag(mag: Metagraph) -> None:
     assert weights == {REV_TOPIC: 15_806_510, WRITES: 17_215_096, CITES: 27_414_283}
 
 
-def test_the_partitions_of_ogbn_mag(mag: Metagraph) -> None:
+def test_the_partitions_of_ogbn_mag(mag: GraphSchema) -> None:
     division = divide(mag, make_metatree(mag, "paper", 2), 2)
     cites, rest = division.shares
     assert cites.roots == (CITES,)
@@ -79,29 +78,22 @@ def test_the_partitions_of_ogbn_mag(mag: Metagraph) -> None:
     assert division.as_json()["servers"][0]["roots"] == ["paper/cites/paper"]
 
 
-def test_the_metatree_visits_a_relation_once_at_each_depth(mag: Metagraph) -> None:
+def test_the_metatree_visits_a_relation_once_for_each_reader_and_depth(mag: GraphSchema) -> None:
     tree = make_metatree(mag, "paper", 3)
-    visited = list(tree.follow_from([CITES]))
-    assert visited.count((CITES, 2)) == 1
-    assert {depth for relation, depth in visited if relation == CITES} == {0, 1, 2}
+    visited = list(tree.read_from(CITES))
+    assert len(visited) == len(set(visited))
+    assert [depth for *ends, depth in visited if ends == [CITES, CITES]] == [1, 2]
     # At the root only the relation itself, whatever else leads to papers.
-    assert [relation for relation, depth in visited if depth == 0] == [CITES]
+    assert [read for read in visited if read[2] == 0] == [(CITES, None, 0)]
     assert tree.relations_of([CITES]) == sorted(
         {CITES, WRITES, REV_TOPIC, REV_AFFILIATED, REV_WRITES, TOPIC}
     )
+    one_layer = divide(mag, make_metatree(mag, "paper", 1), 3)
+    assert [share.relations for share in one_layer.shares] == [{CITES}, {WRITES}, {REV_TOPIC}]
+    assert set(one_layer.unreachable) == {AFFILIATED, REV_AFFILIATED, REV_WRITES, TOPIC}
 
 
-def test_one_layer_reads_root_relations_alone(mag: Metagraph) -> None:
-    division = divide(mag, make_metatree(mag, "paper", 1), 3)
-    assert sorted(share.relations for share in division.shares) == [
-        (WRITES,),
-        (REV_TOPIC,),
-        (CITES,),
-    ]
-    assert set(division.unreachable) == {AFFILIATED, REV_AFFILIATED, REV_WRITES, TOPIC}
-
-
-def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
+def test_metapaths_restrict_what_is_followed(mag: GraphSchema) -> None:
     tree = make_metatree(mag, "paper", 2, [["writes", "rev_writes"], ["cites"]])
     assert tree.roots == (WRITES, CITES)
     assert tree.children[Vertex("author", 1)] == (REV_WRITES,)
@@ -111,7 +103,7 @@ def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
     assert tree.types_of([WRITES]) == ["author", "paper"]
 
 
-def test_a_hop_draws_for_every_type_that_was_reached(mag: Metagraph) -> None:
+def test_a_hop_draws_for_every_type_that_was_reached(mag: GraphSchema) -> None:
     tree = make_metatree(mag, "paper", 2)
     assert tree.read_at(0) == (tree.roots, ("paper",))
     relations, types = tree.read_at(1)
@@ -131,30 +123,26 @@ def test_a_hop_draws_for_every_type_that_was_reached(mag: Metagraph) -> None:
     ],
 )  # fmt: skip
 def test_bad_requests_for_a_metatree_are_refused(
-    mag: Metagraph, target: str, layers: int, metapaths: list[list[str]], message: str
+    mag: GraphSchema, target: str, layers: int, metapaths: list[list[str]], message: str
 ) -> None:
     with pytest.raises(RequestError, match=message):
         make_metatree(mag, target, layers, metapaths)
 
 
-def test_a_target_that_nothing_leads_to_is_refused() -> None:
-    schema = make_schema({"a": 1, "b": 1}, {Relation("a", "to", "b"): 1}, "a")
-    with pytest.raises(RequestError, match="no relation leads to 'a'"):
-        make_metatree(make_metagraph(schema), "a", 1)
-
-
-def test_a_name_that_several_relations_share_is_ambiguous() -> None:
+def test_a_target_without_relations_and_an_ambiguous_name_are_refused() -> None:
     types, relations = {"a": 1, "b": 1}, {Relation("a", "to", "b"): 1, Relation("b", "to", "b"): 1}
-    metagraph = make_metagraph(make_schema(types, relations, "b"))
-    assert find_relation(metagraph, "b/to/b") == Relation("b", "to", "b")
+    schema = make_schema(types, relations, "b")
+    with pytest.raises(RequestError, match="no relation leads to 'a'"):
+        make_metatree(schema, "a", 1)
+    assert make_metatree(schema, "b", 1, [["b/to/b"]]).roots == (Relation("b", "to", "b"),)
     with pytest.raises(RequestError, match=r"a/to/b, b/to/b have that name"):
-        find_relation(metagraph, "to")
+        make_metatree(schema, "b", 1, [["to"]])
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 4, 5, 6])
 def test_heaviest_first_stays_within_its_bound_of_the_optimum(servers: int) -> None:
     weights = [7, 7, 6, 6, 5, 4, 4, 3]
-    division = divide(make_star(weights), make_metatree(make_star(weights), "t", 1), servers)
+    division = divide_star(weights, servers)
     loads = [sum(division.weights[root] for root in share.roots) for share in division.shares]
     lower_bound = min(
         max(sum(w for w, s in zip(weights, places, strict=True) if s == server)
@@ -163,21 +151,25 @@ def test_heaviest_first_stays_within_its_bound_of_the_optimum(servers: int) -> N
     ) if servers <= 3 else max(max(weights), -(-sum(weights) // servers))  # fmt: skip
     # Graham, 1969: LPT is at most 4/3 - 1/(3 m) of the best.
     assert max(loads) <= (4 / 3 - 1 / (3 * servers)) * lower_bound + 1e-9
-    assert all(share.replica == Replica(0, 1) for share in division.shares)
+    assert all((share.place, share.copies) == (0, 1) for share in division.shares)
+
+
+def divide_star(weights: list[int], servers: int) -> MetaPartition:
+    star = make_star(weights)
+    return divide(star, make_metatree(star, "t", 1), servers)
 
 
 def test_spare_servers_split_the_heaviest_sub_metatrees() -> None:
-    division = divide(make_star([90, 40, 10]), make_metatree(make_star([90, 40, 10]), "t", 1), 6)
-    copies = {share.roots[0].src: share.replica.copies for share in division.shares}
-    assert copies == {"leaf0": 3, "leaf1": 2, "leaf2": 1}
-    copies_of_first = [
-        share.replica.place for share in division.shares if share.roots[0].src == "leaf0"
+    division = divide_star([90, 40, 10], 6)
+    assert [(share.roots[0].src, share.place, share.copies) for share in division.shares] == [
+        *(("leaf0", place, 3) for place in range(3)),
+        *(("leaf1", place, 2) for place in range(2)),
+        ("leaf2", 0, 1),
     ]
-    assert copies_of_first == [0, 1, 2]
 
 
 def test_empty_types_leave_no_server_idle() -> None:
-    division = divide(make_star([5, 0, 0, 0]), make_metatree(make_star([5, 0, 0, 0]), "t", 1), 4)
+    division = divide_star([5, 0, 0, 0], 4)
     assert all(share.roots for share in division.shares)
     assert division.replication == 1.0
 
@@ -185,12 +177,11 @@ def test_empty_types_leave_no_server_idle() -> None:
 def test_given_weights_decide_the_shares() -> None:
     graph = make_star([1, 1, 100])
     tree = make_metatree(graph, "t", 1)
-    root_by_leaf = {root.src: root for root in tree.roots}
-    weights = {root_by_leaf["leaf0"]: 50, root_by_leaf["leaf1"]: 30, root_by_leaf["leaf2"]: 20}
-    first, second = divide(graph, tree, 2, weights).shares
-    assert [root.src for root in first.roots] == ["leaf0"]
-    assert [root.src for root in second.roots] == ["leaf1", "leaf2"]
+    leaf0, leaf1, leaf2 = tree.roots
+    weights = {leaf0: 50, leaf1: 30, leaf2: 20}
+    shares = divide(graph, tree, 2, weights).shares
+    assert [share.roots for share in shares] == [(leaf0,), (leaf1, leaf2)]
     with pytest.raises(RequestError, match="weights: expected one of at least 0 for leaf2/to/t"):
-        divide(graph, tree, 2, weights | {root_by_leaf["leaf2"]: -1})
+        divide(graph, tree, 2, weights | {leaf2: -1})
     with pytest.raises(RequestError, match="servers: expected 1 to 65,536"):
         divide(graph, tree, 0)

@@ -11,7 +11,6 @@ from hopper.cli import main
 from hopper.graph import EdgeType, GraphSchema, GraphWriter, NodeType
 from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import divide
-from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.picture import MOST_VERTICES, _drawn_depth, draw_metatree, list_shares
 
@@ -63,11 +62,10 @@ def test_a_tree_too_large_to_draw_is_cut(tmp_path: Path) -> None:
         relations={relation: EdgeType(1) for relation in relations},
         target="t",
     )
-    metagraph = make_metagraph(schema)
-    tree = make_metatree(metagraph, "t", 3)
+    tree = make_metatree(schema, "t", 3)
     assert _drawn_depth(tree) == 1
     assert MOST_VERTICES < 20 + 20 * 20
-    division = divide(metagraph, tree, 4)
+    division = divide(schema, tree, 4)
     draw_metatree(division, tmp_path / "tree.png", "dense")
     assert (tmp_path / "tree.png").read_bytes().startswith(PNG)
     assert len(list_shares(division)) == 4

@@ -451,3 +451,13 @@ def test_concurrent_calls() -> None:
         for _ in range(2):
             subgraphs = list(pool.map(sampler.sample, batches, [0] * 24, range(24)))
             assert all(map(are_identical, subgraphs, expected))
+
+
+@pytest.mark.parametrize("size", [0, 1, 50, 9000])
+def test_ids_of_a_table_are_found_in_any_order(size: int) -> None:
+    generator = np.random.default_rng(size)
+    ids = generator.permutation(np.unique(generator.integers(0, 10**8, size)))
+    table, places = HashTable(ids), generator.integers(0, max(1, ids.size), 2 * size)
+    assert np.array_equal(table.find(ids[places]), places)
+    with pytest.raises(IndexError, match=f"1 of 1 ids are not among {ids.size}"):
+        table.find(np.array([-1]))

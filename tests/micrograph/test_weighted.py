@@ -20,7 +20,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.weighted_sampler import Destinations, WeightedSampler, weigh_drawn
 from hopper.partition import partition_graph
-from hopper.partition.sampling_index import add_up_weights
+from hopper.partition.write_topology import add_up_weights
 
 EDGE = Relation("node", "edge", "node")
 

@@ -25,9 +25,8 @@ from hopper.micrograph import sample
 from hopper.micrograph.frontiers import DenseTable, HashTable
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.by_node import DividedTopology
-from hopper.partition.check_partition import check_partition
-from hopper.partition.checksums import check_rows, check_structure
+from hopper.partition.checksums import check_partition, check_rows, check_structure
+from hopper.partition.layout import DividedTopology
 from hopper.partition.partitioned_graph import LAYOUTS
 
 KINDS: Final[dict[str, dict[str, Any]]] = {

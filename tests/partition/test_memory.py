@@ -26,7 +26,7 @@ from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import build_topology
 from hopper.graph.write import GraphWriter
 from hopper.hetero.divide import divide_graph
-from hopper.partition import build, divide_topology, partition_graph
+from hopper.partition import build, divide_topology, memory, partition_graph
 from hopper.partition.checksums import read_division
 from hopper.partition.memory import (
     MemoryEstimate,
@@ -67,7 +67,7 @@ def test_every_method_has_a_bound_before_it_starts(
     files = [file for file in library.path.rglob("*.npy") if file.is_file()]
     assert estimates[2][0].disk >= sum(file.stat().st_size for file in files)
     with monkeypatch.context() as patch:
-        patch.setattr(build, "available_memory", lambda: 1000)
+        patch.setattr(memory, "available_memory", lambda: 1000)
         with pytest.raises(RequestError, match=r"by random needs about .* 1000 B are available"):
             divide("random", 1 << 40)
     assert not out.exists()

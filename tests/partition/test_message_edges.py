@@ -12,9 +12,9 @@ from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.balance import training_roots
 from hopper.partition.checksums import check_structure
 from hopper.partition.message_edges import count_untrained
-from hopper.partition.training import training_roots
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:split drawn", "ignore:columns with numbers far from 1"

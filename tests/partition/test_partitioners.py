@@ -23,17 +23,21 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology, build_topology
-from hopper.partition import PartitionedGraph, neighbor_stream, partition_graph
-from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
+from hopper.partition import PartitionedGraph, label_passes, partition_graph
+from hopper.partition.balance import (
+    MOST_CLASSES,
+    Balance,
+    balance_classes,
+    combined_weight,
+    training_roots,
+)
+from hopper.partition.label_passes import NeighborStream
 from hopper.partition.metis import symmetrize
-from hopper.partition.neighbor_stream import NeighborStream
-from hopper.partition.partitioner import METHODS, Assigner
-from hopper.partition.random import assign_random
-from hopper.partition.stacked_ids import NodeArrays, type_starts
+from hopper.partition.partitioner import METHODS, Assigner, assign_random
+from hopper.partition.stacked_ids import NodeArrays, type_slices
 from hopper.partition.streaming import assign_stream, number_of_blocks
-from hopper.partition.training import training_roots
 from hopper.timing.phases import Phases
-from tests.partition.conftest import MakeGraph, planted_edges
+from tests.partition.conftest import planted_edges
 
 ARRAYS = NodeArrays(Path())
 RELATION = Relation("node", "edge", "node")
@@ -111,10 +115,7 @@ def test_every_node_of_every_type_has_a_server(
         assert np.bincount(papers, minlength=servers).min() > 0
     if method == "stream":
         stacked = np.concatenate(list(homes.values()))
-        classes = balance_classes(shared_library.schema, roots)
-        for group in np.unique(classes):
-            shares = np.bincount(stacked[classes == group], minlength=servers)
-            assert shares.max() <= max(-(-shares.sum() // servers), int(1.05 * shares.mean()))
+        check_room(stacked, balance_classes(shared_library.schema, roots), servers)
 
 
 # Plug-ins
@@ -184,9 +185,6 @@ def test_the_command_divides_by_a_plug_in(
     assert graph.book.offsets["paper"][1] not in (0, 40)
 
 
-# Random
-
-
 def _nodes(**counts: int) -> GraphSchema:
     types = {name: NodeType(count) for name, count in counts.items()}
     return GraphSchema(name="nodes", node_types=types, relations={}, target=next(iter(counts)))
@@ -215,6 +213,8 @@ def test_random_is_balanced_by_type_and_depends_on_seed_and_type_alone() -> None
 
 @dataclass
 class InMemory:
+    """A graph of which only the ends of edges are there."""
+
     schema: GraphSchema
     topologies: dict[Relation, Topology]
 
@@ -222,7 +222,7 @@ class InMemory:
         return self.topologies[relation]
 
 
-def _in_memory(counts: dict[str, int], edges: dict[Relation, Any], target: str) -> InMemory:
+def make_in_memory(target: str, edges: dict[Relation, Any], **counts: int) -> InMemory:
     kinds = {relation: EdgeType(src.size) for relation, (src, _) in edges.items()}
     types = {name: NodeType(count) for name, count in counts.items()}
     return InMemory(
@@ -231,25 +231,35 @@ def _in_memory(counts: dict[str, int], edges: dict[Relation, Any], target: str) 
     )
 
 
-def _homogeneous(nodes: int, src: NDArray[np.int64], dst: NDArray[np.int64]) -> InMemory:
-    return _in_memory({"node": nodes}, {RELATION: (src, dst)}, "node")
-
-
-def _stream(
-    graph: InMemory, servers: int, roots: NDArray[np.int64] | None = None, seed: int = 0
+def stream(
+    ends: Any, nodes: int, servers: int, roots: NDArray[np.int64] | None = None, seed: int = 0
 ) -> NDArray[np.int32]:
-    if roots is None:
-        roots = np.zeros(graph.schema.node_types[graph.schema.target_type()].count, np.int64)
+    """Divide a graph of one type; no node is a training root by default."""
+    graph = make_in_memory("node", {RELATION: ends}, node=nodes)
+    roots = np.zeros(nodes, np.int64) if roots is None else roots
     return assign_stream(graph, servers, seed, roots, Phases(), ARRAYS)
 
 
-def test_stream_finds_many_communities(make_graph: MakeGraph) -> None:
-    """Planted: 15 % of the edges."""
-    ends = planted_edges(np.random.default_rng(1), 4000, 40_000, 32, 0.8)
-    graph = make_graph("many", 4000, *ends, range(0, 4000, 3))
-    description = partition_graph(graph, graph.path.parent / "out", 4, "stream").description
-    assert description["edge_cut"] < 0.2
-    assert max(description["balance"][name] for name in ("nodes", "train")) <= 1.051
+def test_stream_finds_communities_however_small_its_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: 15 % of the edges, then 7.5 %."""
+    src, dst = planted_edges(np.random.default_rng(1), 4000, 40_000, 32, 0.8)
+    roots = (np.arange(4000) % 3 == 0).astype(np.int64)
+    homes = stream((src, dst), 4000, 4, roots)
+    assert (homes[src] != homes[dst]).mean() < 0.2
+    for nodes in (homes, homes[roots > 0]):
+        assert np.bincount(nodes).max() <= 1.051 * nodes.size / 4
+    src, dst = planted_edges(np.random.default_rng(2), 1000, 8000, 4, 0.9)
+    monkeypatch.setattr(label_passes, "EDGES_AT_ONCE", 7)
+    chunks = list(
+        NeighborStream(make_in_memory("node", {RELATION: (src, dst)}, node=1000)).chunks()
+    )
+    assert sum(chunk.neighbors.size for chunk in chunks) == src.size
+    assert max(chunk.neighbors.size for chunk in chunks if chunk.indptr.size > 2) <= 7
+    homes = stream((src, dst), 1000, 4)
+    assert np.bincount(homes, minlength=4).max() <= 262
+    assert (homes[src] != homes[dst]).mean() < 0.15
 
 
 @settings(max_examples=30, deadline=None)
@@ -265,13 +275,18 @@ def test_every_class_is_within_five_per_cent_or_one_node(
     nodes: int, edges: int, servers: int, trained: float, skew: float, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
-    src, dst = (nodes * generator.random((2, edges)) ** skew).astype(np.int64)
+    ends = (nodes * generator.random((2, edges)) ** skew).astype(np.int64)
     roots = (generator.random(nodes) < trained).astype(np.int64)
-    homes = _stream(_homogeneous(nodes, src, dst), servers, roots, seed)
+    homes = stream(ends, nodes, servers, roots, seed)
     assert homes.dtype == np.int32
     assert 0 <= homes.min() <= homes.max() < servers
-    for in_class in (roots > 0, roots == 0):
-        shares = np.bincount(homes[in_class], minlength=servers)
+    check_room(homes, roots == 0, servers)
+
+
+def check_room(homes: NDArray[np.int32], classes: NDArray[Any], servers: int) -> None:
+    """Check that every class is within 5 % of its mean, or one node where there are few."""
+    for group in np.unique(classes):
+        shares = np.bincount(homes[classes == group], minlength=servers)
         assert shares.max() <= max(-(-shares.sum() // servers), int(1.05 * shares.mean()))
 
 
@@ -295,42 +310,6 @@ def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Pa
     np.testing.assert_array_equal(*(np.load(tmp_path / f"{threads}.npy") for threads in (1, 2)))
 
 
-def test_small_chunks_keep_the_balance_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    src, dst = planted_edges(np.random.default_rng(2), 1000, 8000, 4, 0.9)
-    monkeypatch.setattr(neighbor_stream, "EDGES_AT_ONCE", 7)
-    graph = _homogeneous(1000, src, dst)
-    chunks = list(NeighborStream(graph).chunks())
-    assert sum(chunk.neighbors.size for chunk in chunks) == src.size
-    assert max(chunk.neighbors.size for chunk in chunks if chunk.indptr.size > 2) <= 7
-    homes = _stream(graph, 4)
-    assert np.bincount(homes, minlength=4).max() <= 262
-    assert (homes[src] != homes[dst]).mean() < 0.15
-
-
-def stacked_edges(graph: GraphDirectory) -> list[tuple[int, int]]:
-    """Return (source, destination) of all edges, by stacked id."""
-    starts, pairs = type_starts(graph.schema), []
-    for relation in graph.schema.relations:
-        edges = graph.topology(relation)
-        dst = np.repeat(np.arange(edges.indptr.size - 1), np.diff(edges.indptr))
-        sources = edges.indices.astype(int) + starts[relation.src]
-        pairs += zip(sources.tolist(), (dst + starts[relation.dst]).tolist(), strict=True)
-    return pairs
-
-
-def test_chunks_are_the_in_neighbours_of_all_relations(shared_library: GraphDirectory) -> None:
-    stream, expected = NeighborStream(shared_library), stacked_edges(shared_library)
-    edges = [
-        (int(source), chunk.first + row)
-        for chunk in stream.chunks()
-        for row in range(chunk.indptr.size - 1)
-        for source in chunk.neighbors[chunk.indptr[row] : chunk.indptr[row + 1]]
-    ]
-    assert sorted(edges) == sorted(expected)
-    have = {dst for _, dst in expected}
-    assert stream.have_neighbors().tolist() == [node in have for node in range(58)]
-
-
 def test_nodes_without_in_edges_live_with_their_readers() -> None:
     """Authors have no in-edges; each is read by papers of one community."""
     papers, authors, communities = 800, 1600, 4
@@ -340,8 +319,9 @@ def test_nodes_without_in_edges_live_with_their_readers() -> None:
     paper = communities * generator.integers(0, papers // communities, writer.size)
     paper += writer % communities
     cites, writes = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
-    counts = {"author": authors, "paper": papers}
-    homes = _stream(_in_memory(counts, {writes: (writer, paper), cites: ends}, "paper"), 4)
+    edges = {writes: (writer, paper), cites: ends}
+    graph = make_in_memory("paper", edges, author=authors, paper=papers)
+    homes = assign_stream(graph, 4, 0, np.zeros(papers, np.int64), Phases(), ARRAYS)
     assert (homes[:authors][writer] != homes[authors:][paper]).mean() < 0.1
 
 
@@ -352,42 +332,49 @@ def test_isolated_nodes_are_spread_evenly_and_every_server_gets_one() -> None:
         (60, 2, np.arange(20), np.zeros(20, np.int64)),
         (6, 6, np.arange(6), (np.arange(6) + 1) % 6),
     ):
-        homes = _stream(_homogeneous(nodes, src, dst), servers)
-        assert np.bincount(homes, minlength=servers).max() <= 1.05 * nodes / servers
+        shares = np.bincount(stream((src, dst), nodes, servers), minlength=servers)
+        assert shares.max() <= 1.05 * nodes / servers
+    blocks = {(1, 1): 1, (10, 2): 10, (1000, 4): 62, (1000, 50): 400, (10**8, 4): 1024}
+    assert {sizes: number_of_blocks(*sizes) for sizes in blocks} == blocks
 
 
-@pytest.mark.parametrize(
-    ("nodes", "servers", "blocks"),
-    [(1, 1, 1), (10, 2, 10), (1000, 4, 62), (1000, 50, 400), (10**8, 4, 1024)],
-)
-def test_number_of_blocks(nodes: int, servers: int, blocks: int) -> None:
-    assert number_of_blocks(nodes, servers) == blocks
+# What methods read of a graph
 
 
-# What METIS gets
-
-
-def test_the_symmetric_graph_equals_one_made_of_sets(shared_library: GraphDirectory) -> None:
-    adjacency, starts = symmetrize(shared_library), type_starts(shared_library.schema)
+def test_all_relations_are_read_as_one_graph(shared_library: GraphDirectory) -> None:
+    """By stacked ids: ``stream`` reads in-neighbours, METIS a symmetric graph without loops."""
+    ids_of, expected = type_slices(shared_library.schema), []
+    starts = {name: ids.start for name, ids in ids_of.items()}
     assert starts == {"author": 0, "paper": 17, "venue": 57, "keyword": 58}
-    edges = {(u, v) for u, v in stacked_edges(shared_library) if u != v}
+    for relation in shared_library.schema.relations:
+        edges = shared_library.topology(relation)
+        dst = np.repeat(np.arange(edges.indptr.size - 1), np.diff(edges.indptr))
+        sources = edges.indices.astype(int) + starts[relation.src]
+        expected += zip(sources.tolist(), (dst + starts[relation.dst]).tolist(), strict=True)
+    neighbors = NeighborStream(shared_library)
+    streamed = [
+        (int(source), chunk.first + row)
+        for chunk in neighbors.chunks()
+        for row in range(chunk.indptr.size - 1)
+        for source in chunk.neighbors[chunk.indptr[row] : chunk.indptr[row + 1]]
+    ]
+    assert sorted(streamed) == sorted(expected)
+    have = {dst for _, dst in expected}
+    assert neighbors.have_neighbors().tolist() == [node in have for node in range(58)]
+    adjacency = symmetrize(shared_library)
+    pairs = {(u, v) for u, v in expected if u != v}
     rows = np.repeat(np.arange(adjacency.nodes), np.diff(adjacency.indptr))
     stored_pairs = list(zip(rows.tolist(), adjacency.indices.tolist(), strict=True))
-    assert stored_pairs == sorted(edges | {(v, u) for u, v in edges})
+    assert stored_pairs == sorted(pairs | {(v, u) for u, v in pairs})
 
 
-def test_balance_classes_separate_types_and_training_nodes() -> None:
-    schema = _nodes(author=2, paper=4, venue=1)
-    classes = balance_classes(schema, np.array([0, 1]))
+def test_classes_separate_types_and_training_nodes_and_one_weight_joins_them() -> None:
+    classes = balance_classes(_nodes(author=2, paper=4, venue=1), np.array([0, 1]))
     assert classes.tolist() == [2, 0, 1, 1, 1, 1, 3]
     many_types = _nodes(**{f"type{i}": 20 - i for i in range(12)})
     assert balance_classes(many_types, np.zeros(20, np.int64)).max() == MOST_CLASSES - 1
-
-
-def test_combined_weight_gives_each_measure_a_third() -> None:
     degrees, classes = np.arange(100), np.where(np.arange(100) % 4 == 0, 0, 1)
-    weight = combined_weight(degrees, classes)
-    assert weight.sum() == pytest.approx(3 * 16 * 100, rel=0.01)
+    assert combined_weight(degrees, classes).sum() == pytest.approx(3 * 16 * 100, rel=0.01)
     # One of 100,000 nodes is for training: it must not weigh as much as all others.
     classes = (np.arange(100_000) > 0).astype(np.int64)
     with_one_root = combined_weight(np.ones(100_000, np.int64), classes)

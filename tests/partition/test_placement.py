@@ -1,4 +1,4 @@
-"""Where nodes and ids are: homes on servers, owners among ranks, and indices in arrays."""
+"""Where nodes are: homes on servers, and owners among ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hopper.errors import GraphError
 from hopper.partition import PartitionBook
-from hopper.partition.id_index import Index
 from hopper.partition.placement import Placement
 
 PAPERS = {"paper": [0, 2, 5]}
@@ -75,11 +74,11 @@ def test_all_of_a_placement_follows_one_rule(placement: Placement, seed: int) ->
     half = np.sort(np.random.default_rng(seed).permutation(nodes)[: nodes.size // 2])
     assert (placement.rank_of("a", half) == owners[half]).all()
     dealt = placement.deal("a", half)
-    assert dealt.counts == [part.size for part in dealt.parts()]
-    for rank, part in enumerate(dealt.parts()):
-        assert part.tolist() == dealt.of(rank).tolist() == sorted(part.tolist())
+    for rank, part in enumerate(dealt):
+        assert part.tolist() == sorted(part.tolist())
         assert (owners[part] == rank).all()
-    assert (dealt.nodes[Index(dealt.nodes).find(half)] == half).all()
+    assert len(dealt) == placement.world
+    assert np.sort(np.concatenate(dealt)).tolist() == half.tolist()
 
 
 def test_tables_have_servers_of_their_own_and_are_dealt_in_turn() -> None:
@@ -95,23 +94,3 @@ def test_tables_have_servers_of_their_own_and_are_dealt_in_turn() -> None:
     assert tables.rank_of("a under b", np.arange(8)).tolist() == [2, 3] * 4
     with pytest.raises(GraphError, match="tables of learnable rows: unknown node type 'a'"):
         tables.rank_of("a", np.arange(2))
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 50, 9000])
-@pytest.mark.parametrize("spread", [1, 3, 10_000_000])
-def test_ids_are_found_in_any_order(size: int, spread: int) -> None:
-    generator = np.random.default_rng(size)
-    # Half of the ids lie densely at one end, as those of a server's popular nodes may.
-    values = np.concatenate((np.arange(size), generator.integers(0, size * spread, size) + size))
-    ascending = np.unique(values) + 17
-    for ids in (ascending, generator.permutation(ascending)):
-        places = generator.integers(0, max(1, ids.size), 2 * size)
-        assert np.array_equal(Index(ids).find(ids[places]), places)
-
-
-@pytest.mark.parametrize("missing_id", [2, 6, 11])
-def test_a_missing_id_is_an_error(missing_id: int) -> None:
-    with pytest.raises(IndexError, match="1 of 2 ids are not among 3"):
-        Index(np.array([5, 7, 10])).find(np.array([7, missing_id]))
-    with pytest.raises(IndexError, match="1 of 1 ids are not among 0"):
-        Index(np.empty(0, np.int64)).find(np.array([missing_id]))

@@ -9,8 +9,8 @@ import pytest
 
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.balance import training_roots
 from hopper.partition.placement import Placement
-from hopper.partition.training import training_roots
 
 BACKEND = "pymetis"
 

@@ -16,8 +16,8 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, build, partition_graph
-from hopper.partition.build_context import BuildContext, number_nodes
-from hopper.partition.by_node import Replicated
+from hopper.partition.layout import Replicated
+from hopper.partition.write import BuildContext, number_nodes
 from hopper.partition.write_topology import fill_topology, lay_out_topology
 from hopper.timing.phases import Silent
 from tests.partition.conftest import MakeGraph
@@ -195,5 +195,6 @@ def test_ids_of_edges_are_as_wide_as_in_the_graph(
     assert stored.dtype == context.whole(RELATION, "edge_ids").dtype == dtype
     dst = np.repeat(np.arange(40), np.diff(whole.indptr))
     assert cut == int((homes[name][whole.indices] != homes[name][dst]).sum())
-    order = np.argsort(context.maps[name].global_ids[dst], kind="stable")
-    np.testing.assert_array_equal(stored, context.maps[name].global_ids[whole.indices[order]])
+    global_ids = context.map(name, "global_ids")
+    order = np.argsort(global_ids[dst], kind="stable")
+    np.testing.assert_array_equal(stored, global_ids[whole.indices[order]])

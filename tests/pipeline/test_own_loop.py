@@ -14,7 +14,7 @@ import torch
 import hopper
 from hopper.bench.parity import read_recorded
 from hopper.graph import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.partition import partition_graph
 from hopper.pipeline import Lookahead
 from tests.docs.markdown_pages import read_snippets

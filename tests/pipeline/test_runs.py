@@ -15,7 +15,7 @@ from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer

@@ -20,9 +20,9 @@ from cache_server.store.manifest import set_division
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import (
     CHECKSUMS_FILE,
+    check_partition,
     check_rows,
     check_structure,
     read_division,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -127,7 +128,7 @@ class FetchedRows(LeafRows):
             self._messages, self._gradient = messages, torch.empty_like(rows)
             leaves = {
                 route.share.name: Leaf(
-                    route.wanted.nodes,
+                    np.concatenate(route.wanted),
                     rows,
                     route.share.learns,
                     messages.places(number),

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.hetero.row_kernels import add_rows, gather_rows, put_rows, zero_rows
+from hopper.micrograph.frontiers import HashTable
 from hopper.ops import is_finite
-from hopper.partition.id_index import Index
 
 Ids = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Leaf:
         places: Ids | None = None,
         gradient: Tensor | None = None,
     ) -> None:
-        self._index = Index(ids)
+        self._index = HashTable(ids)
         self._rows = rows.detach()
         self._places = np.arange(ids.size) if places is None else places
         self._gradient = gradient

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster, Exchange
 from hopper.hetero.learnable.table import TableShare
-from hopper.partition.placement import ByRank
 
 Ids = NDArray[np.int64]
 
@@ -24,12 +23,12 @@ class Routes:
     Attributes
     ----------
     share: this rank's share of the table.
-    wanted: the ids that this rank reads.
+    wanted: by owner, the ids that this rank reads.
     asked: by rank, [m] int64, ascending: the indices of this rank's rows that the other rank reads.
     """
 
     share: TableShare
-    wanted: ByRank
+    wanted: Sequence[Ids]
     asked: list[Ids]
 
 
@@ -74,7 +73,7 @@ class RowMessages:
     def __init__(self, cluster: Cluster, routes: Sequence[Routes], learned: int) -> None:
         self._cluster, self._learned = cluster, learned
         world, rank = cluster.world, cluster.rank
-        wanted = [route.wanted.counts for route in routes]
+        wanted = [[ids.size for ids in route.wanted] for route in routes]
         asked = [[places.size for places in route.asked] for route in routes]
         self._wanted, self._asked = Layout(wanted, world, rank), Layout(asked, world, rank)
         self._returning = Layout(asked[:learned], world, rank)

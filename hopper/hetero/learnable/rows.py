@@ -66,7 +66,7 @@ class LearnableRows:
         cluster = through or self._cluster
         ids = distinct_by_table(wanted, self._read_as)
         dealt = [share.placement.deal(share.name, ids[share.name]) for share in self]
-        parts = [by_owner.parts() for by_owner in dealt]
+        parts = [[*by_owner] for by_owner in dealt]
         own_ids = [by_rank[cluster.rank] for by_rank in parts]
         for by_rank in parts:
             by_rank[cluster.rank] = np.empty(0, np.int64)
@@ -114,7 +114,9 @@ class LearnableRows:
         if exchange is not None:
             exchange.finish()
         leaves = {
-            route.share.name: Leaf(route.wanted.nodes, rows, False, messages.places(number))
+            route.share.name: Leaf(
+                np.concatenate(route.wanted), rows, False, messages.places(number)
+            )
             for number, route in enumerate(routes)
         }
         return LeafRows(leaves, self._read_as)

@@ -13,7 +13,6 @@ from typing import ClassVar, Final
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
-from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import Metatree, Vertex, make_metatree
 from hopper.hetero.precompute.neighbours import Rows, average_neighbours
 from hopper.hetero.precompute.stored_graph import StoredGraph, Workspace
@@ -81,8 +80,8 @@ class MetapathTables:
 
     def _paths(self, stored: StoredGraph) -> list[Path]:
         """Return the metapaths that begin with a relation of ``stored``, in canonical order."""
-        metagraph, target = make_metagraph(stored.schema), stored.schema.target_type()
-        tree = make_metatree(metagraph, target, self.layers, self.metapaths)
+        target = stored.schema.target_type()
+        tree = make_metatree(stored.schema, target, self.layers, self.metapaths)
         roots = tree.roots if stored.roots is None else stored.roots
         paths = _paths_from(tree, tree.root, self.layers)
         return sorted(path for path in paths if path[0] in roots)

@@ -21,7 +21,7 @@ from hopper.graph.topology import Topology
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute.neighbours import Rows
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.file_names import DESCRIPTION_FILE
+from hopper.partition.description import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 _BLOCK_ROWS: Final = 1 << 16

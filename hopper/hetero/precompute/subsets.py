@@ -14,7 +14,6 @@ import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.precompute.neighbours import Rows, average_neighbours
 from hopper.hetero.precompute.stored_graph import StoredGraph, Workspace
@@ -123,7 +122,7 @@ class SubsetTables:
 
     def _relations(self, schema: GraphSchema) -> list[Relation]:
         """Return the relations that hops from the target read, in canonical order."""
-        tree = make_metatree(make_metagraph(schema), schema.target_type(), self.layers)
+        tree = make_metatree(schema, schema.target_type(), self.layers)
         return tree.relations_of(tree.roots)
 
     def _draw(self, schema: GraphSchema) -> list[tuple[Relation, ...]]:
