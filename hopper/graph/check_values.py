@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.array_file import find_first
-from hopper.graph.schema import Labels
+from hopper.graph.array_file import find_first, iter_pieces
+from hopper.graph.schema import GraphSchema, Labels
 
 
 def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -35,6 +35,20 @@ def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
     """Convert labels of one of several tasks, [n, columns], to the form that they have alone."""
     values = columns.astype(labels.dtype)
     return values[:, 0] if labels.kind == "class" else values
+
+
+def check_array(
+    schema: GraphSchema, part: str, owner: object, values: NDArray[Any], where: str
+) -> None:
+    """Check the values of an array that :func:`hopper.graph.layout.graph_arrays` lists."""
+    if part == "weights":
+        check_weights(values, where)
+    elif part == "split":
+        check_split(values, schema.target_count, where)
+    elif part == "labels":
+        labels = next(of for name, of in schema.labels.items() if str(name) == str(owner))
+        for first, rows in iter_pieces(values):
+            check_labels(rows, labels, where, first)
 
 
 def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 0) -> None:

@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from cache_server.draws.neighbor_lists import StoredIds
 from hopper.errors import GraphError
-from hopper.graph import check_values, layout
+from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_topology import check_topology
+from hopper.graph.check_values import check_array
 from hopper.graph.links import Links, find_links
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
@@ -266,15 +267,8 @@ class GraphDirectory:
             return
         for relation in self.schema.relations:
             check_topology(self.topology(relation), relation, self.path)
-        labels = {str(owner): of for owner, of in self.schema.labels.items()}
-        for (part, owner), spec in self._arrays.items():
-            values, where = arrays[part, owner], f"{self.path / spec.file}: {spec.name}"
-            if part == "weights":
-                check_values.check_weights(values, where)
-            elif part == "labels":
-                check_values.check_labels(values, labels[owner], where)
-            elif part == "split":
-                check_values.check_split(values, self.schema.target_count, where)
+        for of, spec in self._arrays.items():
+            check_array(self.schema, *of, arrays[of], f"{self.path / spec.file}: {spec.name}")
 
 
 def open_topology(

@@ -150,9 +150,11 @@ def stored_features(kind: NodeType | EdgeType, dim: int | None = None) -> Stored
 
 def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
     """Return the dtype and the admissible shapes of the labels of ``count`` nodes."""
-    flat, table = [(count,)], [(count, labels.columns)]
-    is_number = labels.kind == "float" and labels.classes == 1
-    shapes = flat if labels.kind == "class" else flat + table if is_number else table
+    shapes: list[tuple[int, ...]] = [(count,), (count, labels.columns)]
+    if labels.kind == "class":
+        shapes = shapes[:1]
+    elif labels.kind != "float" or labels.classes != 1:
+        shapes = shapes[1:]
     return np.dtype(labels.dtype), shapes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph import check_values, layout
-from hopper.graph.array_file import (
-    array_bytes,
-    create_array,
-    iter_pieces,
-    name_in_errors,
-    save_array,
-)
+from hopper.graph import layout
+from hopper.graph.array_file import array_bytes, create_array, name_in_errors, save_array
+from hopper.graph.check_values import check_array, find_not_ascending, find_outside
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.publish import atomic_output_dir
 from hopper.graph.schema import GraphSchema, Labelled, Relation
@@ -100,7 +95,7 @@ class GraphWriter:
                     f"{self.out}: {name} of {relation}: expected int32 or int64 of shape "
                     f"{list(target.shape)}, given {source.dtype} of shape {list(source.shape)}"
                 )
-            if target.dtype == np.int32 and check_values.find_outside(source, 0, 1 << 31) >= 0:
+            if target.dtype == np.int32 and find_outside(source, 0, 1 << 31) >= 0:
                 raise GraphError(f"{self.out}: {name} of {relation}: expected ids below 2^31")
             target[...] = source
 
@@ -121,41 +116,27 @@ class GraphWriter:
 
     def edge_weights(self, relation: Relation, weights: NDArray[Any]) -> None:
         """Write the weights of a relation's edges: [edges] float32, positive, by edge id."""
-        self._save("weights", relation, weights, check_values.check_weights)
+        self._save("weights", relation, weights)
 
     def labels(self, owner: Labelled, values: NDArray[Any]) -> None:
         """Write the labels of a node type's nodes, or of a relation's edges by edge id.
 
         Dtype and shape are those of :meth:`GraphDirectory.labels`.
         """
-
-        def check(values: NDArray[Any], where: str) -> None:
-            for first, rows in iter_pieces(values):
-                check_values.check_labels(rows, self.schema.labels[owner], where, first)
-
-        self._save("labels", owner, values, check)
+        self._save("labels", owner, values)
 
     def split(self, name: str, ids: NDArray[np.integer[Any]]) -> None:
         """Write a split: distinct ids of target nodes or edges, in any order; stored ascending."""
-        ascending: NDArray[Any] = ids
-        if np.issubdtype(ids.dtype, np.integer) and (
-            ids.dtype != np.int64 or check_values.find_not_ascending(ids) >= 0
-        ):
-            ascending = np.sort(ids.astype(np.int64))
-
-        def check(ids: NDArray[Any], where: str) -> None:
-            check_values.check_split(ids, self.schema.target_count, where)
-
-        self._save("split", name, ascending, check)
+        if ids.dtype.kind in "iu" and (ids.dtype != np.int64 or find_not_ascending(ids) >= 0):
+            ids = np.sort(ids.astype(np.int64))
+        self._save("split", name, ids)
 
     def names(self, node_type: str, names: Sequence[str]) -> None:
         """Write the source's names of a type's nodes, which predictions show, one line a node."""
         kind = self.schema.node_types.get(node_type)
         if kind is None or len(names) != kind.count:
-            raise GraphError(
-                f"{self.out}: names of {node_type}: expected one for each of the nodes of the "
-                f"schema, given {len(names)}"
-            )
+            expected = "expected one for each of the nodes of the schema"
+            raise GraphError(f"{self.out}: names of {node_type}: {expected}, given {len(names)}")
         self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
 
     def label_names(self, owner: Labelled, names: Sequence[str], task: str = "") -> None:
@@ -165,12 +146,10 @@ class GraphWriter:
 
     def columns(self, owner: Labelled, columns: Sequence[FeatureColumn]) -> None:
         """Add the columns of the features of a node type or a relation to the schema."""
-        node_types, relations = dict(self.schema.node_types), dict(self.schema.relations)
-        if isinstance(owner, Relation):
-            relations[owner] = replace(relations[owner], columns=tuple(columns))
-        else:
-            node_types[owner] = replace(node_types[owner], columns=tuple(columns))
-        self.schema = replace(self.schema, node_types=node_types, relations=relations)
+        field = "relations" if isinstance(owner, Relation) else "node_types"
+        kinds: dict[Any, Any] = dict(getattr(self.schema, field))
+        kinds[owner] = replace(kinds[owner], columns=tuple(columns))
+        self.schema = replace(self.schema, **{field: kinds})
 
     def _write_names(self, file: Path, names: Sequence[str], what: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -206,14 +185,8 @@ class GraphWriter:
         self._missing.discard((part, str(owner)))
         return create_array(self._work / spec.file, spec.dtypes[0], spec.shapes[0])
 
-    def _save(
-        self,
-        part: str,
-        owner: object,
-        array: NDArray[Any],
-        check: Callable[[NDArray[Any], str], None] | None = None,
-    ) -> None:
-        """Check an array's dtype and shape, and its values if ``check`` does, and write it."""
+    def _save(self, part: str, owner: object, array: NDArray[Any]) -> None:
+        """Check an array's dtype, shape and values, and write it."""
         spec = self._spec(part, owner)
         where = f"{self.out}: {spec.name}"
         if array.dtype not in spec.dtypes or array.shape not in spec.shapes:
@@ -222,8 +195,7 @@ class GraphWriter:
                 f"{where}: expected {spec.dtypes[0]} of shape {shapes}, given {array.dtype} of "
                 f"shape {list(array.shape)}"
             )
-        if check is not None:
-            check(array, where)
+        check_array(self.schema, part, owner, array, where)
         save_array(self._work / spec.file, array)
         self._missing.discard((part, str(owner)))
 

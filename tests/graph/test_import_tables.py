@@ -20,7 +20,7 @@ from hopper.graph.importers import (
     GraphTables,
     ImportOptions,
     import_graph,
-    query,
+    query_features,
     table_folder,
     write_graph,
 )
@@ -73,7 +73,7 @@ def check_refused(kind: str, folder: str, text: str) -> None:
 
 
 def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "CHUNK_BYTES", 16)  # two rows of two columns a chunk
+    monkeypatch.setattr(query_features, "CHUNK_BYTES", 16)  # two rows of two columns a chunk
     import_graph("csv", write_csv(tmp_path / "library", LIBRARY), tmp_path / "out")
     graph = GraphDirectory.open(tmp_path / "out")
     assert (graph.schema.name, graph.schema.target) == ("library", "paper")
@@ -259,7 +259,7 @@ def test_flipped_bits_of_parquet_end_in_one_error_or_in_a_graph(tmp_path: Path) 
     numbers = np.arange(800.0).reshape(400, 2)
     tables = {"nodes": {"id": ids, "label": ["a", "b"] * 200, "v": list(numbers)}}
     folder = write_parquet(tmp_path / "tables", tables | {"edges": {"src": ids, "dst": ids[::-1]}})
-    for number in range(24):
+    for number in range(12):
         file = tmp_path / "tables" / ("nodes.parquet" if number % 2 else "edges.parquet")
         content = file.read_bytes()
         damaged = np.frombuffer(content, np.uint8).copy()

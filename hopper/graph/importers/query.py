@@ -19,11 +19,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.array_file import release_pages
-from hopper.graph.columns import FeatureColumn, width_of
 from hopper.graph.importers.database import Database, DatabaseError
 from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.source_files import first_line
-from hopper.graph.importers.tables import CHUNK_BYTES, Features, GraphTables
+from hopper.graph.importers.tables import GraphTables
 from hopper.graph.schema import Labelled
 
 INTEGERS: Final = (
@@ -247,53 +246,23 @@ class QueryReader:
             array[first : first + len(values)] = values.to_numpy(zero_copy_only=False)
         release_pages(array)
 
-    def read_features(self, columns: Sequence[FeatureColumn], sql: Sequence[str]) -> Features:
-        """Return features, which are read in chunks of 64 MiB, each column as its SQL says.
+    def encode(self, name: str, known: Sequence[str] | None, what: str) -> tuple[list[str], str]:
+        """Number the texts of a column in sorted order, or as known ones are; tell of unknown ones.
 
-        Missing numbers are NaN. Columns that cannot be read are problems of the source, and 0.
+        Returns the texts in order, and their numbers in SQL; -1 for others and where there is none.
         """
-        count, width = self.count, width_of(columns)
-
-        def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
-            step = max(1, CHUNK_BYTES // (4 * width))
-            chunk = np.empty((0, width), np.float32)
-            for start, batch in self.scan(*sql, rows=step):
-                first, stop = start, start + batch.num_rows
-                while first < stop:
-                    place = first % step
-                    if place == 0:
-                        chunk = np.empty((min(step, count - first), width), np.float32)
-                    part = batch.slice(first - start, len(chunk) - place)
-                    self._fill(columns, part, first, chunk[place:])
-                    first += part.num_rows
-                    if place + part.num_rows == len(chunk):
-                        yield first - len(chunk), chunk
-
-        return Features((count, width), np.dtype(np.float32), chunks)
-
-    def _fill(
-        self, columns: Sequence[FeatureColumn], batch: Any, first: int, rows: NDArray[np.float32]
-    ) -> None:
-        """Fill rows of features, [n, columns], from a batch whose first row is ``first``."""
-        start, rows = 0, rows[: batch.num_rows]
-        for column, values in zip(columns, batch.columns, strict=True):
-            part = rows[:, start : start + column.width]
-            start += column.width
-            if column.categories:
-                part[:] = values.to_numpy()[:, None] == np.arange(column.width)
-                continue
-            numbers = self.attempt(column.name, self._read_numbers, values, column, first)
-            with np.errstate(over="ignore"):
-                part[:] = 0 if numbers is None else numbers
-
-    def _read_numbers(self, values: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """Return [n, numbers] of a column of numbers or of lists of numbers."""
-        is_list = self.kind(column.name) == "list"
-        of_list = f"{column.numbers} numbers, as in the first row"
-        if expected := of_list if is_list else self.number_or_nan(column.name)[1]:
-            self.refuse_nulls(values, first, column.name, expected)
-        values = values.flatten() if is_list else values
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, column.numbers)
+        text, kinds = self.text(name), self.database.new_name("e")
+        values = self.select(f"DISTINCT {text}", f"WHERE {text} IS NOT NULL ORDER BY 1")
+        if known:
+            values = ", ".join(map(quote_text, known))
+        self.database.fetch(f"CREATE TYPE {kinds} AS ENUM ({values})")
+        names = self.database.fetch(f"SELECT unnest(enum_range(NULL::{kinds}))::VARCHAR")
+        code = f"coalesce(enum_code(TRY_CAST({text} AS {kinds}))::BIGINT, -1)"
+        if known and self.like is not None:
+            rest = f"WHERE {text} IS NOT NULL AND {code} < 0 GROUP BY 1"
+            unknown = dict(self.database.fetch(self.select(f"{text}, count(*)", rest)))
+            self.notes += self.like.tell_unknown(self.query.owner, what, unknown, known)
+        return [text for (text,) in names], code
 
 
 def row_number(column: str, count: int, *, is_text: bool) -> str:
@@ -301,6 +270,11 @@ def row_number(column: str, count: int, *, is_text: bool) -> str:
     row = f"TRY_CAST({column} AS {'INTEGER' if count < 2**31 else 'BIGINT'})"
     same = f"{row}::VARCHAR = {column}" if is_text else f"{row} = {column}"
     return f"CASE WHEN {same} AND {row} >= 0 AND {row} < {count} THEN {row} END"
+
+
+def quote_text(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 class QueryTexts(Sequence[str]):

@@ -13,25 +13,15 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
-from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.arrays import describe_classes, join_tasks
 from hopper.graph.importers.database import Database
 from hopper.graph.importers.encode_like import LikeGraph
-from hopper.graph.importers.query import (
-    INTEGERS,
-    NATIVE,
-    NUMBERS,
-    Query,
-    QueryReader,
-    QueryTexts,
-    row_number,
-)
+from hopper.graph.importers.query import Query, QueryReader, QueryTexts, quote_text, row_number
+from hopper.graph.importers.query_features import read_features
 from hopper.graph.importers.tables import GraphTables, Problems, Table
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labels, Relation
 
-_MOST_CATEGORIES: Final = 1000
-"""Largest number of categories of a column."""
 _MOST_CLASSES: Final = 2**31
 _INT32: Final = 2**31
 """Number of nodes from which ends of edges take 8 bytes."""
@@ -88,11 +78,9 @@ def _read_query(
             readers["weight"] = _read_weights
         special = {*needed, *readers, *of_labels}
         names = [name for name in query.names if name not in special]
-        features = _find_features(reader, names)
-        table = Table(reader.count)
-        if features:
-            table.columns, sql = zip(*features, strict=True)
-            table.features = reader.read_features(table.columns, sql)
+        table, (columns, features) = Table(reader.count), read_features(reader, names)
+        if columns:
+            table.columns, table.features = columns, features
         for name in (name for name in needed if name not in query.names):
             expected = f"column {name}: expected, but missing in {list(query.names)}"
             tables.problems.add(query.where, name, f"{query.header}: {expected}")
@@ -291,7 +279,7 @@ def _read_task(
             reader.read(column, bit, np.uint8, "0 or 1", values[:, place])
     elif (known and known[1]) or _has_class_names(reader, name):
         what = f"labels of task {task}" if task else "labels"
-        names, code = _encode(reader, name, known and known[1], what)
+        names, code = reader.encode(name, known and known[1], what)
         values, labels = reader.read(name, code, np.int64), Labels("class", max(1, len(names)))
         if known and known[1]:
             return (known[0], values), names
@@ -325,92 +313,3 @@ def _read_classes(reader: QueryReader, name: str) -> NDArray[np.int64]:
     fits = f"{number} >= 0 AND {number} < {_MOST_CLASSES}"
     sql = f"CASE WHEN {text} IS NULL THEN -1 WHEN {fits} THEN {number} END"
     return reader.read(name, sql, np.int64, "a class (an integer of at least 0) or nothing")
-
-
-def _encode(
-    reader: QueryReader, name: str, known: Sequence[str] | None, what: str
-) -> tuple[list[str], str]:
-    """Number the texts of a column in sorted order, or as known ones are; tell of unknown ones.
-
-    Returns the texts in order, and their numbers in SQL; -1 for others and where there is none.
-    """
-    text, kinds = reader.text(name), reader.database.new_name("e")
-    values = reader.select(f"DISTINCT {text}", f"WHERE {text} IS NOT NULL ORDER BY 1")
-    if known:
-        values = ", ".join(map(quote_text, known))
-    reader.database.fetch(f"CREATE TYPE {kinds} AS ENUM ({values})")
-    names = reader.database.fetch(f"SELECT unnest(enum_range(NULL::{kinds}))::VARCHAR")
-    code = f"coalesce(enum_code(TRY_CAST({text} AS {kinds}))::BIGINT, -1)"
-    if known and reader.like is not None:
-        rest = f"WHERE {text} IS NOT NULL AND {code} < 0 GROUP BY 1"
-        unknown = dict(reader.database.fetch(reader.select(f"{text}, count(*)", rest)))
-        reader.notes += reader.like.tell_unknown(reader.query.owner, what, unknown, known)
-    return [text for (text,) in names], code
-
-
-def _find_features(reader: QueryReader, names: Sequence[str]) -> list[tuple[FeatureColumn, str]]:
-    """Find out what the columns of features hold, and how each is read in SQL."""
-    known: dict[str, FeatureColumn | None] = dict.fromkeys(names)
-    if reader.like is not None:
-        columns = reader.like.columns(reader.query.owner, names, reader.query.header)
-        known = {column.name: column for column in columns}
-    features = []
-    for name, column in known.items():
-        read = reader.attempt(name, _find_feature, reader, name, column)
-        # What is wrong with a column is a problem of the source, which is not written.
-        features.append(read or (FeatureColumn(name), "0"))
-    return features
-
-
-def _find_feature(
-    reader: QueryReader, name: str, known: FeatureColumn | None
-) -> tuple[FeatureColumn, str]:
-    """Return a column of features, and how it is read in SQL."""
-    kind, column = reader.kind(name), reader.column(name)
-    is_list = kind == "list" and reader.types[name].startswith((*INTEGERS, *NUMBERS))
-    if kind not in ("integer", "number", "text") and not is_list:
-        raise reader.refuse_type(name, "numbers, lists of them, or texts")
-    known_texts = known is not None and bool(known.categories)
-    is_text = known_texts or (kind == "text" and _has_categories(reader, name))
-    if is_text and not is_list and (known is None or known_texts):
-        categories, code = _encode(
-            reader, name, None if known is None else known.categories, f"column {name!r}"
-        )
-        return known or FeatureColumn(name, tuple(categories)), code
-    width = reader.first(f"len({column})", "WHERE rowid = 0") if is_list and reader.count else 1
-    if not width:
-        raise reader.refuse(0, name, "numbers")
-    if known is not None and (is_text or known_texts or known.numbers != width):
-        raise GraphError(
-            f"{reader.query.where}: column {name}: expected {known.numbers} numbers a row, as in "
-            f"{reader.like and reader.like.path}, given {'texts' if is_text else width}"
-        )
-    if not is_list:
-        sql, _ = reader.number_or_nan(name)
-    else:
-        element = reader.types[name].split("[")[0]
-        element = element if element in NATIVE else "DOUBLE"
-        fits = f"len({column}) = {width} AND list_count({column}) = {width}"
-        sql = f"CASE WHEN {fits} THEN {column}::{element}[] END"
-    return known or FeatureColumn(name, numbers=width), sql
-
-
-def _has_categories(reader: QueryReader, name: str) -> bool:
-    """Return whether texts are categories: typed ones, and others that do not begin with a
-    number."""
-    text = reader.text(name)
-    first = f"arg_min({text}, rowid) FILTER ({text} IS NOT NULL)"
-    is_number = reader.first(f"TRY_CAST({first} AS DOUBLE) IS NOT NULL OR {first} IS NULL")
-    if is_number and not reader.query.typed:
-        return False
-    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {_MOST_CATEGORIES}"
-    row = reader.first("min(rowid)", rest)
-    if row is not None:
-        expected = f"a number, or at most {_MOST_CATEGORIES:,} different texts"
-        raise reader.refuse(row, name, expected)
-    return True
-
-
-def quote_text(text: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,7 +31,7 @@ from hopper.graph.importers.transforms import (
     set_link_targets,
     symmetrize,
 )
-from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType
 from hopper.graph.write import GraphWriter
 from hopper.timing.phases import Phases
 
@@ -139,24 +140,23 @@ def write_tables(
 def _require_memory(tables: GraphTables, options: ImportOptions, database: Database) -> None:
     """Check that memory holds the whole arrays that some options need."""
     if options.largest_component:
-        nbytes = _COMPONENT_EDGE * sum(table.count for table in tables.edges.values())
-        for table in tables.nodes.values():
-            nbytes += table.count * (_COMPONENT_NODE + 80 * (table.names is not None))
-        database.require(nbytes, "--largest-component")
+        nodes = sum(
+            table.count * (_COMPONENT_NODE + 80 * (table.names is not None))
+            for table in tables.nodes.values()
+        )
+        edges = sum(table.count for table in tables.edges.values())
+        database.require(nodes + _COMPONENT_EDGE * edges, "--largest-component")
     if options.symmetrize or options.add_reverse == "cross-type":
-        sizes = [
-            table.count * (_SYMMETRIZED + 8 * (table.features.shape[1] if table.features else 0))
-            for relation, table in tables.edges.items()
-            if relation.src == relation.dst
-        ]
-        database.require(max(sizes, default=0), "--symmetrize")
+        for relation, table in tables.edges.items():
+            if relation.src == relation.dst:
+                width = table.features.shape[1] if table.features else 0
+                database.require(table.count * (_SYMMETRIZED + 8 * width), "--symmetrize")
     if options.split is not None:
         drawn = sum(table.count for table in tables.target_tables)
         database.require(_DRAWN * drawn, "--split")
-    labels = [table.labels for table in tables.all.values() if table.labels is not None]
-    if any(kind.kind == "tasks" for kind, _ in labels):
-        largest = max(values.nbytes for _, values in labels)
-        database.require(2 * largest, "labels of several tasks")
+    for table in tables.all.values():
+        if table.labels is not None and table.labels[0].kind == "tasks":
+            database.require(2 * table.labels[1].nbytes, "labels of several tasks")
 
 
 def _write_features(
@@ -227,14 +227,15 @@ def _normalize_rows(rows: NDArray[Any], where: str) -> NDArray[Any]:
 def _write_columns(tables: GraphTables, writer: GraphWriter) -> None:
     """Write weights, times, labels and splits, and the names of nodes and classes."""
     for owner, table in tables.all.items():
-        if table.weights is not None and isinstance(owner, Relation):
-            writer.edge_weights(owner, table.weights)
-        if table.times is not None:
-            writer.times(owner, table.times)
-        if table.labels is not None:
-            writer.labels(owner, table.labels[1])
-        if table.names is not None and isinstance(owner, str):
-            writer.names(owner, table.names)
+        columns: list[tuple[Any, Callable[[Any, Any], None]]] = [
+            (table.weights, writer.edge_weights),
+            (table.times, writer.times),
+            (table.labels and table.labels[1], writer.labels),
+            (table.names, writer.names),
+        ]
+        for values, write in columns:
+            if values is not None:
+                write(owner, values)
         for task, names in table.classes.items():
             writer.label_names(owner, names, task)
     for name, ids in tables.join_splits().items():
