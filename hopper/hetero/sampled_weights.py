@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draws.counter import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.links import select_ends
 from hopper.graph.schema import Relation
 from hopper.hetero.metatree import Metatree
 from hopper.hetero.unroll import unroll
+from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 
 BATCHES: Final = 8
