@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.draws.counter import permute
 from cache_server.draws.spec import Drawn
 from hopper.engines import Spec
 from hopper.engines.data_parallel import ModelCentric
@@ -23,7 +22,7 @@ from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.frontier_kernels import keep_edges
-from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
+from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes, permute
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 

@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.rounds import Measured, Results, make_parser, positive, take_turns
-from cache_server.draws.counter import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.micrograph.route import permute
 from hopper.micrograph.samplers import SAMPLERS
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import DESCRIPTION_FILE

@@ -51,11 +51,6 @@ _CHECKSUM_TAG: Final = 0x11
 _CHECKSUM: Final = struct.Struct("<BQ")
 
 
-def largest_request(ids_per_request: int) -> int:
-    """Return the most bytes of a request: four arrays of ids, and room for a refusal's count."""
-    return 4 * ID_BYTES * ids_per_request + (1 << 20)
-
-
 def little_endian(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of a name in :data:`DTYPES`; raise ValueError for others."""
     if name not in DTYPES:
@@ -76,11 +71,6 @@ def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
     if ids > limit:
         raise BadRequest(f"{field}: {ids} ids exceed the limit of {limit} ids in one request")
     return np.frombuffer(raw, dtype="<i8").astype(np.int64, copy=False)
-
-
-def rows_per_chunk(row_bytes: int) -> int:
-    """Return how many rows of ``row_bytes`` fill a chunk of about 1 MiB, at least one."""
-    return max(1, CHUNK_BYTES // row_bytes)
 
 
 def name_part(server: int, division: str) -> str:

@@ -189,7 +189,8 @@ class RemoteDraw:
     src: NDArray[np.int64] = field(default_factory=_no_ids)
     dst: NDArray[np.int64] = field(default_factory=_no_ids)
     """[k] global ids, ascending by destination: ends of the edges that may not be drawn"""
-    _chunks: list[tuple[NDArray[np.uint32], ...]] = field(default_factory=list, repr=False)
+    chunks: list[tuple[NDArray[np.uint32], ...]] = field(default_factory=list, repr=False)
+    """the answers so far, as :func:`cache_server.wire.read_neighbours` returns them"""
 
     def request(self, part: slice) -> features_pb2.NeighborDraw:
         """Make the request for some of the nodes."""
@@ -210,10 +211,6 @@ class RemoteDraw:
             without_destinations=encode_ids(self.dst[concerns_part]),
         )
 
-    def take(self, chunk: tuple[NDArray[np.uint32], ...]) -> None:
-        """Add the neighbors of the next nodes."""
-        self._chunks.append(chunk)
-
     def neighbors(self) -> Drawn:
         """Return the neighbors of all nodes, in the order of the nodes."""
         counts, _, sources, positions = self._join_chunks()
@@ -225,7 +222,7 @@ class RemoteDraw:
 
     def _join_chunks(self) -> list[NDArray[np.int64]]:
         """Return counts, in-degrees, sources and positions of all chunks together."""
-        parts = zip(*self._chunks, strict=True) if self._chunks else [[_no_ids()]] * 4
+        parts = zip(*self.chunks, strict=True) if self.chunks else [[_no_ids()]] * 4
         return [np.concatenate(part).astype(np.int64) for part in parts]
 
 
@@ -286,5 +283,5 @@ class DrawCall(PendingCall):
             raise ValueError(
                 f"{draw.relation}: source {sources.max()} is outside [0, {draw.sources})"
             )
-        draw.take(chunk)
+        draw.chunks.append(chunk)
         self.done += counts.size

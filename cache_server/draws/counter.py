@@ -33,9 +33,6 @@ LEARNABLE: Final = 9
 NEGATIVES: Final = 10
 PHASES: Final = 12
 
-_ROUNDS: Final = 8
-_LEAST_BITS: Final = 8
-"""of the Feistel network that permutes roots; with fewer a round has too few different functions"""
 _MOST_SCANNED: Final = 48
 """up to this many draws, a scan of earlier draws is cheaper than a hash set"""
 
@@ -202,38 +199,3 @@ def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
     for i in numba.prange(words.size):
         out[i] = absorb(key, np.uint64(words[i]))
     return out
-
-
-@kernel
-def _permute(
-    keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return [n] int64: the image of each place under the bijection of [0, count), by a network of
-    [rounds] keys with the domain [0, 2**bits)."""
-    low = bits - bits // np.uint64(2)
-    high_shift, low_shift = np.uint64(64) - (bits - low), np.uint64(64) - low
-    mask = (np.uint64(1) << low) - np.uint64(1)
-    out = np.empty(places.size, np.int64)
-    for i in range(places.size):
-        x = np.uint64(places[i])
-        while True:
-            left, right = x >> low, x & mask
-            for pair in range(keys.size // 2):
-                left ^= variate(keys[2 * pair], right) >> high_shift
-                right ^= variate(keys[2 * pair + 1], left) >> low_shift
-            x = left << low | right
-            if x < count:
-                break
-        out[i] = x
-    return out
-
-
-def permute(seed: int, epoch: int, count: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return [n] int64: the numbers of the roots at some places of the order of an epoch.
-
-    ``count`` roots are numbered by original id. The order is a keyed bijection: a Feistel network
-    with cycle walking (Black and Rogaway, CT-RSA 2002). It needs no array of all roots.
-    """
-    keys = absorb_each(np.uint64(key_of(ROOTS, seed, epoch)), np.arange(_ROUNDS))
-    bits = max(_LEAST_BITS, (count - 1).bit_length())
-    return _permute(keys, np.uint64(count), np.uint64(bits), np.asarray(places, np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +69,7 @@ class SamplingSpec(NamedTuple):
                 f"expects {f'version {version}' if version else 'an older one'}; run one version "
                 "of Hopper everywhere"
             )
-        known = next((name for name in METHODS if name == method), None)
-        if known is None:
+        if method not in METHODS:
             raise BadRequest(f"method: expected one of {', '.join(METHODS)}, found {method!r:.100}")
         if fanout != -1 and not 1 <= fanout <= LARGEST_FANOUT:
             raise BadRequest(f"fanout: expected -1 or 1 to {LARGEST_FANOUT}, found {fanout}")
@@ -79,7 +78,7 @@ class SamplingSpec(NamedTuple):
                 f"elapsed: expected less than the dependence of {key.dependence}, found "
                 f"{key.elapsed}"
             )
-        return cls(known, fanout, key)
+        return cls(cast(Method, method), fanout, key)
 
 
 class ExcludedEdges(NamedTuple):

@@ -21,7 +21,7 @@ from cache_server.service.metrics import MetricsPort
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
 from cache_server.store.shard import Shard
-from cache_server.wire import largest_request
+from cache_server.wire import ID_BYTES
 
 _ARENAS: Final = 2
 """of the C library's memory: after 40,000 malformed requests a server with the default of eight a
@@ -55,7 +55,8 @@ class FeatureServer:
         metrics: str = "",
         memory: int | None = None,
     ) -> None:
-        largest = largest_request(ids_per_request)
+        # Four arrays of ids, and room for a refusal's count.
+        largest = 4 * ID_BYTES * ids_per_request + (1 << 20)
         memory = default_memory() if memory is None else memory
         self._flow = FlowControl(threads, memory, send_seconds, largest)
         self._servicer = FeatureServicer(shard, self._flow, ids_per_request, security.token())

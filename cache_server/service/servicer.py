@@ -179,12 +179,11 @@ class FeatureServicer(grpc.GenericRpcHandler):
     def _describe_graph(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
         """Yield the serialised ``GraphDescription``, which may be large."""
         _decode(features_pb2.DescribeGraphRequest, raw)
-        graph = self.shard.graph
-        self._flow.hold(reply, reply.held + COPIES_OF_CHUNK * graph.description_bytes())
+        files = self.shard.graph
+        graph, partition = map(files.read_text, (GRAPH_FILE, PARTITION_FILE))
+        self._flow.hold(reply, reply.held + COPIES_OF_CHUNK * (len(graph) + len(partition)))
         message = features_pb2.GraphDescription(
-            graph=graph.read_text(GRAPH_FILE),
-            partition=graph.read_text(PARTITION_FILE),
-            ids=_describe_tables(graph.tables()),
+            graph=graph, partition=partition, ids=_describe_tables(files.tables())
         ).SerializeToString()
         reply.count_message(message)
         yield message
@@ -215,7 +214,8 @@ class FeatureServicer(grpc.GenericRpcHandler):
     def _send_rows(
         self, raw: bytes, reply: Reply, table: Table, rows: NDArray[np.int64]
     ) -> Iterator[bytes]:
-        seeds, step = wire.chunk_seeds(raw), min(rows.size, wire.rows_per_chunk(table.row_bytes))
+        step = min(rows.size, max(1, wire.CHUNK_BYTES // table.row_bytes))
+        seeds = wire.chunk_seeds(raw)
         chunk = COPIES_OF_CHUNK * step * table.row_bytes
         self._flow.hold(reply, reply.held + chunk + step * table.scratch_bytes)
         body = np.empty((step, table.row_bytes), np.uint8)

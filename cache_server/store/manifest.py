@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from cache_server.errors import ManifestError
-from cache_server.store.npy import map_npy
+from cache_server.store.npy import map_array
 from cache_server.wire import Dtype
 
 MANIFEST: Final = "shard.json"
@@ -110,7 +110,7 @@ def read_manifest(directory: Path) -> Manifest:
 def map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
     """Map a table of ``directory``/shard.json to [count, dim]; raise ManifestError as a misfit."""
     shapes = [(spec.count, spec.dim), *([(spec.count,)] if spec.dim == 1 else [])]
-    return map_npy(directory / spec.file, spec.dtype, *shapes).reshape(spec.count, spec.dim)
+    return map_array(directory / spec.file, spec.dtype, *shapes).reshape(spec.count, spec.dim)
 
 
 def _parse_manifest(path: Path, text: str | bytes) -> Manifest:

@@ -19,7 +19,7 @@ import numpy as np
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.store.manifest import map_table, read_manifest
 from cache_server.store.mapped_rows import feature_bytes
-from cache_server.store.npy import map_npy, map_original_ids
+from cache_server.store.npy import map_array, map_original_ids
 from cache_server.store.row_source import NO_SOURCES, SourceRequest
 from cache_server.store.table import FEATURES, Table, table_of_file, table_of_ids, table_of_source
 
@@ -59,11 +59,6 @@ class GraphFiles:
         except (OSError, ValueError) as error:
             raise BadRequest(f"server {self._server} has no readable {name}") from error
 
-    def description_bytes(self) -> int:
-        """Return the size of both descriptions; 0 where they cannot be read."""
-        files = [self._partitioned / name for name in (GRAPH_FILE, PARTITION_FILE)]
-        return sum(file.stat().st_size for file in files if file.is_file())
-
     def tables(self) -> list[Table]:
         """Map every array of ids that this server has."""
         return [self.table(kind, name) for kind, name in self._files]
@@ -86,7 +81,7 @@ class GraphFiles:
                 offsets = read_partition(self._partitioned)["offsets"]
                 ids = map_original_ids(self._partitioned, name, offsets[name])
             else:
-                ids = map_npy(file, (np.int32, np.int64), None)
+                ids = map_array(file, (np.int32, np.int64), None)
         except (ManifestError, KeyError) as error:
             raise BadRequest(f"{kind} of {name!r}: {error}") from error
         return table_of_ids(kind, name, ids, self._server)

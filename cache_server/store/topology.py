@@ -21,7 +21,7 @@ from cache_server.draws.spec import (
     SamplingSpec,
 )
 from cache_server.errors import BadRequest, ManifestError
-from cache_server.store.npy import map_npy, map_original_ids
+from cache_server.store.npy import map_array, map_original_ids
 
 Ids = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
@@ -119,20 +119,20 @@ def open_topology(
         # A server with a halo has lists of other nodes before and after those of its own.
         row, file = 0, root / f"{dst}.npy"
         if file.exists():
-            listed = map_npy(file, np.int64, None)
+            listed = map_array(file, np.int64, None)
             row, lists = int(np.searchsorted(listed, first)), listed.size
         else:
             lists = stop - first
-        indptr = map_npy(folder / "indptr.npy", np.int64, (lists + 1,))
+        indptr = map_array(folder / "indptr.npy", np.int64, (lists + 1,))
         edges = int(indptr[-1])
         optional: dict[str, Any] = {
-            name: map_npy(file, dtype, (edges,))
+            name: map_array(file, dtype, (edges,))
             for name, dtype in _OPTIONAL.items()
             if (file := folder / f"{name}.npy").exists()
         }
         neighbor_lists = NeighborLists(
             indptr[row : row + stop - first + 1],
-            map_npy(folder / "indices.npy", (np.int32, np.int64), (edges,)),
+            map_array(folder / "indices.npy", (np.int32, np.int64), (edges,)),
             originals[src],
             originals[dst],
             **optional,

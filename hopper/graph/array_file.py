@@ -13,7 +13,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
-from cache_server.store.npy import ArrayFileError, map_array, map_of
+from cache_server.errors import ManifestError
+from cache_server.store.npy import map_array, map_of
 from hopper.errors import GraphError
 from hopper.graph.memory_budget import memory_budget
 
@@ -31,8 +32,8 @@ def open_array(
 ) -> NDArray[Any]:
     """Map a .npy file read-only, as :func:`cache_server.store.npy.map_array` does."""
     try:
-        return map_array(file, field, dtypes, shapes)
-    except ArrayFileError as error:
+        return map_array(file, dtypes, *shapes, what=field)
+    except ManifestError as error:
         raise GraphError(str(error)) from error
 
 

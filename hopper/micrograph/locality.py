@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draws.counter import permute
 from hopper.errors import RequestError
+from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition.balance import training_roots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -72,14 +73,12 @@ def write_tables(out: Path) -> GraphDirectory:
                 else:
                     table[...] = generator.standard_normal(table.shape)
         for name, labels in SCHEMA.labels.items():
-            count, classes = SCHEMA.node_types[name].count, labels.classes
-            shape = (count, classes) if classes > 1 else (count,)
-            if labels.kind == "float":
-                writer.labels(name, generator.random(shape, np.float32))
-            elif labels.kind == "class":
-                writer.labels(name, generator.integers(-1, classes, count))
-            else:
-                writer.labels(name, generator.integers(0, 2, shape, np.uint8))
+            count, columns = SCHEMA.node_types[name].count, labels.columns
+            shape = (count, columns) if columns > 1 else (count,)
+            least, most = (-1, labels.classes) if labels.kind == "class" else (0, 2)
+            rows = generator.integers(least, most, shape)
+            is_float = labels.kind == "float"
+            writer.labels(name, (rows + is_float * generator.random(shape)).astype(labels.dtype))
         writer.split("train", generator.permutation(90)[:20])
     return GraphDirectory.open(out)
 
@@ -170,9 +169,9 @@ def own_source(
     folder = tmp_path_factory.mktemp("databases")
     offsets, originals = tables.graph.book.offsets["paper"], tables.graph.original_ids("paper")
     features = tables.directory.features("paper")
-    for server in range(SERVERS):
-        node_ids = originals[offsets[server] : offsets[server + 1]]
-        write_rows(folder / f"{server}.db", ((node, features[node]) for node in node_ids))
+    for server, (first, stop) in enumerate(itertools.pairwise(offsets)):
+        rows = ((node, features[node]) for node in originals[first:stop])
+        write_rows(folder / f"{server}.db", rows)
     name, options = "sqlite_features:SqliteFeatures", {"path": f"{folder}/{{server}}.db", "dim": 7}
     data = {"features": {"paper": name}, "features_options": {"paper": options}}
     config = make_config({"data": data | {"partitioned": str(tables.graph.path)}})
@@ -185,34 +184,28 @@ def own_source(
     remote.close()
 
 
-@pytest.fixture(
-    params=[
-        *("local", "remote", "cached", "partitioned", "pregathered", "single server"),
-        *("own source", "own source, remote", "without the directory"),
-    ]
-)
+SOURCES: dict[str, Callable[[Tables, Any], FeatureSource]] = {
+    "local": lambda tables, get: LocalRows(tables.graph, SERVER),
+    "remote": lambda tables, get: get("remote"),
+    "cached": lambda tables, get: CachedRows(get("remote"), fill_caches(get("remote"))),
+    "partitioned": lambda tables, get: PartitionedRows(tables.graph, SERVER, get("remote")),
+    "pregathered": lambda tables, get: PregatheredRows(
+        PartitionedRows(tables.graph, SERVER, get("remote")), {"paper": [np.arange(90)]}
+    ),
+    "single server": lambda tables, get: PartitionedRows(tables.single, 0, None),
+    "own source": lambda tables, get: get("own_source"),
+    "own source, remote": lambda tables, get: get("own_source").remote,
+    "without the directory": lambda tables, get: get("downloaded"),
+}
+
+
+@pytest.fixture(params=SOURCES)
 def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
     """Return every implementation in turn."""
 
     def all_ids(node_type: str) -> NDArray[np.int64]:
         return np.arange(SCHEMA.node_types[node_type].count)
 
-    if request.param == "local":
-        return Source(LocalRows(tables.graph, SERVER), tables.graph, tables.local_ids)
-    if request.param == "single server":
-        return Source(PartitionedRows(tables.single, 0, None), tables.single, all_ids)
-    if request.param.startswith("own source"):
-        partitioned_rows = request.getfixturevalue("own_source")
-        rows = partitioned_rows.remote if request.param.endswith("remote") else partitioned_rows
-        return Source(rows, partitioned_rows.graph, all_ids)
-    if request.param == "without the directory":
-        return Source(request.getfixturevalue("downloaded"), tables.graph, all_ids)
-    remote = request.getfixturevalue("remote")
-    partitioned = PartitionedRows(tables.graph, SERVER, remote)
-    sources: dict[str, Callable[[], FeatureSource]] = {
-        "remote": lambda: remote,
-        "cached": lambda: CachedRows(remote, fill_caches(remote)),
-        "partitioned": lambda: partitioned,
-        "pregathered": lambda: PregatheredRows(partitioned, {"paper": [all_ids("paper")]}),
-    }
-    return Source(sources[request.param](), tables.graph, all_ids)
+    rows = SOURCES[request.param](tables, request.getfixturevalue)
+    graph = tables.single if request.param == "single server" else tables.graph
+    return Source(rows, graph, tables.local_ids if request.param == "local" else all_ids)

@@ -21,6 +21,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, column_weights, make_thresholds
+from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "draws.md"
@@ -109,7 +110,7 @@ def test_vectors_of_draws_by_weight(reference: Any) -> None:
 def test_vectors_of_the_order_of_roots(reference: Any) -> None:
     for row in VECTORS["order"]:
         moment, places = (row["seed"], row["epoch"], row["count"]), np.array(row["places"])
-        assert draw.permute(*moment, places).tolist() == row["roots"]
+        assert permute(*moment, places).tolist() == row["roots"]
         if row["count"] < 10_000:
             order = reference.order(*moment)
             assert [order[place] for place in places] == row["roots"]
@@ -247,7 +248,7 @@ def test_every_set_is_equally_likely(population: int, count: int, sets: int) -> 
 @pytest.mark.parametrize("count", [200, 300])
 def test_the_first_roots_are_uniform_over_epochs(count: int) -> None:
     """The first root, and how far from it the second is."""
-    firsts = np.array([draw.permute(5, epoch, count, np.arange(2)) for epoch in range(20 * count)])
+    firsts = np.array([permute(5, epoch, count, np.arange(2)) for epoch in range(20 * count)])
     apart = (firsts[:, 1] - firsts[:, 0]) % count - 1
     assert is_uniform(Counter(firsts[:, 0].tolist()), count, 20 * count)
     assert is_uniform(Counter(apart.tolist()), count - 1, 20 * count)
@@ -259,19 +260,19 @@ def test_an_order_has_every_root_once(
     reference: Any, seed: int, epoch: int, count: int, data: st.DataObject
 ) -> None:
     """An order is a permutation, whichever of its places are asked for."""
-    order = draw.permute(seed, epoch, count, np.arange(count))
+    order = permute(seed, epoch, count, np.arange(count))
     assert sorted(order.tolist()) == list(range(count))
     assert order.tolist() == reference.order(seed, epoch, count)
     places = data.draw(st.lists(st.integers(0, count - 1), max_size=9))
     some_places = np.array(places, np.int64)
-    assert draw.permute(seed, epoch, count, some_places).tolist() == order[some_places].tolist()
+    assert permute(seed, epoch, count, some_places).tolist() == order[some_places].tolist()
 
 
 def test_an_order_of_more_roots_than_fit_in_memory() -> None:
     """Distant places of 2^40 + 5 have distinct roots over the whole range."""
     count = (1 << 40) + 5
     places = np.concatenate([np.arange(1000), count - 1 - np.arange(1000)])
-    roots = draw.permute(1, 0, count, places)
+    roots = permute(1, 0, count, places)
     assert np.unique(roots).size == 2000
     assert roots.min() >= 0
     assert roots.max() < count

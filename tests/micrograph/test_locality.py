@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server.draws.counter import permute
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.micrograph.locality import measure_locality
+from hopper.micrograph.route import permute
 from hopper.partition import PartitionedGraph, partition_graph
 
 CITES = Relation("paper", "links", "paper")

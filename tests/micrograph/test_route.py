@@ -13,8 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cache_server.draws.counter import permute
-from hopper.micrograph.route import GlobalBatch, LocalRootSchedule, RootSchedule, TrainingNodes
+from hopper.micrograph.route import (
+    GlobalBatch,
+    LocalRootSchedule,
+    RootSchedule,
+    TrainingNodes,
+    permute,
+)
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 
