@@ -329,7 +329,10 @@ def open_topology(
         degrees = array("in_degrees", destinations), array("out_degrees", sources)
     count = int(indptr[-1]) if edges is None else edges
     return Topology(
-        *(indptr, array("indices", count), array("edge_ids", count), *degrees),
+        indptr,
+        array("indices", count),
+        array("edge_ids", count),
+        *degrees,
         cumulative_weights=array("cumulative_weights", count) if weighted else None,
         times=array("times", count) if timed else None,
         by_time=array("by_time", count) if timed else None,

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
 from hopper.graph.importers import GraphTables, ImportOptions, RandomSplit, write_tables
-from hopper.graph.importers.splits import draw_split
 from hopper.graph.importers.tables import Table, array_features
 from hopper.graph.importers.transforms import (
     add_reverse_relations,
+    draw_split,
     find_one_way,
     keep_largest_component,
     symmetrize,
