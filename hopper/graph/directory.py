@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from cache_server.draws.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import layout
-from hopper.graph.array_file import open_array
+from hopper.graph.array_file import iter_pieces, open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.check_values import check_array
-from hopper.graph.links import Links, find_links
+from hopper.graph.links import Links, link_offsets
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -241,10 +241,31 @@ class GraphDirectory:
 
         This scans the topologies of the target relations.
         """
-        if not self.schema.target_relations:
-            raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
-        ids = np.asarray(self.split(split))
-        return find_links(self.schema, self.topology, self.labels, self.times, ids)
+        schema = self.schema
+        if not schema.target_relations:
+            raise GraphError(f"{self.path}: nodes of {schema.target} are predicted, not links")
+        ids, offsets = np.asarray(self.split(split)), link_offsets(schema)
+        relations = np.searchsorted(offsets, ids, side="right") - 1
+        src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
+        labels = list[NDArray[Any]]()
+        times = np.empty(ids.size, np.int64) if schema.links_are_timed else None
+        for number, relation in enumerate(schema.target_relations):
+            first, stop = np.searchsorted(ids, offsets[number : number + 2]).tolist()
+            edge_ids = ids[first:stop] - offsets[number]
+            if schema.predicted == "edge":
+                labels.append(self.labels(relation)[edge_ids])
+            if times is not None:
+                times[first:stop] = self.times(relation)[edge_ids]
+            if first == stop:
+                continue
+            edges, link_of = self.topology(relation), np.full(self.schema.count_of(relation), -1)
+            link_of[edge_ids] = np.arange(first, stop)
+            for start, piece in iter_pieces(edges.edge_ids):
+                found = np.flatnonzero(link_of[piece] >= 0)
+                links = link_of[piece[found]]
+                src[links] = edges.indices[start + found]
+                dst[links] = np.searchsorted(edges.indptr, start + found, side="right") - 1
+        return Links(ids, relations, src, dst, np.concatenate(labels) if labels else None, times)
 
     @cached_property
     def _arrays(self) -> dict[tuple[str, str], layout.ArraySpec]:
@@ -308,7 +329,10 @@ def open_topology(
         degrees = array("in_degrees", destinations), array("out_degrees", sources)
     count = int(indptr[-1]) if edges is None else edges
     return Topology(
-        *(indptr, array("indices", count), array("edge_ids", count), *degrees),
+        indptr,
+        array("indices", count),
+        array("edge_ids", count),
+        *degrees,
         cumulative_weights=array("cumulative_weights", count) if weighted else None,
         times=array("times", count) if timed else None,
         by_time=array("by_time", count) if timed else None,

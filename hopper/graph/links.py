@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.array_file import iter_pieces
-from hopper.graph.schema import GraphSchema, Labelled, Relation
-from hopper.graph.topology import Ids, Topology
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Ids
 
 
 @dataclass(frozen=True)
@@ -59,38 +58,3 @@ def link_offsets(schema: GraphSchema) -> Ids:
     splits."""
     counts = [schema.relations[relation].count for relation in schema.target_relations]
     return np.cumsum([0, *counts])
-
-
-def find_links(
-    schema: GraphSchema,
-    topology: Callable[[Relation], Topology],
-    labels: Callable[[Labelled], NDArray[Any]],
-    times: Callable[[Labelled], Ids],
-    ids: Ids,
-) -> Links:
-    """Find the ends of target edges, with ids as in splits, ascending, and their labels and times,
-    which functions give by edge id."""
-    offsets = link_offsets(schema)
-    relations = np.searchsorted(offsets, ids, side="right") - 1
-    src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
-    link_labels: list[NDArray[Any]] = []
-    link_times = np.empty(ids.size, np.int64) if schema.links_are_timed else None
-    for number, relation in enumerate(schema.target_relations):
-        first, stop = np.searchsorted(ids, offsets[number : number + 2]).tolist()
-        relation_ids = ids[first:stop] - offsets[number]
-        if schema.predicted == "edge":
-            link_labels.append(labels(relation)[relation_ids])
-        if link_times is not None:
-            link_times[first:stop] = times(relation)[relation_ids]
-        if first == stop:
-            continue
-        edges = topology(relation)
-        link_of = np.full(schema.relations[relation].count, -1, np.int64)
-        link_of[relation_ids] = np.arange(first, stop)
-        for start, edge_ids in iter_pieces(edges.edge_ids):
-            found = np.flatnonzero(link_of[edge_ids] >= 0)
-            links = link_of[edge_ids[found]]
-            src[links] = edges.indices[start + found]
-            dst[links] = np.searchsorted(edges.indptr, start + found, side="right") - 1
-    joined_labels = np.concatenate(link_labels) if link_labels else None
-    return Links(ids, relations, src, dst, joined_labels, link_times)

@@ -149,7 +149,8 @@ class GraphWriter:
         field = "relations" if isinstance(owner, Relation) else "node_types"
         kinds: dict[Any, Any] = dict(getattr(self.schema, field))
         kinds[owner] = replace(kinds[owner], columns=tuple(columns))
-        self.schema = replace(self.schema, **{field: kinds})
+        changed: dict[str, Any] = {field: kinds}
+        self.schema = replace(self.schema, **changed)
 
     def _write_names(self, file: Path, names: Sequence[str], what: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)

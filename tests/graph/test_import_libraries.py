@@ -117,19 +117,16 @@ def test_nothing_in_a_file_of_pyg_is_executed(
     assert "data of node left out: name, pos" in notes
 
 
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
+def test_what_pyg_does_not_have_is_named() -> None:
+    for changes, match in (
         ({"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, r"node: expected integers of shape"),
         ({"edge_index": torch.zeros(2, 2)}, r"edges of node/edge/node: expected integers of"),
         ({"x": torch.zeros(2, 2, 2)}, r"x of node: expected shape \[n, d\]"),
         ({"train_mask": torch.tensor([4, 0, 0, 0])}, "train_mask of node: expected a mask"),
         ({"adj_t": object()}, "adj_t: a sparse matrix of another library"),
-    ],
-)
-def test_what_pyg_does_not_have_is_named(changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(GraphError, match=match):
-        tables_from_pyg(homogeneous() | changes, "graph", "graph")
+    ):
+        with pytest.raises(GraphError, match=match):
+            tables_from_pyg(homogeneous() | changes, "graph", "graph")
     with pytest.raises(GraphError, match="expected a PyG Data or HeteroData, given int"):
         tables_from_pyg(3, "graph", "graph")
 
@@ -281,27 +278,23 @@ def test_ogb(tmp_path: Path) -> None:
         tables_from_ogb("x", MAG, {}, {"train": {"paper": [0], "author": [0]}})
 
 
-class FakeDataset:
-    """Has the interface of the library's dataset."""
-
-    def __init__(self, name: str, root: str) -> None:
-        if name != "ogbn-arxiv":
-            raise ValueError(f"Invalid dataset name {name}")
-
-    def __getitem__(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
-        assert index == 0
-        return ARXIV, np.array([[0], [1], [0]])
-
-    def get_idx_split(self) -> dict[str, np.ndarray]:
-        return ARXIV_SPLITS
-
-
 def test_the_library_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dataset(tuple[Any, ...]):
+        """Has the interface of the library's dataset, which is not installed."""
+
+        def __new__(cls, name: str, root: str) -> Any:
+            if name != "ogbn-arxiv":
+                raise ValueError(f"Invalid dataset name {name}")
+            return super().__new__(cls, [(ARXIV, np.array([[0], [1], [0]]))])
+
+        def get_idx_split(self) -> dict[str, np.ndarray]:
+            return ARXIV_SPLITS
+
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
     with pytest.raises(RequestError, match="pip install ogb"):
         read_ogb("ogbn-arxiv", tmp_path)
-    module = ModuleType("ogb.nodeproppred")
-    module.NodePropPredDataset = FakeDataset  # type: ignore[attr-defined]
+    module: Any = ModuleType("ogb.nodeproppred")
+    module.NodePropPredDataset = Dataset
     monkeypatch.setitem(sys.modules, "ogb", ModuleType("ogb"))
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
     assert read_ogb("ogbn-arxiv", tmp_path).nodes["node"].count == 3
@@ -383,32 +376,24 @@ def test_networkx(tmp_path: Path) -> None:
             tables_from_networkx(changed, "graph", "graph")
 
 
-def test_arrays_of_several_types(tmp_path: Path) -> None:
-    graph = GraphDirectory.from_arrays(
-        tmp_path / "graph",
-        {("author", "writes", "paper"): [[0, 1], [1, 1]]},
-        {"paper": np.ones((2, 3))},
-        {"paper": np.array([0.5, 1.5])},
-        counts={"author": 7},
-    )
-    assert graph.schema.target == "paper"
-    assert graph.schema.labels["paper"].kind == "float"
-    assert graph.schema.node_types["author"].count == 7
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
+def test_arrays(tmp_path: Path) -> None:
+    writes, pair = ("author", "writes", "paper"), [[0], [1]]
+    for arguments, match in (
         ({"edges": [[0.5], [1.0]]}, r"edges of node/edge/node: expected integers of shape \[2"),
         ({"edges": {("a", "b"): [[0], [0]]}}, r"expected \(source, relation, destination\)"),
         ({"edges": {("a", "b", "c"): [[0], [0]]}}, "target: expected splits or labels"),
-        ({"edges": [[0], [1]], "features": [[[1]], [[2]]]}, r"node: expected shape \[n, d\]"),
+        ({"edges": pair, "features": [[[1]], [[2]]]}, r"node: expected shape \[n, d\]"),
         ({"edges": [[0], [5]], "features": [[1], [2]]}, r"dst of edge 0: expected an id of node"),
-        ({"edges": [[0], [1]], "splits": {"train": [7]}}, r"split train: expected ids of nodes"),
-        ({"edges": [[0], [1]], "labels": [1j, 2j]}, "expected integer or float labels"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_named(arguments: Any, match: str, tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=match):
-        GraphDirectory.from_arrays(tmp_path / "graph", **arguments)
-    assert not (tmp_path / "graph").exists()
+        ({"edges": pair, "splits": {"train": [7]}}, r"split train: expected ids of nodes"),
+        ({"edges": pair, "labels": [1j, 2j]}, "expected integer or float labels"),
+        ({"edges": pair, "edge_weights": {writes: [1]}}, "weights: expected a relation of node/e"),
+    ):
+        with pytest.raises(GraphError, match=match):
+            GraphDirectory.from_arrays(tmp_path / "graph", **arguments)  # type: ignore[arg-type]
+        assert not (tmp_path / "graph").exists()
+    rows, labels = {"paper": np.ones((2, 3))}, {"paper": np.array([0.5, 1.5])}
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph", {writes: [[0, 1], [1, 1]]}, rows, labels, counts={"author": 7}
+    )
+    assert (graph.schema.target, graph.schema.labels["paper"].kind) == ("paper", "float")
+    assert graph.schema.node_types["author"].count == 7

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from hopper.errors import RequestError
-from hopper.graph.importers.splits import RandomSplit
 from hopper.graph.importers.tables import GraphTables
+from hopper.graph.importers.transforms import RandomSplit
 from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.publish import refuse_occupied
 from hopper.timing.phases import Progress

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from hopper.errors import GraphError
 from hopper.graph.array_file import release_pages
 from hopper.graph.importers.database import Database, DatabaseError
-from hopper.graph.importers.encode_like import LikeGraph
+from hopper.graph.importers.encode import LikeGraph
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.schema import Labelled

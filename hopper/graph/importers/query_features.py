@@ -96,7 +96,8 @@ def _find_part(reader: QueryReader, name: str, known: FeatureColumn | None) -> _
     has_texts = known is not None and bool(known.categories)
     is_text = has_texts or (kind == "text" and _has_categories(reader, name))
     if is_text and not is_list and (known is None or has_texts):
-        texts, code = reader.encode(name, known and known.categories, f"column {name!r}")
+        categories = known.categories if known is not None else None
+        texts, code = reader.encode(name, categories, f"column {name!r}")
         return _Part(known or FeatureColumn(name, tuple(texts)), code)
     width = reader.first(f"len({column})", "WHERE rowid = 0") if is_list and reader.count else 1
     if not width:

@@ -15,7 +15,7 @@ from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.importers.arrays import describe_classes, join_tasks
 from hopper.graph.importers.database import Database
-from hopper.graph.importers.encode_like import LikeGraph
+from hopper.graph.importers.encode import LikeGraph
 from hopper.graph.importers.query import Query, QueryReader, QueryTexts, quote_text, row_number
 from hopper.graph.importers.query_features import read_features
 from hopper.graph.importers.tables import GraphTables, Problems, Table

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.database import Database, open_database
-from hopper.graph.importers.encode_like import LikeGraph
+from hopper.graph.importers.encode import LikeGraph
 from hopper.graph.importers.query import Query, quote_text
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.source_files import explain_errors, require_file

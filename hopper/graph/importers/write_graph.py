@@ -20,13 +20,13 @@ from hopper.graph.importers.check_tables import (
     iter_features,
 )
 from hopper.graph.importers.database import Database
-from hopper.graph.importers.encode import Moments, encode
-from hopper.graph.importers.encode_like import LikeGraph
-from hopper.graph.importers.splits import RandomSplit, draw_splits
+from hopper.graph.importers.encode import LikeGraph, Moments, encode
 from hopper.graph.importers.tables import Features, GraphTables, Table
 from hopper.graph.importers.transforms import (
+    RandomSplit,
     add_reverse_relations,
     align_classes,
+    draw_splits,
     keep_largest_component,
     set_link_targets,
     symmetrize,
