@@ -28,6 +28,8 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "off": {"depth": 0},
     "as it is": {},
     "narrow": {"depth": 1, "reads": 1, "memory": "1"},
+    "kept": {"lookahead": 4, "lookahead_memory": "1G"},
+    "few kept": {"lookahead": 4, "lookahead_memory": "2K"},
 }
 ONE_TYPE: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
@@ -39,7 +41,6 @@ ONE_TYPE: dict[str, dict[str, Any]] = {
         "train": {"engine": "hop", "patience": 1, "epochs": 3},
         "hop": {"replicas": "independent", "share_sampling": False},
     },
-    "cooperative": {"train": {"engine": "cooperative"}},
     "cooperative, early end": {"train": {"engine": "cooperative", "patience": 1, "epochs": 9}},
     "a cache": {
         "train": {"engine": "zero_hop"},
@@ -52,6 +53,8 @@ TYPED: dict[str, dict[str, Any]] = {
 }
 # Those that plan, read or end in a way of their own have the narrow pipeline too.
 NARROW = ("hop", "trials apart", "cooperative, early end", "a cache", "raf")
+# Those that read rows of other servers ahead keep some.
+KEEPS = ("model_centric", "zero_hop in passes", "hop", "trials", "trials apart", "a cache")
 # So many that plans reach into the next epoch, and rows are kept for several of them.
 ITERATIONS = 5
 
@@ -81,16 +84,19 @@ def compare(
     make_case: Callable[[str, str], dict[str, Any]],
     kinds: Any,
 ) -> None:
-    """Train every kind with every pipeline that it is to have, and compare them by epoch."""
+    """Train every kind with every pipeline that it is to have, and compare them by epoch.
+
+    Rows that are kept change only the traffic.
+    """
     names = [
         (kind, pipeline)
         for kind in kinds
         for pipeline in PIPELINES
-        if pipeline != "narrow" or kind in NARROW
+        if kind in {"narrow": NARROW, "kept": KEEPS, "few kept": KEEPS}.get(pipeline, kinds)
     ]
     configs = [make_case(kind, pipeline) for kind, pipeline in names]
     trained = train_cases(configs, 2, folder / "ranks")
-    results = {}
+    results: dict[tuple[str, str], dict[str, Any]] = {}
     for name, config, result in zip(names, configs, trained, strict=True):
         run_dir = Path(config["train"]["run_dir"])
         epochs = sorted(run_dir.rglob("epochs.jsonl"))
@@ -101,9 +107,18 @@ def compare(
         results[name] = {"losses": result["losses"]} | {
             key: [line.get(key) for line in lines] for key in keys
         }
+        results[name]["sums"] = result["rows"] | {"feature": result["bytes"]["feature"]}
     for kind, pipeline in names:
         for key, values in results[kind, "off"].items():
-            assert results[kind, pipeline][key] == values, (kind, pipeline, key)
+            if "kept" not in pipeline or key in ("losses", "epoch", "iteration_losses", "val"):
+                assert results[kind, pipeline][key] == values, (kind, pipeline, key)
+    for kind in filter(KEEPS.__contains__, kinds):
+        roomy, few, plain = (results[kind, p]["sums"] for p in ("kept", "few kept", "as it is"))
+        assert roomy["feature"] < few["feature"] < plain["feature"], kind
+        for result in (roomy, few):
+            assert (result["local"], result["remote"]) == (plain["local"], plain["remote"])
+            read = result["remote_unique"] + result["cached"]
+            assert read == plain["remote_unique"] + plain["cached"]
 
 
 @pytest.fixture(scope="module")
@@ -129,43 +144,6 @@ def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
         return make_values(partitioned, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
 
     compare(train_cases, tmp_path, make_case, ONE_TYPE)
-
-
-def test_kept_rows_change_only_the_traffic(
-    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
-) -> None:
-    partitioned, servers = served_graph
-    model = {"name": "sage", "layers": 2, "hidden": 4}
-    # Where a run ends early is compared above; this keeps what is sent for an end that differs.
-    left_out = ("hop, no pregather", "cooperative, early end")
-    kinds = [name for name in ONE_TYPE if name not in left_out]
-    configs = {}
-    for kind in kinds:
-        for reach, memory in ((0, "1G"), (4, "1G"), (4, "2K")):
-            run_dir = tmp_path / f"{kind}-{reach}-{memory}"
-            values = make_values(
-                partitioned, run_dir, servers, "as it is", model=model, **ONE_TYPE[kind]
-            )
-            values["pipeline"] = {"lookahead": reach, "lookahead_memory": memory}
-            configs[kind, reach, memory] = values
-    results = train_cases(list(configs.values()), 2, tmp_path / "ranks")
-    results_by_config = dict(zip(configs, results, strict=True))
-    for kind in kinds:
-        plain, roomy, narrow = (results_by_config[key] for key in configs if key[0] == kind)
-        for kept in (roomy, narrow):
-            assert kept["losses"] == plain["losses"]
-            assert kept["val"] == plain["val"]
-            for key in ("local", "remote"):
-                assert kept["rows"][key] == plain["rows"][key]
-        if kind.startswith("cooperative"):
-            assert roomy["bytes"] | {"feature": 0} == plain["bytes"] | {"feature": 0}
-            continue
-        feature_bytes = [result["bytes"]["feature"] for result in (roomy, narrow, plain)]
-        assert feature_bytes[0] < feature_bytes[1] < feature_bytes[2], kind
-        for result in (roomy, narrow, plain):
-            assert result["rows"]["remote_unique"] + result["rows"]["cached"] == (
-                plain["rows"]["remote_unique"] + plain["rows"]["cached"]
-            )
 
 
 def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
