@@ -169,7 +169,7 @@ class RootReads:
             rows += nodes.size
         stacked = np.concatenate([self._ids[t].start + ids for t, ids in subgraph.nodes.items()])
         bounds = np.zeros((len(subgraph.hops), rows + 1), np.int64)
-        sources = []
+        sources = list[Ids]()
         for hop, drawn in enumerate(subgraph.hops):
             heads, tails = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
             for relation, (indptr, indices, _) in drawn.items():

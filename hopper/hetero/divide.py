@@ -8,7 +8,7 @@ too large for a server, the server stores a part of it (:mod:`hopper.hetero.vert
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, get_args
@@ -232,7 +232,7 @@ def _describe(
     # A group is the servers with the same edges of the same root relations. All groups finish
     # equally many roots.
     groups = len({(share.roots, share.part) for share in shares})
-    counts: Mapping[str, list[int]] = {
+    counts: dict[str, Any] = {
         "nodes": [share.nodes for share in shares],
         "edges": [share.edges for share in shares],
         "train": [roots // (groups * share.copies) for share in shares],

@@ -9,8 +9,7 @@ import pytest
 
 from hopper.cli import main
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.graph.write import GraphWriter
+from hopper.graph.schema import GraphSchema, NodeType
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.balance import MOST_CONSTRAINTS, number_of_constraints
 from hopper.partition.memory import estimate_memory
@@ -26,55 +25,44 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     """Four communities of papers: one has the training papers, one the validation papers, one the
     test papers and most in-edges, and one the tags."""
     generator, size = np.random.default_rng(5), PAPERS // COMMUNITIES
-    cites, on = Relation("paper", "cites", "paper"), Relation("tag", "on", "paper")
     # Papers of community 2 have three times the in-edges.
     ranges = ((0, PAPERS, 8000), (2 * size, 3 * size, 6000))
     dst = np.concatenate([generator.integers(*bounds) for bounds in ranges])
     cited = dst // size * size + generator.integers(0, size, dst.size)
     src = np.where(generator.random(dst.size) < 0.9, cited, generator.integers(0, PAPERS, dst.size))
-    schema = GraphSchema(
-        name="uneven",
-        node_types={"paper": NodeType(PAPERS), "tag": NodeType(TAGS)},
-        relations={cites: EdgeType(src.size), on: EdgeType(1600)},
+    tagged = generator.integers(0, TAGS, 1600), generator.integers(3 * size, PAPERS, 1600)
+    counts = {"train": 300, "val": 200, "test": 200}
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("balance") / "uneven",
+        {("paper", "cites", "paper"): (src, dst), ("tag", "on", "paper"): tagged},
+        splits={
+            name: np.sort(place * size + generator.permutation(size)[:count])
+            for place, (name, count) in enumerate(counts.items())
+        },
+        counts={"paper": PAPERS, "tag": TAGS},
         target="paper",
-        splits={"train": 300, "val": 200, "test": 200},
     )
-    path = tmp_path_factory.mktemp("balance") / "uneven"
-    with GraphWriter(path, schema) as writer:
-        writer.topology(cites, src, dst)
-        tagged_papers = generator.integers(3 * size, PAPERS, 1600)
-        writer.topology(on, generator.integers(0, TAGS, 1600), tagged_papers)
-        for place, (name, count) in enumerate(schema.splits.items()):
-            writer.split(name, place * size + generator.permutation(size)[:count])
-    return GraphDirectory.open(path)
 
 
-def ratios(parts: PartitionedGraph, level: str = "servers") -> dict[str, float]:
+def ratios(parts: PartitionedGraph, level: str) -> dict[str, float]:
     """Return the largest share over the mean, for everything that may be balanced."""
     largest = parts.description["shares"][level]["largest_over_mean"]
     return {"types": max(largest["nodes"].values()), "edges": largest["edges"], **largest["splits"]}
 
 
-def test_only_the_chosen_measures_are_balanced(uneven: GraphDirectory, tmp_path: Path) -> None:
+def test_the_chosen_measures_are_balanced_on_servers_and_ranks(
+    uneven: GraphDirectory, tmp_path: Path
+) -> None:
     pytest.importorskip("dgl")
-    for chosen in (("train",), ALL):
-        out = tmp_path / str(len(chosen))
-        parts = partition_graph(uneven, out, 4, backend="dgl", balance=chosen)
-        found = ratios(parts)
-        assert all((found[name] < WITHIN) == (name in chosen) for name in ALL), found
-        assert parts.description["balanced"] == list(chosen)
-
-
-def test_the_command_passes_the_choice_to_metis(uneven: GraphDirectory, tmp_path: Path) -> None:
-    """The choice holds for servers, and for the ranks of a server."""
-    pytest.importorskip("dgl")
-    arguments = ["partition", str(uneven.path), "--locality-roots", "0"]
+    parts = partition_graph(uneven, tmp_path / "all", 4, backend="dgl", balance=ALL)
+    assert max(ratios(parts, "servers").values()) < WITHIN
+    assert parts.description["balanced"] == list(ALL)
+    arguments = ["partition", str(uneven.path), "--locality-roots", "0", "--balance", "val,edges"]
     ranks = ["--servers", "1", "--ranks-per-server", "4", "--out", str(tmp_path / "a")]
-    assert main([*arguments, *ranks, "--balance", "val,edges"]) == 0
-    parts = PartitionedGraph.open(tmp_path / "a")
-    assert parts.description["balanced"] == ["val", "edges"]
-    found = ratios(parts, "ranks")
-    assert max(found[name] for name in ("val", "edges")) < WITHIN < found["train"]
+    assert main([*arguments, *ranks]) == 0
+    found = ratios(PartitionedGraph.open(tmp_path / "a"), "ranks")
+    assert max(found[name] for name in ("val", "edges")) < WITHIN
+    assert min(found[name] for name in ("train", "test", "types")) > WITHIN
 
 
 def test_the_estimate_counts_constraints(uneven: GraphDirectory) -> None:
