@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draws.counter import permute
 from cache_server.kernel import kernel
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter
+from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition.balance import Balance, balance_classes, room_of

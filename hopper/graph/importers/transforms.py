@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import SYNTHESIS, absorb_each, key_of
+from cache_server.draws.counter import SYNTHESIS, absorb_each, key_of
 from hopper.errors import GraphError, RequestError
 from hopper.graph.check_values import is_labelled
 from hopper.graph.importers.tables import GraphTables, join_ends
