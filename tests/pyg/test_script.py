@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,10 +48,10 @@ def test_the_script_runs_unchanged_alone_and_under_torchrun(
     )
     assert ended.returncode == 0, ended.stderr
     batches = 3 if ranks == 1 else 2
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("epoch")]
-    assert len(lines) == 3 * ranks
-    assert all(f"{batches} batches, loss " in line for line in lines)
-    first, last = (float(line.split()[-1]) for line in (min(lines), max(lines)))
+    found = re.findall(r"epoch (\d): (\d) batches, loss (\d\.\d+)", ended.stdout)
+    assert len(found) == 3 * ranks
+    assert {int(count) for _, count, _ in found} == {batches}
+    first, last = (float(loss) for *_, loss in (min(found), max(found)))
     assert last < first
 
 
