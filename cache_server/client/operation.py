@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -123,35 +124,31 @@ class Deadline:
         return self._end - time.monotonic()
 
 
+@dataclass
 class Operation:
     """Calls of several servers under one deadline. The first failure ends them all."""
 
-    def __init__(
-        self,
-        name: str,
-        method: str,
-        calls: Sequence[PendingCall],
-        links: Links,
-        deadline: Deadline,
-        ids_limit: int,
-        on_transfer: OnTransfer | None,
-    ) -> None:
-        self.name, self.method = name, method
-        self.deadline = deadline
-        self.ids_limit = ids_limit
-        """most ids in a request"""
+    name: str
+    method: str
+    calls: Sequence[PendingCall]
+    links: Links
+    deadline: Deadline
+    ids_limit: int
+    """most ids in a request"""
+    on_transfer: OnTransfer | None = None
+
+    def __post_init__(self) -> None:
         self.stop = threading.Event()
-        self._links, self._on_transfer = links, on_transfer
         # A call without ids has been answered.
-        self._attempts = [Attempts(self, call, links) for call in calls if call.size]
-        self._calls: set[Any] = set()
+        self._attempts = [Attempts(self, call) for call in self.calls if call.size]
+        self._running: set[Any] = set()
         self._pending: list[futures.Future[None]] = []
         self._failures: list[BaseException] = []
 
     def begin(self, left: int = 0) -> None:
         """Start all calls but the last ``left`` ones, without waiting for them."""
         started = self._attempts[: max(0, len(self._attempts) - left)]
-        self._pending = [self._links.pool.submit(self._try, one) for one in started]
+        self._pending = [self.links.pool.submit(self._try, one) for one in started]
 
     def finish(self) -> None:
         """Wait for all calls, and raise the first failure."""
@@ -172,21 +169,21 @@ class Operation:
 
     def count(self, server: int, sent: int, received: int) -> None:
         """Tell the bytes of a request and its reply, from one thread at a time."""
-        if self._on_transfer is not None:
-            with self._links.one_transfer:
-                self._on_transfer(server, sent, received)
+        if self.on_transfer is not None:
+            with self.links.one_transfer:
+                self.on_transfer(server, sent, received)
 
     @contextmanager
     def cancellable(self, call: Any) -> Iterator[Any]:
         """Let a failure elsewhere cancel a call in the block, and cancel it at the block's end."""
-        self._calls.add(call)
+        self._running.add(call)
         try:
             # All calls may have been cancelled just before this one was added.
             if self.stop.is_set():
                 call.cancel()
             yield call
         finally:
-            self._calls.discard(call)
+            self._running.discard(call)
             call.cancel()
 
     def _try(self, attempts: Attempts) -> None:
@@ -200,7 +197,7 @@ class Operation:
     def _abandon(self) -> None:
         """Cancel running calls and end the waits between attempts."""
         self.stop.set()
-        for call in list(self._calls):
+        for call in list(self._running):
             call.cancel()
 
 
@@ -210,9 +207,9 @@ class Attempts:
     The first of the replicas is asked; one that fails moves to the end, for all calls of a client.
     """
 
-    def __init__(self, operation: Operation, call: PendingCall, links: Links) -> None:
+    def __init__(self, operation: Operation, call: PendingCall) -> None:
         self._operation, self._deadline = operation, operation.deadline
-        self._call, self._server = call, call.server
+        self._call, self._server, links = call, call.server, operation.links
         self._address, self._replicas = links.addresses[call.server], links.replicas[call.server]
         self._connection = self._replicas[0]
         self._failures = self._altered = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ class SamplingSpec(NamedTuple):
                 f"elapsed: expected less than the dependence of {key.dependence}, found "
                 f"{key.elapsed}"
             )
-        return cls(cast(Method, method), fanout, key)
+        return cls(method, fanout, key)
 
 
 class ExcludedEdges(NamedTuple):

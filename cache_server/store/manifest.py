@@ -71,8 +71,8 @@ def write_manifest(
     division: str = "",
 ) -> Path:
     """Write ``directory``/shard.json for existing table files, and return its path."""
-    path, of_server = Path(directory) / MANIFEST, {"server": server, "servers": servers}
-    content = Manifest(**of_server, division=division, tables=list(tables))
+    path, specs = Path(directory) / MANIFEST, list(tables)
+    content = Manifest(server=server, servers=servers, division=division, tables=specs)
     text = json.dumps(asdict(content), indent=2) + "\n"
     for spec in _parse_manifest(path, text).tables:
         map_table(path.parent, spec)

@@ -89,7 +89,7 @@ class CheckedSource:
                 f"{self._name}: dtype: expected {' or '.join(dtypes)}, got {dtype!r:.100}"
             )
         self.dim = dim
-        self.dtype_name = dtype
+        self.dtype_name: RowDtype = source.dtype
         self.dtype = np.dtype(dtype)
 
     def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:

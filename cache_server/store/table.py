@@ -33,11 +33,11 @@ class Table:
     ``scratch_bytes`` are what it needs for a row meanwhile. BadRequest if a row cannot be read.
     """
 
-    def __init__(self, spec: TableSpec, server: int, gather: _Gather, row_bytes: int = 0) -> None:
-        self.spec = spec
-        self.gather = gather
+    def __init__(
+        self, spec: TableSpec, server: int, gather: _Gather, row_bytes: int = 0, scratch: int = 0
+    ) -> None:
+        self.spec, self.gather, self.scratch_bytes = spec, gather, scratch
         self.row_bytes = row_bytes or spec.dim * little_endian(spec.dtype).itemsize
-        self.scratch_bytes = 0
         self.name = f"{spec.kind}/{spec.type} of server {server}"
 
     def expect(self, dtype: str, dim: int) -> None:
@@ -141,7 +141,6 @@ def round_table(table: Table, form: str, server: int) -> Table:
                 )
         out[:] = numbers.view(np.uint8).reshape(out.shape)
 
-    rounded = Table(table.spec, server, gather, codec.row_bytes(table.spec.dim))
-    # The stored row, and intermediate results.
-    rounded.scratch_bytes = 3 * table.row_bytes
-    return rounded
+    # Beside its own row, a rounded one needs the stored row and intermediate results.
+    row_bytes, scratch_bytes = codec.row_bytes(table.spec.dim), 3 * table.row_bytes
+    return Table(table.spec, server, gather, row_bytes, scratch_bytes)

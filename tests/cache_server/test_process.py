@@ -184,3 +184,33 @@ def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(
         where = f"listen: cannot bind localhost:{port}: 127.0.0.1 port {port}"
         with pytest.raises(ListenError, match=f"^{where}: Address already in use$"):
             PLAIN.check_server(f"localhost:{port}")
+
+
+ARENAS = """
+import ctypes, sys, threading
+from cache_server.process import keep_freed_memory
+
+keep_freed_memory(int(sys.argv[1]))
+libc, all_there = ctypes.CDLL(None), threading.Barrier(17)
+libc.malloc.restype = libc.fdopen.restype = ctypes.c_void_p
+
+def allocate():
+    libc.malloc(100)
+    all_there.wait()
+    all_there.wait()
+
+for _ in range(16):
+    threading.Thread(target=allocate).start()
+all_there.wait()
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+all_there.wait()
+"""
+
+
+def test_threads_share_as_many_arenas_as_they_are_told() -> None:
+    """glibc would give them eight a core, and each keeps memory of its own."""
+    command = [sys.executable, "-c", ARENAS, "2"]
+    told = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, timeout=60)
+    assert told.stdout.count(b"<heap nr=") == 2
