@@ -165,10 +165,9 @@ class GraphDirectory:
         """
         from hopper.graph.importers.arrays import tables_from_arrays
 
-        tables = tables_from_arrays(
-            *(edges, features, labels, splits, edge_features),
-            *(edge_weights, times, counts, target, name),
-        )
+        columns: dict[str, Any] = {"features": features, "labels": labels, "times": times}
+        columns |= {"edge features": edge_features, "weights": edge_weights}
+        tables = tables_from_arrays(name, edges, columns, splits, counts, target)
         return cls._from_tables(tables, out, options)
 
     @classmethod
