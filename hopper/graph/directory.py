@@ -165,10 +165,9 @@ class GraphDirectory:
         """
         from hopper.graph.importers.arrays import tables_from_arrays
 
-        tables = tables_from_arrays(
-            *(edges, features, labels, splits, edge_features),
-            *(edge_weights, times, counts, target, name),
-        )
+        columns: dict[str, Any] = {"features": features, "labels": labels, "times": times}
+        columns |= {"edge features": edge_features, "weights": edge_weights}
+        tables = tables_from_arrays(name, edges, columns, splits, counts, target)
         return cls._from_tables(tables, out, options)
 
     @classmethod
@@ -329,10 +328,11 @@ def open_topology(
         degrees = array("in_degrees", destinations), array("out_degrees", sources)
     count = int(indptr[-1]) if edges is None else edges
     return Topology(
-        indptr,
-        array("indices", count),
-        array("edge_ids", count),
-        *degrees,
+        indptr=indptr,
+        indices=array("indices", count),
+        edge_ids=array("edge_ids", count),
+        in_degrees=degrees[0],
+        out_degrees=degrees[1],
         cumulative_weights=array("cumulative_weights", count) if weighted else None,
         times=array("times", count) if timed else None,
         by_time=array("by_time", count) if timed else None,

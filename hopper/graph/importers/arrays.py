@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import explain_errors
@@ -215,33 +215,24 @@ def describe_classes(names: Sequence[str]) -> str:
 
 
 def tables_from_arrays(
-    edges: ArrayLike | Mapping[Triple, ArrayLike],
-    features: ArrayLike | Mapping[str, ArrayLike] | None,
-    labels: ArrayLike | Mapping[str | Triple, ArrayLike | Mapping[str, ArrayLike]] | None,
-    splits: Mapping[str, ArrayLike] | None,
-    edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
-    edge_weights: ArrayLike | Mapping[Triple, ArrayLike] | None,
-    times: ArrayLike | Mapping[str | Triple, ArrayLike] | None,
-    counts: int | Mapping[str, int] | None,
-    target: str | Triple | Sequence[Triple],
     name: str,
+    edges: Any,
+    columns: Mapping[str, Any],
+    splits: Mapping[str, Any] | None,
+    counts: Any,
+    target: str | Triple | Sequence[Triple],
 ) -> GraphTables:
-    """Convert the arguments of :meth:`hopper.GraphDirectory.from_arrays`."""
+    """Convert the arguments of :meth:`hopper.GraphDirectory.from_arrays`; ``columns`` are
+    "features", "edge features", "weights", "labels" and "times"."""
     reader = TableReader(name, "arrays", _WHERE)
     ends = {_relation(triple): of for triple, of in _by_key(edges, EDGES).items()}
     data: dict[Labelled, dict[str, Any]] = {relation: {} for relation in ends}
-    for what, only, values in (
-        ("features", NODE, features),
-        ("edge features", EDGES, edge_features),
-        ("weights", EDGES, edge_weights),
-        ("labels", NODE, labels),
-        ("times", NODE, times),
-    ):
-        for key, value in _by_key(values, only).items():
-            owner = _owner(key, ends, what)
-            data.setdefault(owner, {})[what] = value
-    for relation, of_edges in ends.items():
-        reader.add_edges(relation, of_edges, data[relation], _COLUMNS_OF_EDGES)
+    for what, values in columns.items():
+        of_edges = what in ("edge features", "weights")
+        for key, value in _by_key(values, EDGES if of_edges else NODE).items():
+            data.setdefault(_owner(key, ends, what), {})[what] = value
+    for relation, pairs in ends.items():
+        reader.add_edges(relation, pairs, data[relation], _COLUMNS_OF_EDGES)
     types = {end for relation in ends for end in (relation.src, relation.dst)}
     count_of, tables = _by_key(counts, NODE), reader.tables
     for node_type in sorted(types | {owner for owner in data if isinstance(owner, str)}):
@@ -287,7 +278,7 @@ def _owner(key: str | Triple, known: Mapping[Relation, Any], what: str) -> Label
     return relation
 
 
-def _read_split(ids: ArrayLike, roots: int, where: str) -> NDArray[Any]:
+def _read_split(ids: Any, roots: int, where: str) -> NDArray[Any]:
     """Read a split's ids, or a mask over all possible roots."""
     ids_or_mask = as_array(ids, where)
     is_mask = ids_or_mask.dtype == np.bool_
