@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,8 +88,7 @@ def partition_graph(
     memory_limit: bytes that may be used; None = the available memory. All methods but METIS choose
         the pieces that they work on by it.
     executor: builds the servers' parts; None = this process does.
-    on_estimate: called with the memory estimate and the available bytes before the work starts.
-    measure: measures the locality, for ``locality`` in partition.json; None = no measurement.
+    on_estimate, measure: called before the work starts, and for ``locality`` in partition.json.
 
     Raises
     ------
@@ -106,11 +106,8 @@ def partition_graph(
     check_balance(balance, schema, method, metis)
     split, by_dimension = halo is not None, features == "by-dimension"
     executor = executor or SerialExecutor()
-
-    def disk_bytes(graph: GraphDirectory) -> int:
-        kinds = {"split": split, "by_dimension": by_dimension}
-        return partitioned_bytes(graph, servers, ranks_per_server, **kinds)
-
+    kinds = {"split": split, "by_dimension": by_dimension}
+    disk_bytes = partial(partitioned_bytes, servers=servers, ranks=ranks_per_server, **kinds)
     size = choose_pieces(memory_limit)
     estimate = estimate_memory(
         *(graph, servers, method, metis, disk_bytes(graph)), split=split, balance=balance, size=size
@@ -129,12 +126,10 @@ def partition_graph(
             *(executor, measure),
         )
         description["memory_estimate_bytes"] = estimate.peak
-        if balance:
-            description["balanced"] = list(balance)
         description |= describe_reverses(reverses)
         if halo is not None:
-            per_server = description["per_server"]
-            description |= divide_topology(context, halo, per_server, phases, executor)
+            entries = description["per_server"]
+            description |= divide_topology(context, halo, entries, phases, executor)
         write_description(work, description | {"seconds": dict(phases.seconds)})
     return PartitionedGraph.open(out)
 

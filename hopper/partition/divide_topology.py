@@ -182,7 +182,7 @@ def _write_lists(
             shifts = indptr[ids[first:last]] - bounds[first:last]
             chosen = np.arange(start, stop) + np.repeat(shifts, np.diff(bounds[first : last + 1]))
         for whole, out in copies:
-            out[start:stop] = whole[chosen]
+            out[start:stop] = whole[chosen] if ids is None else whole.take(chosen)
             release_pages(whole, out)
         release_pages(indptr, bounds)
         progress.advance(stop - start)
