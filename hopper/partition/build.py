@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,19 +104,18 @@ def partition_graph(
     metis = choose_backend(backend) if method == "metis" else None
     check_balance(balance, schema, method, metis)
     split, by_dimension = halo is not None, features == "by-dimension"
-    executor = executor or SerialExecutor()
-    kinds = {"split": split, "by_dimension": by_dimension}
-    disk_bytes = partial(partitioned_bytes, servers=servers, ranks=ranks_per_server, **kinds)
-    size = choose_pieces(memory_limit)
+    executor, size = executor or SerialExecutor(), choose_pieces(memory_limit)
+    parts, kinds = (servers, ranks_per_server), {"split": split, "by_dimension": by_dimension}
+    disk = partitioned_bytes(graph, *parts, **kinds)
     estimate = estimate_memory(
-        *(graph, servers, method, metis, disk_bytes(graph)), split=split, balance=balance, size=size
+        *(graph, servers, method, metis, disk), split=split, balance=balance, size=size
     )
     require_memory(estimate, memory_limit, method, on_estimate)
     with (
         limit_memory(size),
         store_rows_as(graph, forms, out, phases) as stored,
         message_edges(stored, out) as (messages, reverses),
-        unpublished_partitions(out, disk_bytes(messages)) as work,
+        unpublished_partitions(out, partitioned_bytes(messages, *parts, **kinds)) as work,
     ):
         constraints = Balance.of(messages, balance, NodeArrays(work).full)
         assigner = Assigner(method, constraints, phases, work, backend, method_options)
