@@ -87,8 +87,7 @@ def partition_graph(
     memory_limit: bytes that may be used; None = the available memory. All methods but METIS choose
         the pieces that they work on by it.
     executor: builds the servers' parts; None = this process does.
-    on_estimate: called with the memory estimate and the available bytes before the work starts.
-    measure: measures the locality, for ``locality`` in partition.json; None = no measurement.
+    on_estimate, measure: called before the work starts, and for ``locality`` in partition.json.
 
     Raises
     ------
@@ -105,22 +104,18 @@ def partition_graph(
     metis = choose_backend(backend) if method == "metis" else None
     check_balance(balance, schema, method, metis)
     split, by_dimension = halo is not None, features == "by-dimension"
-    executor = executor or SerialExecutor()
-
-    def disk_bytes(graph: GraphDirectory) -> int:
-        kinds = {"split": split, "by_dimension": by_dimension}
-        return partitioned_bytes(graph, servers, ranks_per_server, **kinds)
-
-    size = choose_pieces(memory_limit)
+    executor, size = executor or SerialExecutor(), choose_pieces(memory_limit)
+    parts, kinds = (servers, ranks_per_server), {"split": split, "by_dimension": by_dimension}
+    disk = partitioned_bytes(graph, *parts, **kinds)
     estimate = estimate_memory(
-        *(graph, servers, method, metis, disk_bytes(graph)), split=split, balance=balance, size=size
+        *(graph, servers, method, metis, disk), split=split, balance=balance, size=size
     )
     require_memory(estimate, memory_limit, method, on_estimate)
     with (
         limit_memory(size),
         store_rows_as(graph, forms, out, phases) as stored,
         message_edges(stored, out) as (messages, reverses),
-        unpublished_partitions(out, disk_bytes(messages)) as work,
+        unpublished_partitions(out, partitioned_bytes(messages, *parts, **kinds)) as work,
     ):
         constraints = Balance.of(messages, balance, NodeArrays(work).full)
         assigner = Assigner(method, constraints, phases, work, backend, method_options)
@@ -129,12 +124,10 @@ def partition_graph(
             *(executor, measure),
         )
         description["memory_estimate_bytes"] = estimate.peak
-        if balance:
-            description["balanced"] = list(balance)
         description |= describe_reverses(reverses)
         if halo is not None:
-            per_server = description["per_server"]
-            description |= divide_topology(context, halo, per_server, phases, executor)
+            entries = description["per_server"]
+            description |= divide_topology(context, halo, entries, phases, executor)
         write_description(work, description | {"seconds": dict(phases.seconds)})
     return PartitionedGraph.open(out)
 

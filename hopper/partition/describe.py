@@ -30,6 +30,7 @@ def describe(
     and relation, numbers of edges into its nodes and of cut edges among them."""
     relations, servers = context.graph.schema.relations, context.servers
     cut = {r: sum(part[r][1] for part in edge_counts) for r in relations}
+    chosen = assigner.balance.chosen
     return {
         "schema": PARTITION_SCHEMA_VERSION,
         "graph": context.graph.schema.name,
@@ -49,6 +50,7 @@ def describe(
             str(relation): _fraction(count, relations[relation].count)
             for relation, count in cut.items()
         },
+        **({"balanced": list(chosen)} if chosen else {}),
     }
 
 

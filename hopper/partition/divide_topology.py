@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,10 +88,7 @@ def divide_topology(
     total = sum(sum(part.edges.values()) for part in stored)
     with phases.phase("divide the topology (edges)", total) as counter:
         for relation, kind in relations.items():
-            jobs = [
-                (server, relation, halo, part.nodes[relation.dst], part.edges[relation])
-                for server, part in enumerate(stored)
-            ]
+            jobs = [(server, relation, halo) for server in servers]
             executor.run(_write_lists, context, counter, jobs)
             # Features of edges are stored in the order of the whole indptr.
             rows: list[layout.StoredArray] = ["indptr"] if kind.feature_dim is None else []
@@ -152,40 +149,37 @@ def _find_stored(context: BuildContext, progress: Progress, server: int, hops: i
 
 
 def _write_lists(
-    context: BuildContext,
-    progress: Progress,
-    server: int,
-    relation: Relation,
-    halo: int,
-    nodes: int,
-    edges: int,
+    context: BuildContext, progress: Progress, server: int, relation: Relation, halo: int
 ) -> None:
-    """Write a server's lists of a relation, of so many nodes and edges; progress advances by
-    edges."""
+    """Write a server's lists of a relation; progress advances by edges."""
     folder, own = server_folder(context.work, server), context.own(relation.dst, server)
-    indptr, copies, ids = context.whole(relation, "indptr"), [], None
+    indptr, in_degrees = (context.whole(relation, name) for name in ("indptr", "in_degrees"))
+    degrees, ids, rows = in_degrees[own], None, own
     if halo:
-        ids = open_array(listed_file(folder, relation.dst), "listed nodes", np.int64, (nodes,))
+        ids = open_array(listed_file(folder, relation.dst), "listed nodes", np.int64, None)
+        degrees, rows = ids, slice(0, in_degrees.size)
+    file = layout.topology_file(folder, relation, "indptr")
+    bounds = create_array(file, np.int64, (degrees.size + 1,))
+    for first, piece in iter_pieces(degrees):
+        of_piece = piece if ids is None else in_degrees[piece]
+        bounds[first + 1 : first + 1 + piece.size] = bounds[first] + np.cumsum(of_piece)
+    copies, row = [], 0
     for name in _arrays_by_edge(context, relation):
-        whole = context.whole(relation, name)
-        file = layout.topology_file(folder, relation, name)
-        copies.append((whole, create_array(file, whole.dtype, (edges,))))
-    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, (nodes + 1,))
-    in_degrees = context.whole(relation, "in_degrees")
-    for first, piece in iter_pieces(in_degrees[own] if ids is None else ids):
-        degrees = piece if ids is None else in_degrees[piece]
-        bounds[first + 1 : first + 1 + degrees.size] = bounds[first] + np.cumsum(degrees)
-    for first, last in row_ranges(bounds, 0, nodes):
-        start, stop = int(bounds[first]), int(bounds[last])
-        chosen: Any = slice(int(indptr[own.start]) + start, int(indptr[own.start]) + stop)
+        whole, file = context.whole(relation, name), layout.topology_file(folder, relation, name)
+        copies.append((whole, create_array(file, whole.dtype, (int(bounds[-1]),))))
+    for first, last in row_ranges(indptr, rows.start, rows.stop):
+        end, chosen = row + last - first, cast(Any, slice(None))
         if ids is not None:
-            shifts = indptr[ids[first:last]] - bounds[first:last]
-            chosen = np.arange(start, stop) + np.repeat(shifts, np.diff(bounds[first : last + 1]))
-        for whole, out in copies:
-            out[start:stop] = whole[chosen]
+            end, is_listed = int(np.searchsorted(ids, last)), np.zeros(last - first, np.bool_)
+            is_listed[ids[row:end] - first] = True
+            chosen = np.repeat(is_listed, np.diff(indptr[first : last + 1]))
+        source = slice(int(indptr[first]), int(indptr[last]))
+        target, row = slice(int(bounds[row]), int(bounds[end])), end
+        for whole, out in copies if target.start < target.stop else ():
+            out[target] = whole[source][chosen]
             release_pages(whole, out)
         release_pages(indptr, bounds)
-        progress.advance(stop - start)
+        progress.advance(target.stop - target.start)
 
 
 def _divide_by_node(context: BuildContext) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel, read_only
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, iter_pieces, open_range_writer, release_pages
 from hopper.graph.directory import GraphDirectory
@@ -90,9 +91,9 @@ def _fill_lists(
                 shifts = np.repeat(shifts, np.diff(indptr[first : last + 1]))
             for edge in range(start, stop, at_once):
                 edges = np.arange(edge, min(stop, edge + at_once)) + shifts
-                indices = src[old.indices[edges]].astype(old.indices.dtype)
+                indices = src.take(old.indices.take(edges)).astype(old.indices.dtype)
                 indices_at(edge, indices)
-                edge_ids_at(edge, old.edge_ids[edges])
+                edge_ids_at(edge, old.edge_ids.take(edges))
                 cut += int(np.count_nonzero((indices < own.start) | (indices >= own.stop)))
                 progress.advance(edges.size)
             release_pages(old.indptr, old.indices, old.edge_ids, indptr)
@@ -203,10 +204,18 @@ def _write_times(
         ]
         # An edge may be seen only from its source's time on.
         seen = np.asarray(candidates[0] if len(candidates) == 1 else np.maximum(*candidates))
-        bounds = indptr[first : last + 1]
-        rows = np.repeat(np.arange(last - first), np.diff(bounds))
-        # Sorting is stable, so that ties are ordered by position.
-        order = np.lexsort((seen, rows))
-        edges = slice(int(bounds[0]), int(bounds[-1]))
-        times[edges], by_time[edges] = seen[order], order - (bounds[:-1] - bounds[0])[rows]
+        _order_by_time(read_only(seen), read_only(indptr), first, last, times, by_time)
         release_pages(times, by_time)
+
+
+@kernel
+def _order_by_time(seen: Ids, indptr: Ids, first: int, last: int, times: Ids, by_time: Ids) -> None:
+    """Sort the times of the lists in [``first``, ``last``), ties by position, into ``times``, and
+    the edges' positions into ``by_time``."""
+    begin = indptr[first]
+    for node in range(first, last):
+        start, stop = indptr[node], indptr[node + 1]
+        order = np.argsort(seen[start - begin : stop - begin], kind="mergesort")
+        for rank in range(stop - start):
+            times[start + rank] = seen[start - begin + order[rank]]
+            by_time[start + rank] = order[rank]

@@ -1,7 +1,8 @@
-"""``hopper partition`` as a user sees it."""
+"""``hopper partition`` as a user sees it, and the tasks of Ray that build the same parts."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -11,10 +12,14 @@ from typing import Any
 import pytest
 
 from hopper.cli import main
+from hopper.cluster import ray_cluster
+from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, NodeType
 from hopper.graph.write import GraphWriter
-from hopper.partition import PartitionedGraph
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.checksums import read_division
+from hopper.partition.executor import Executor, RayExecutor, open_executor
 from hopper.partition.memory import format_bytes
 
 
@@ -95,3 +100,69 @@ def test_locality_is_not_measured_without_target_nodes(
 def test_importing_the_command_imports_no_dgl() -> None:
     code = "import hopper.cli, sys; sys.exit('dgl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_where_parts_cannot_be_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = "--on: expected local, ray or ray:HOST:PORT, given"
+    workers = "--workers: expected at least 1, of --on ray alone, given"
+    with monkeypatch.context() as patch:
+        patch.setattr(ray_cluster, "_import_ray", lambda option: None)
+        for where, count, text in (
+            ("spark", None, f"{expected} 'spark'"),
+            ("ray:", None, f"{expected} 'ray:'"),
+            ("local", 2, f"{workers} 2 with --on local"),
+            ("ray", 0, f"{workers} 0 with --on ray"),
+            ("ray:nowhere", None, "--on ray:nowhere: expected ray:HOST:PORT"),
+            ("ray:127.0.0.1:1", None, "--on ray:127.0.0.1:1: no Ray cluster: Connection"),
+        ):
+            with pytest.raises(RequestError, match=text), open_executor(where, count):
+                pass
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RequestError, match="pip install ray"), open_executor("ray"):
+        pass
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_every_number_of_workers_builds_the_same_files(
+    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"topology": "halo:1", "memory_limit": 300 << 20},
+        {"features": "by-dimension"},
+    ]
+
+    def divide(name: str, executor: Executor, kinds: list[dict[str, Any]]) -> list[str]:
+        outs = [tmp_path / f"{name}-{number}" for number in range(len(kinds))]
+        for out, kind in zip(outs, kinds, strict=True):
+            partition_graph(shared_library, out, 3, "random", executor=executor, **kind)
+        return [read_division(out) for out in outs]
+
+    # Ray's processes import the project from where this one does.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    with open_executor("local") as executor:
+        expected = divide("local", executor, kinds)
+    with open_executor("ray", 2) as executor:
+        import ray
+
+        assert divide("two tasks at a time", executor, kinds) == expected
+        assert divide("one", RayExecutor(ray, "ray", 1), kinds[:1]) == expected[:1]
+        # A failing task is reported in one line, and leaves no files.
+        text = r"^--on ray: write_server \d: (Graph|OS|FileNotFound)Error: .*\.npy.*$"
+        broken = BrokenGraph(shared_library.path, shared_library.schema)
+        with pytest.raises(RequestError, match=text) as error:
+            partition_graph(broken, tmp_path / "failed", 3, "random", executor=executor)
+        assert "\n" not in str(error.value)
+        assert not [path for path in tmp_path.iterdir() if "failed" in path.name]
+    assert not ray.is_initialized()
+
+
+class BrokenGraph(GraphDirectory):
+    """A graph whose features are missing when another process reads them."""
+
+    def features(self, node_type: str) -> Any:
+        import ray
+
+        if ray.get_runtime_context().get_task_id() is not None:
+            raise FileNotFoundError(2, "No such file", str(self.features_file(node_type)))
+        return super().features(node_type)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -121,23 +121,21 @@ def test_every_node_of_every_type_has_a_server(
 # Plug-ins
 
 
-class Short:
-    def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
-        return {name: np.zeros(3, np.int64) for name in graph.schema.node_types}
+def answer(homes_of: Callable[[Mapping[str, NodeType], int], Any]) -> type:
+    """Make a plug-in class whose answer is a function of node types and number of servers."""
+
+    def assign(self: Any, graph: GraphDirectory, servers: int, seed: int) -> Any:
+        return homes_of(graph.schema.node_types, servers)
+
+    return type("Own", (), {"assign": assign})
 
 
-class Beyond:
-    def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
-        return {n: np.full(kind.count, servers) for n, kind in graph.schema.node_types.items()}
-
-
-class OneType:
-    def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
-        return {"paper": np.zeros(graph.schema.node_types["paper"].count, np.int64)}
-
-
-class Careless:
-    def assign(self, graph: GraphDirectory) -> Any: ...
+OWN = {
+    "Short": answer(lambda types, servers: dict.fromkeys(types, np.zeros(3, np.int64))),
+    "Beyond": answer(lambda types, servers: {t: np.full(types[t].count, servers) for t in types}),
+    "OneType": answer(lambda types, servers: {"paper": np.zeros(types["paper"].count, np.int64)}),
+    "Careless": type("Careless", (), {"assign": lambda self, graph: None}),
+}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_bad_methods_and_bad_results_of_a_plug_in_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     own = ModuleType("own")
-    own.__dict__.update({kind.__name__: kind for kind in (Short, Beyond, OneType, Careless)})
+    own.__dict__.update(OWN)
     monkeypatch.setitem(sys.modules, "own", own)
     out = library.path.parent / "out"
     with pytest.raises((ConfigError, RequestError), match=message):
