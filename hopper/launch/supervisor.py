@@ -22,9 +22,9 @@ from hopper.device.kernel_threads import thread_settings
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.files.scratch import scratch_folder
 from hopper.launch.failures import Failure, RanksFailed, how_it_ended, read_failure
+from hopper.launch.template import ForkedRank, Template, adopt_orphans
 from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import defer_signals
-from hopper.train.parent import AWAIT_CONFIG, DIE_WITH_PARENT
 from hopper.train.rank_failures import RECORD
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_metrics import server_metrics
@@ -98,7 +98,9 @@ class Supervisor:
         self._exits = ExitStack()
         self._servers: list[subprocess.Popen[bytes]] = []
         self._addresses: list[str] = []
-        self._ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self._adopting = ExitStack()
+        self._templates: dict[Template, dict[int, dict[str, str]]] = {}
+        self._ranks: dict[int, ForkedRank] = {}
         self._ended: dict[int, float] = {}
         self._deadline = math.inf
         self._failed_at = self._late_at = math.inf
@@ -111,6 +113,10 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         with defer_signals():
+            stop_processes([template.process for template in self._templates], _END_SECONDS)
+            for template in list(self._templates):
+                self._take_ranks(template)
+            self._adopting.close()
             stop_processes(list(self._ranks.values()), _END_SECONDS)
             stop_processes(self._servers, _DRAIN_SECONDS if kind is None else _END_SECONDS)
             self._exits.close()
@@ -124,7 +130,7 @@ class Supervisor:
         holds_store: bool = True,
         serve: bool = True,
     ) -> None:
-        """Start servers and ranks. Ranks import what they need, and wait for :meth:`release`.
+        """Start servers, and import what ranks need, which are then made by :meth:`release`.
 
         Parameters
         ----------
@@ -142,28 +148,21 @@ class Supervisor:
         meet = {"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": str(self._world)}
         meet["TORCHELASTIC_USE_AGENT_STORE"] = str(holds_store)
         per_server = self._config.cluster.ranks_per_server
-        here = per_server if self._apart else per_server * len(self._places)
+        machines = [[place] for place in self._places] if self._apart else [self._places]
+        here = per_server * len(machines[0])
         common = os.environ | thread_settings(here, self._config.train.threads) | meet
-        common |= {DIE_WITH_PARENT: str(os.getpid()), "LOCAL_WORLD_SIZE": str(here)}
-        common |= {AWAIT_CONFIG: "1"} | self._environment
-        # -P keeps modules in the current folder from being imported.
-        command = [sys.executable, "-P", "-m", module, str(self._file)]
-        for number, place in enumerate(self._places):
-            for index in range(per_server):
-                rank = place.server * per_server + index
-                local = index if self._apart else number * per_server + index
-                own = {"RANK": str(rank), "LOCAL_RANK": str(local), RECORD: str(self._record(rank))}
-                stdout, stderr = output(place) if output else (None, None)
-                with defer_signals():
-                    self._ranks[rank] = subprocess.Popen(
-                        [*place.prefix, *command],
-                        stdin=subprocess.PIPE,
-                        stdout=stdout,
-                        stderr=stderr,
-                        env=common | own,
-                        # Ctrl-C must reach only the launching process, which ends the run in order.
-                        start_new_session=True,
-                    )
+        common |= {"LOCAL_WORLD_SIZE": str(here)} | self._environment
+        for places in machines:
+            ranks = [place.server * per_server + i for place in places for i in range(per_server)]
+            own = {
+                rank: common
+                | {"RANK": str(rank), "LOCAL_RANK": str(local), RECORD: str(self._record(rank))}
+                for local, rank in enumerate(ranks)
+            }
+            files = output(places[0]) if output else (None, None)
+            with defer_signals():
+                template = Template(module, self._file, common, places[0].prefix, files)
+                self._templates[template] = own
 
     def _start_servers(self) -> None:
         folder = self._run_dir / SERVERS_FOLDER
@@ -195,15 +194,11 @@ class Supervisor:
         return self._addresses
 
     def release(self) -> None:
-        """Let the ranks go on: their configuration is complete."""
-        for process in self._ranks.values():
-            assert process.stdin is not None
-            try:
-                process.stdin.write(b"\n")
-                process.stdin.close()
-            except BrokenPipeError:
-                # It has ended, which :meth:`look` tells.
-                continue
+        """Make the ranks: their configuration is complete."""
+        self._deadline = time.monotonic() + self._config.cluster.start_timeout_seconds
+        self._adopting.enter_context(adopt_orphans())
+        for template, ranks in self._templates.items():
+            template.fork(self._file, list(ranks.values()))
 
     def look(self) -> bool:
         """Return whether all ranks have ended well.
@@ -215,6 +210,8 @@ class Supervisor:
         DeadlineExceeded: a rank did not end after the others.
         """
         self._require_servers()
+        if self._templates and not self._meet_ranks():
+            return False
         codes = {rank: process.poll() for rank, process in self._ranks.items()}
         now = time.monotonic()
         for rank, code in codes.items():
@@ -256,6 +253,34 @@ class Supervisor:
         while not self.look():
             check()
             time.sleep(LOOK_SECONDS)
+
+    def _meet_ranks(self) -> bool:
+        """Take in the ranks of templates that have ended; return whether these are all.
+
+        Raises
+        ------
+        RanksFailed: a template ended before it had made its ranks.
+        DeadlineExceeded: a template did not make its ranks in time.
+        """
+        for template in list(self._templates):
+            code = template.process.poll()
+            if code is not None and (missing := self._take_ranks(template)):
+                rank, pid = min(missing), template.process.pid
+                record = self._record(rank)
+                raise RanksFailed([read_failure(rank, pid, code, record, time.time())])
+        if self._templates and time.monotonic() > self._deadline:
+            rank = min(min(ranks) for ranks in self._templates.values())
+            limit = self._config.cluster.start_timeout_seconds
+            raise DeadlineExceeded(f"rank {rank}", "starting", limit)
+        if not self._templates:
+            self._adopting.close()
+        return not self._templates
+
+    def _take_ranks(self, template: Template) -> set[int]:
+        """Take in the ranks of a template that has ended; return those that it has not made."""
+        ranks = self._templates.pop(template)
+        self._ranks |= dict(zip(ranks, template.close(), strict=False))
+        return ranks.keys() - self._ranks.keys()
 
     def _record(self, rank: int) -> Path:
         return self._records / f"{rank}.json"
@@ -345,20 +370,18 @@ def _own_address(host: str) -> str | None:
     return None if is_misleading else address
 
 
-def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
+def stop_processes(
+    processes: Sequence[subprocess.Popen[bytes] | ForkedRank], limit: float
+) -> None:
     """Ask all processes to end; kill those that have not ended after ``limit`` seconds."""
     for process in processes:
-        if process.poll() is None:
-            process.terminate()
+        process.terminate()
     deadline = time.monotonic() + limit
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS / 4)
     for process in processes:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        process.kill()
+        process.wait()
 
 
 def _start_server(config: Config, folder: Path, place: Place) -> subprocess.Popen[bytes]:

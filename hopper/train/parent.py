@@ -8,9 +8,6 @@ from typing import Final
 
 from cache_server.process import end_with_parent
 
-AWAIT_CONFIG: Final = "HOPPER_AWAIT_CONFIG"
-"""The environment variable that tells a rank to wait for a line of standard input, after it has
-imported what it needs: its configuration file is complete then."""
 DIE_WITH_PARENT: Final = "HOPPER_DIE_WITH_PARENT"
 """The environment variable with the id of the process that a rank must end with."""
 

@@ -12,7 +12,6 @@ from cache_server.events import events
 from hopper.config import Config, load_config
 from hopper.errors import StorageError, explain_os_error
 from hopper.process.override_words import split_overrides
-from hopper.train.parent import AWAIT_CONFIG
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import tell_failure
 from hopper.train.rank_output import output
@@ -41,9 +40,6 @@ def main(
         print(usage, file=sys.stderr)
         return 2
     faulthandler.enable()
-    if os.environ.pop(AWAIT_CONFIG, "") and not sys.stdin.readline():
-        # The launcher has ended before it knew the servers.
-        return 1
     try:
         config = load_config(files[0], overrides)
         rank = int(os.environ.get("RANK", 0))
@@ -64,7 +60,8 @@ def _explain(error: Exception) -> Exception:
 
 
 def run(work: Callable[[Config], None] = run_rank, module: str = "hopper.train") -> None:
-    """Run :func:`main` and, on an error, end the process."""
+    """Run :func:`main` and, on an error, end the process. ``ps`` shows "hopper rank N" for it."""
+    Path("/proc/self/comm").write_text(f"hopper rank {os.environ.get('RANK', 0)}")
     # A failed rank leaves at once: at a normal exit it would wait for ranks that hang or are gone.
     code = main(sys.argv[1:], work, module)
     sys.stdout.flush()

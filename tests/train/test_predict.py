@@ -197,7 +197,7 @@ def _processes_of(out: Path) -> list[psutil.Process]:
 
 
 def _rank_of(out: Path) -> psutil.Process:
-    return next(process for process in _processes_of(out) if "hopper.predict" in process.cmdline())
+    return next(process for process in _processes_of(out) if "hopper rank" in process.name())
 
 
 def test_bad_requests_are_refused_before_any_work(

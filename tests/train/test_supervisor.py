@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,14 +17,14 @@ import pytest
 
 from hopper.config import make_config
 from hopper.errors import DeadlineExceeded, RunEnded
-from hopper.launch import supervisor as supervisor_module
+from hopper.launch import template as template_module
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.process.signal_handlers import EndSignals
 from hopper.train.rank_failures import record_failure
 
 LIMIT, SLACK = 2.0, 10.0
-START = "import os, signal, sys, time\nsys.stdin.readline()\n"
+START = "import os, signal, sys, time\n"
 
 
 @pytest.fixture
@@ -80,24 +81,48 @@ os._exit(1)
 def test_a_signal_while_ranks_start_leaves_none(
     supervise: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, started = subprocess.Popen, []
+    """It comes while the process starts that ranks are forked from, or when these are forked."""
+    started: list[Any] = []
 
-    def start_one(*arguments: Any, **options: Any) -> Any:
-        started.append(start(*arguments, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        return started[-1]
+    def interrupt_after(start: Callable[..., Any]) -> Callable[..., Any]:
+        def start_one(*arguments: Any, **options: Any) -> Any:
+            started.append(start(*arguments, **options))
+            os.kill(os.getpid(), signal.SIGINT)
+            return started[-1]
 
-    monkeypatch.setattr(supervisor_module.subprocess, "Popen", start_one)
+        return start_one
 
     def start_and_wait() -> None:
         with EndSignals() as signals, supervise("time.sleep(600)", 3) as supervisor:
             supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
+            supervisor.release()
             supervisor.await_ranks(signals.check)
 
-    with pytest.raises(RunEnded, match="SIGINT"):
-        start_and_wait()
-    assert len(started) == 3
-    assert not any(psutil.pid_exists(process.pid) for process in started)
+    for place, name, count in ((subprocess, "Popen", 1), (template_module, "ForkedRank", 3)):
+        started.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, interrupt_after(getattr(place, name)))
+            with pytest.raises(RunEnded, match="SIGINT"):
+                start_and_wait()
+        assert len(started) == count
+        assert not any(psutil.pid_exists(process.pid) for process in started)
+
+
+def test_a_killed_template_leaves_no_rank(supervise: Any) -> None:
+    """It is killed while ranks wait for its end: no launcher would know them."""
+    with pytest.raises(RanksFailed) as raised, supervise("time.sleep(600)") as supervisor:
+        supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
+        [template] = supervisor._templates
+        process = psutil.Process(template.process.pid)
+        # What it writes fails, and so it ends after it has forked.
+        template._channel.shutdown(socket.SHUT_RD)
+        supervisor.release()
+        while not (ranks := process.children()):
+            time.sleep(0.01)
+        supervisor.await_ranks(lambda: None)
+    assert "rank 0 (pid" in str(explain(raised.value.failures))
+    psutil.wait_procs(ranks, SLACK)
+    assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
 
 
 def test_what_torchrun_prints_of_an_own_error_is_its_line(
