@@ -370,9 +370,7 @@ def _own_address(host: str) -> str | None:
     return None if is_misleading else address
 
 
-def stop_processes(
-    processes: Sequence[subprocess.Popen[bytes] | ForkedRank], limit: float
-) -> None:
+def stop_processes(processes: Sequence[subprocess.Popen[bytes] | ForkedRank], limit: float) -> None:
     """Ask all processes to end; kill those that have not ended after ``limit`` seconds."""
     for process in processes:
         process.terminate()

@@ -140,13 +140,23 @@ def _main(module: str) -> None:
     for variables in order["ranks"]:
         pid = os.fork()
         if not pid:
-            break
+            os.close(writing)
+            _await_launcher(reading, template)
+            os.environ.clear()
+            os.environ.update(variables)
+            # All ranks would draw the same numbers.
+            np.random.seed()
+            sys.argv = [module, order["file"]]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            return
         pids.append(pid)
-    else:
-        os.write(sys.stdin.fileno(), json.dumps(pids).encode())
-        os.write(writing, bytes(len(pids)))
-        os._exit(0)
-    os.close(writing)
+    os.write(sys.stdin.fileno(), json.dumps(pids).encode())
+    os.write(writing, bytes(len(pids)))
+    os._exit(0)
+
+
+def _await_launcher(reading: int, template: int) -> None:
+    """Return once the launcher is the parent of this process, in a session of its own."""
     if not os.read(reading, 1):
         # The template was ended before it could tell the launcher of this process.
         os._exit(1)
@@ -155,12 +165,6 @@ def _main(module: str) -> None:
     os.close(reading)
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     os.setsid()
-    os.environ.clear()
-    os.environ.update(variables)
-    # All ranks would draw the same numbers.
-    np.random.seed()  # noqa: NPY002
-    sys.argv = [module, order["file"]]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

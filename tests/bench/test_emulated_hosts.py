@@ -364,7 +364,9 @@ def test_what_is_killed_on_a_host_is_named_and_everything_ended(
     def kill() -> None:
         on_hosts = processes_on_hosts(os.getpid())
         [*_, victim] = [
-            process for process in on_hosts if pattern in " ".join([process.name(), *process.cmdline()])
+            process
+            for process in on_hosts
+            if pattern in " ".join([process.name(), *process.cmdline()])
         ]
         victims.append(victim.pid)
         victim.kill()

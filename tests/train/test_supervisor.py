@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +109,26 @@ def test_a_signal_while_ranks_start_leaves_none(
         assert not any(psutil.pid_exists(process.pid) for process in started)
 
 
-def test_a_killed_template_leaves_no_rank(supervise: Any) -> None:
-    """It is killed while ranks wait for its end: no launcher would know them."""
-    with pytest.raises(RanksFailed) as raised, supervise("time.sleep(600)") as supervisor:
-        supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
-        [template] = supervisor._templates
-        process = psutil.Process(template.process.pid)
-        # What it writes fails, and so it ends after it has forked.
-        template._channel.shutdown(socket.SHUT_RD)
-        supervisor.release()
-        while not (ranks := process.children()):
-            time.sleep(0.01)
-        supervisor.await_ranks(lambda: None)
+def test_a_template_that_fails_leaves_no_rank(supervise: Any) -> None:
+    """It ends while ranks wait for its end: no launcher would know them."""
+    ranks: list[psutil.Process] = []
+
+    def look(process: psutil.Process) -> None:
+        with suppress(psutil.NoSuchProcess):
+            ranks.extend(process.children())
+
+    def start_and_wait() -> None:
+        with supervise("time.sleep(600)") as supervisor:
+            supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
+            [template] = supervisor._templates
+            process = psutil.Process(template.process.pid)
+            # What it writes fails, and so it ends after it has forked.
+            template._channel.shutdown(socket.SHUT_RD)
+            supervisor.release()
+            supervisor.await_ranks(lambda: look(process))
+
+    with pytest.raises(RanksFailed) as raised:
+        start_and_wait()
     assert "rank 0 (pid" in str(explain(raised.value.failures))
     psutil.wait_procs(ranks, SLACK)
     assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
