@@ -287,7 +287,7 @@ class Supervisor:
 
     def _failure(self, rank: int) -> Failure:
         process = self._ranks[rank]
-        code = process.returncode
+        code = process.wait()
         return read_failure(rank, process.pid, code, self._record(rank), self._ended[rank])
 
     def _require_servers(self) -> None:

@@ -56,7 +56,7 @@ class Template:
         with end, defer_signals():
             self.process = subprocess.Popen(
                 command,
-                stdin=end,
+                stdin=end.fileno(),
                 stdout=output[0],
                 stderr=output[1],
                 env={**environment, DIE_WITH_PARENT: str(os.getpid())},
@@ -95,9 +95,11 @@ class ForkedRank:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self) -> int | None:
+    def wait(self) -> int:
         """Return its exit code when it has ended."""
-        return self.poll(0)
+        code = self.poll(0)
+        assert code is not None
+        return code
 
     def terminate(self) -> None:
         """Tell it to end."""
