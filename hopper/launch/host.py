@@ -1,8 +1,8 @@
 """``hopper host``: one machine's part of a run, its feature servers and their ranks.
 
 The machines of a run either know each other's addresses beforehand, or a launcher holds a
-connection to each. It then writes orders to standard input, and reads lines from standard output,
-all of them JSON.
+connection to each. It then writes orders to standard input, a line of JSON each. What it is told
+stands on lines of standard output after a mark, among those that ranks print.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from cache_server.errors import SecurityError
 from cache_server.events import events
 from hopper.cluster.rank_store import machine_key
 from hopper.config import Config, load_config
-from hopper.device.kernel_threads import count_cores, thread_settings
 from hopper.errors import ConfigError, HopperError, RequestError
 from hopper.features import open_graph
-from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import write_text
 from hopper.launch.failures import RanksFailed, explain
-from hopper.launch.supervisor import LOOK_SECONDS, MeetingPoint, Place, Supervisor
+from hopper.launch.supervisor import LOOK_SECONDS, Place, Supervisor, hold_store
 from hopper.process.signal_handlers import EndSignals
+from hopper.process.thread_settings import count_cores, thread_settings
 from hopper.train.run_lock import make_run_folder
 from hopper.train.security import check_security, security_of
 
 HOSTS_FOLDER: Final = "hosts"
+MARK: Final = "\x1e"
+"""What precedes JSON for the launcher in a line of standard output."""
 _MODULE: Final = "hopper.train"
 _INPUT: Final = 0
 _LIVE_SECONDS: Final = 1.0
@@ -58,8 +59,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
     RunEnded: a signal told this process to end.
     """
     events.set_format(config.cluster.log_format, process="launcher")
-    addresses, graph = config.cluster.servers, open_graph(config)
-    count = graph.book.servers
+    addresses, count = config.cluster.servers, open_graph(config).book.servers
     if len(addresses) != count:
         raise ConfigError(
             f"cluster.servers: expected the addresses of {count} servers, given {len(addresses)}"
@@ -70,7 +70,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
         raise ConfigError("train.run_dir: name one: machines cannot agree on one by themselves")
     check_security(config)
     places = [
-        Place(server, listen, split_address(addresses[server], "cluster.servers")[1])
+        Place(server, listen, _split_address(addresses[server], "cluster.servers")[1])
         for server in servers
     ]
     try:
@@ -81,29 +81,24 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
     make_run_folder(run_dir / HOSTS_FOLDER)
     file = run_dir / HOSTS_FOLDER / f"{servers[0]}.json"
     write_text(file, config.model_dump_json(indent=1))
-    host, port = split_address(meeting, "--meet")
+    store = _split_address(meeting, "--meet")
     world = count * config.cluster.ranks_per_server
     try:
         with (
             EndSignals() as signals,
-            MeetingPoint(host, port) if 0 in servers else nullcontext(),
+            hold_store(*store) if 0 in servers else nullcontext(),
             Supervisor(config, run_dir, places, world, file=file) as supervisor,
         ):
-            supervisor.start(_MODULE, meeting)
+            supervisor.start_servers()
             supervisor.await_servers(signals.check)
-            supervisor.release()
+            supervisor.start_ranks(_MODULE, meeting)
             supervisor.await_ranks(signals.check)
     except RanksFailed as error:
         raise explain(error.failures) from error
 
 
-def split_address(text: str, option: str) -> tuple[str, int]:
-    """Split "HOST:PORT".
-
-    Raises
-    ------
-    RequestError: it is something else; names the option.
-    """
+def _split_address(text: str, option: str) -> tuple[str, int]:
+    """Split "HOST:PORT"; the error for something else names the option."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
         raise RequestError(f"{option}: expected HOST:PORT, given {text!r}")
@@ -122,8 +117,8 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
     """
     launcher = _Launcher()
     try:
-        with EndSignals() as signals, MeetingPoint(address) as meeting, ExitStack() as exits:
-            facts = {"address": address, "meeting": meeting.address, "node": machine_key()}
+        with EndSignals() as signals, hold_store(address) as store:
+            facts = {"address": address, "meeting": store, "node": machine_key()}
             facts |= {"cores": count_cores(), "sees": config_file.is_file()}
             launcher.tell(place=facts)
             while (order := launcher.hear()) is None:
@@ -133,16 +128,10 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
             launcher.limit = max(SILENCE_SECONDS, config.cluster.timeout_seconds)
             world = order["machines"] * config.cluster.ranks_per_server
             threads = thread_settings(order["ranks_on_node"], config.train.threads)
-            place = Place(server, address)
-            run_dir = config_file.parent
-            folder = exits.enter_context(scratch_folder("hopper-host-"))
-            output = _Output(folder, launcher)
-            with Supervisor(config, run_dir, [place], world, environment=threads) as supervisor:
-                try:
-                    supervisor.start(_MODULE, order["meeting"], output.files_of)
-                    _follow(launcher, supervisor, signals, output)
-                finally:
-                    output.tell()
+            places, run_dir = [Place(server, address)], config_file.parent
+            with Supervisor(config, run_dir, places, world, environment=threads) as supervisor:
+                supervisor.start_servers()
+                _follow(launcher, supervisor, signals, order["meeting"])
     except RanksFailed as error:
         launcher.tell(failures=[asdict(failure) for failure in error.failures])
     except _LauncherGone:
@@ -154,26 +143,19 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
     return 1
 
 
-def _follow(
-    launcher: _Launcher, supervisor: Supervisor, signals: EndSignals, output: _Output
-) -> None:
+def _follow(launcher: _Launcher, supervisor: Supervisor, signals: EndSignals, meeting: str) -> None:
     """Follow orders until the launcher wants no more; say what happens here."""
     has_served = has_ended = False
-    while True:
-        order = launcher.hear()
+    while not (order := launcher.hear() or {}).get("stop"):
         signals.check()
-        if order is not None and order.get("release"):
-            supervisor.release()
-        elif order is not None and order.get("stop"):
-            return
+        if order.get("release"):
+            supervisor.start_ranks(_MODULE, meeting)
         if not has_served and (addresses := supervisor.find_servers()):
             has_served = True
             launcher.tell(serving=addresses[0])
         if supervisor.look() and not has_ended:
             has_ended = True
-            output.tell()
             launcher.tell(ended=True)
-        output.tell()
 
 
 class _LauncherGone(Exception):
@@ -193,7 +175,7 @@ class _Launcher:
         """Send a line."""
         self._told_at = time.monotonic()
         try:
-            print(json.dumps(facts), flush=True)
+            print(f"{MARK}{json.dumps(facts)}", flush=True)
         except BrokenPipeError:
             # What is left to print has no reader.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -214,23 +196,3 @@ class _Launcher:
         if now > self._heard_at + self.limit:
             raise _LauncherGone
         return self._orders.pop(0) if self._orders else None
-
-
-class _Output:
-    """What the ranks of this machine print, on its way to the launcher."""
-
-    def __init__(self, folder: Path, launcher: _Launcher) -> None:
-        self._launcher = launcher
-        self._files = (folder / "out").open("wb"), (folder / "err").open("wb")
-        self._readers = (folder / "out").open("rb"), (folder / "err").open("rb")
-
-    def files_of(self, _place: Place) -> tuple[IO[bytes], IO[bytes]]:
-        """Return the files that ranks print to."""
-        return self._files
-
-    def tell(self) -> None:
-        """Send what has been printed since the last call."""
-        with suppress(_LauncherGone):
-            for name, reader in zip(("out", "err"), self._readers, strict=True):
-                if text := reader.read().decode(errors="replace"):
-                    self._launcher.tell(**{name: text})

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from cache_server.errors import SecurityError
 from hopper.config import Config, change_config, read_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError, ServerLost
 from hopper.launch.failures import Failure, explain, how_it_ended
-from hopper.launch.host import SILENCE_SECONDS
-from hopper.launch.restarts import check_restarts, run_again_where_lost
-from hopper.launch.run import prepare, require_main_thread, write_config
-from hopper.launch.supervisor import LOOK_SECONDS, stop_processes
+from hopper.launch.host import MARK, SILENCE_SECONDS
+from hopper.launch.processes import stop_processes
+from hopper.launch.run import (
+    check_restarts,
+    prepare,
+    require_main_thread,
+    run_again_where_lost,
+    write_config,
+)
+from hopper.launch.supervisor import LOOK_SECONDS
 from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RESTARTS
@@ -36,16 +43,16 @@ _STOP_SECONDS: Final = 15.0
 
 
 class Channel(Protocol):
-    """A connection to a machine's ``hopper host``. No method waits for it, except :meth:`close`."""
+    """A connection to a machine's ``hopper host``. Only :meth:`close` waits for it."""
 
     label: str
-    """what precedes a line that a rank of the machine prints"""
+    """what precedes a line that the machine prints"""
 
     def send(self, line: str) -> None:
         """Send a line to its standard input."""
 
-    def receive(self) -> list[str]:
-        """Return the lines that it has printed since the last call."""
+    def receive(self) -> list[list[str]]:
+        """Return the lines that have come, each after the stream's name, "stdout" or "stderr"."""
 
     def how_ended(self) -> str | None:
         """Say how it ended; None while it lives."""
@@ -54,9 +61,9 @@ class Channel(Protocol):
         """End it within some seconds, and with it all that it has started."""
 
 
-OpenChannels = Callable[[Config, Path, Callable[[], None]], AbstractContextManager[list[Any]]]
-"""Opens a channel to the machine of each server, for a configuration, the file of that name on all
-machines, and a function that raises if a signal told this process to end."""
+OpenChannels = Callable[[Config, int, Path], AbstractContextManager[Sequence[Channel]]]
+"""Opens a channel to the machine of each of so many servers, for a configuration and the file of
+that name on all machines."""
 
 
 def train_on_machines(
@@ -64,7 +71,7 @@ def train_on_machines(
     overrides: Sequence[str],
     restarts: int,
     command: str,
-    connect: Callable[[Config, int], AbstractContextManager[OpenChannels]],
+    open_channels: OpenChannels,
     variables: Sequence[str] = (),
 ) -> RunResult:
     """Train with the server of each partition, and its ranks, on a machine of its own.
@@ -72,13 +79,8 @@ def train_on_machines(
     Parameters
     ----------
     restarts: how many times a run that lost a rank, server or machine is started again.
-    command: what asks for the run, for errors.
-    connect: prepares the machines for a configuration and a number of servers.
+    command: what asks for the run, for errors, which are those of :func:`hopper.train`.
     variables: environment variables that are passed on besides :data:`PASSED_VARIABLES`.
-
-    Raises
-    ------
-    As :func:`hopper.train`.
     """
     require_main_thread(command)
     check_restarts(restarts)
@@ -89,19 +91,18 @@ def train_on_machines(
             f"{len(checked.cluster.servers)}"
         )
     graph, run_dir = prepare(checked)
-    names = (*PASSED_VARIABLES, RESTARTS, *variables)
-    with (
-        lock_run_folder(run_dir, "launcher"),
-        connect(checked, graph.book.servers) as open_channels,
-        EndSignals() as signals,
-    ):
 
-        def run(attempt: Config) -> None:
-            environment = {name: os.environ[name] for name in names if name in os.environ}
-            file = write_config(attempt, run_dir, [])
-            with open_channels(attempt, file, signals.check) as channels:
-                _Run(channels, attempt, file, environment, signals.check).run()
+    def run(attempt: Config) -> None:
+        names = {*PASSED_VARIABLES, RESTARTS, *variables} & os.environ.keys()
+        environment = {name: os.environ[name] for name in names}
+        file = write_config(attempt, run_dir, [])
+        with (
+            open_channels(attempt, graph.book.servers, file) as channels,
+            EndSignals() as signals,
+        ):
+            _Run(channels, attempt, file, signals.check).run(environment)
 
+    with lock_run_folder(run_dir, "launcher"):
         run_again_where_lost(run, checked, run_dir, restarts)
     return RunResult.open(run_dir)
 
@@ -115,108 +116,102 @@ class _Machine:
         self.place: dict[str, Any] = {}
         self.address = ""
         self.failures: list[Failure] = []
-        self.error: tuple[str, str] | None = None
+        self.error: ClusterError | None = None
+        self.lost: ClusterError | None = None
         self.has_ended = False
         self.heard_at = time.monotonic()
-        self.lost: str | None = None
-        self._partial = {"out": "", "err": ""}
 
     @property
     def name(self) -> str:
-        """The machine in words, to begin a text with."""
-        address = f" ({self.place['address']})" if self.place else ""
-        return f"machine {self.index}{address}: "
+        """The machine in words."""
+        return f"machine {self.index}" + (f" ({self.place['address']})" if self.place else "")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something of it ended with an error."""
+        return bool(self.failures or self.error or self.lost)
 
     def read(self) -> None:
-        """Take in what the machine has said."""
+        """Take in what the machine has said, and print what its ranks have."""
         how = self.channel.how_ended()
-        for line in self.channel.receive():
+        for stream, line in self.channel.receive():
             self.heard_at = time.monotonic()
-            if not line.startswith("{"):
-                # A login shell may print something, too.
-                self._show("out", f"{line}\n")
-                continue
-            facts = json.loads(line)
-            self.place = facts.get("place", self.place)
-            self.address = facts.get("serving", self.address)
-            self.has_ended = facts.get("ended", self.has_ended)
-            self.failures += [Failure(**failure) for failure in facts.get("failures", ())]
-            if "error" in facts:
-                self.error = facts["kind"], facts["error"]
-            for stream in ("out", "err"):
-                self._show(stream, facts.get(stream, ""))
-        if how is not None:
-            for stream in ("out", "err"):
-                self._show(stream, "", at_end=True)
-            if not (self.failures or self.error or self.has_ended):
-                self.lost = how
+            text, mark, facts = line.partition(MARK)
+            if text or not mark:
+                print(f"{self.channel.label}{text}", file=getattr(sys, stream), flush=True)
+            if mark:
+                self._learn(json.loads(facts))
+        if how is not None and not (self.has_failed or self.has_ended):
+            self.lost = ClusterError(f"{self.name}: lost: {how}; the ranks were ended")
 
-    def _show(self, stream: str, text: str, *, at_end: bool = False) -> None:
-        """Print whole lines of ranks."""
-        *lines, rest = (self._partial[stream] + text).split("\n")
-        if at_end and rest:
-            lines, rest = [*lines, rest], ""
-        self._partial[stream] = rest
-        target = sys.stdout if stream == "out" else sys.stderr
-        for line in lines:
-            print(f"{self.channel.label}{line}", file=target, flush=True)
+    def _learn(self, facts: Mapping[str, Any]) -> None:
+        self.place = facts.get("place", self.place)
+        self.address = facts.get("serving", self.address)
+        self.has_ended = facts.get("ended", self.has_ended)
+        self.failures += [Failure(**failure) for failure in facts.get("failures", ())]
+        if "error" in facts:
+            is_server = facts["kind"] == ServerLost.__name__
+            text = facts["error"] if is_server else f"{self.name}: {facts['error']}"
+            self.error = ServerLost(text) if is_server else ClusterError(text)
 
 
 class _Run:
-    """Starts servers and ranks once, watches them and ends them."""
+    """Starts servers and ranks once, watches them and ends them. The caller closes the channels."""
 
     def __init__(
-        self,
-        channels: Sequence[Channel],
-        config: Config,
-        file: Path,
-        environment: Mapping[str, str],
-        check: Callable[[], None],
+        self, channels: Iterable[Channel], config: Config, file: Path, check: Callable[[], None]
     ) -> None:
         self._machines = [_Machine(index, channel) for index, channel in enumerate(channels)]
         self._config = config
         self._file = file
-        self._environment = dict(environment)
         self._check = check
         self._told_at = 0.0
 
-    def run(self) -> None:
-        """Start everything, and wait for the ranks. The caller closes the channels.
+    def run(self, environment: Mapping[str, str]) -> None:
+        """Start everything, with variables of the environment, and wait for the ranks.
 
         Raises
         ------
         ClusterError: says which process ended first, and how.
         RunEnded: a signal told this process to end.
         """
-        deadline = time.monotonic() + self._config.cluster.start_timeout_seconds
-        self._await(lambda machine: bool(machine.place), "starting", deadline)
+        machines, limits = self._machines, self._config.cluster
+        self._await(lambda machine: bool(machine.place), "starting", limits.start_timeout_seconds)
         self._check_places()
-        per_server = self._config.cluster.ranks_per_server
-        nodes = [machine.place["node"] for machine in self._machines]
-        shares = [nodes.count(node) * per_server for node in nodes]
-        config = self._with_threads(shares)
-        run_dir = self._file.parent
+        nodes = [machine.place["node"] for machine in machines]
+        shares = [nodes.count(node) * limits.ranks_per_server for node in nodes]
+        run_dir, config = self._file.parent, self._with_threads(shares)
         write_config(config, run_dir, [])
         order = {
-            "environment": self._environment,
-            "machines": len(self._machines),
-            "meeting": self._machines[0].place["meeting"],
+            "environment": environment,
+            "machines": len(machines),
+            "meeting": machines[0].place["meeting"],
         }
-        for machine, ranks in zip(self._machines, shares, strict=True):
+        for machine, ranks in zip(machines, shares, strict=True):
             machine.channel.send(json.dumps(order | {"ranks_on_node": ranks}))
-        self._await(lambda machine: bool(machine.address), "starting its server", deadline)
-        write_config(config, run_dir, [machine.address for machine in self._machines])
+        what = "starting its server"
+        self._await(lambda machine: bool(machine.address), what, limits.start_timeout_seconds)
+        write_config(config, run_dir, [machine.address for machine in machines])
         self._send_all({"release": True})
-        self._watch()
+        what = "ending after the other ranks"
+        self._await(lambda machine: machine.has_ended, what, math.inf, enough=any)
+        self._await(lambda machine: machine.has_ended, what, limits.timeout_seconds)
         self._send_all({"stop": True})
 
-    def _await(self, holds: Callable[[_Machine], bool], what: str, deadline: float) -> None:
-        """Wait until something holds of all machines."""
-        while late := [machine for machine in self._machines if not holds(machine)]:
+    def _await(
+        self,
+        holds: Callable[[_Machine], bool],
+        what: str,
+        limit: float,
+        enough: Callable[[Iterable[bool]], bool] = all,
+    ) -> None:
+        """Wait until something holds of enough machines."""
+        deadline = time.monotonic() + limit
+        while not enough(map(holds, self._machines)):
             self._look()
             if time.monotonic() > deadline:
-                limit = self._config.cluster.start_timeout_seconds
-                raise DeadlineExceeded(f"machine {late[0].index}", what, limit)
+                late = next(machine for machine in self._machines if not holds(machine))
+                raise DeadlineExceeded(late.name, what, limit)
 
     def _send_all(self, order: Mapping[str, Any]) -> None:
         self._told_at = time.monotonic()
@@ -224,24 +219,20 @@ class _Run:
             machine.channel.send(json.dumps(order))
 
     def _with_threads(self, shares: Sequence[int]) -> Config:
-        """Return the configuration, with a number of threads set if several machines share a node.
-
-        A rank by itself knows only the ranks of its own machine.
-        """
+        """Return the configuration, with a number of threads set if several machines share a node:
+        a rank by itself knows only the ranks of its own machine."""
         if self._config.train.threads or max(shares) == self._config.cluster.ranks_per_server:
             return self._config
-        threads = [
-            machine.place["cores"] // ranks
-            for machine, ranks in zip(self._machines, shares, strict=True)
-        ]
-        return change_config(self._config, train={"threads": max(1, min(threads))})
+        cores = [machine.place["cores"] for machine in self._machines]
+        threads = min(count // ranks for count, ranks in zip(cores, shares, strict=True))
+        return change_config(self._config, train={"threads": max(1, threads)})
 
     def _check_places(self) -> None:
         """Refuse machines without the shared folder, and unprotected connections."""
         for machine in self._machines:
             if not machine.place["sees"]:
                 raise RequestError(
-                    f"train.run_dir: {machine.name}does not find {self._file}; expected a folder "
+                    f"train.run_dir: {machine.name}: does not find {self._file}; expected a folder "
                     "that all machines share"
                 )
         security = security_of(self._config)
@@ -253,37 +244,20 @@ class _Run:
         except SecurityError as error:
             raise ConfigError(f"cluster.{error}") from error
 
-    def _watch(self) -> None:
-        """Return once the ranks of all machines have ended well.
-
-        Raises
-        ------
-        ClusterError: says what ended first, or which machine's ranks did not end after the others.
-        """
-        limit = self._config.cluster.timeout_seconds
-        late_at = float("inf")
-        while living := [machine for machine in self._machines if not machine.has_ended]:
-            self._look()
-            if len(living) < len(self._machines):
-                late_at = min(late_at, time.monotonic() + limit)
-                if time.monotonic() > late_at:
-                    who = f"{living[0].name}its ranks"
-                    raise DeadlineExceeded(who, "ending after the other ranks", limit)
-
     def _look(self) -> None:
         """Read what all machines say, and raise the error of what ended first."""
-        self._look_once()
-        if any(m.failures or m.error or m.lost for m in self._machines):
+        self._read()
+        if any(machine.has_failed for machine in self._machines):
             deadline = time.monotonic() + _GRACE_SECONDS
             while not self._knows_cause() and time.monotonic() < deadline:
-                self._look_once()
-            raise self._judge()
+                self._read()
+            raise self._find_cause()
         limit = max(SILENCE_SECONDS, self._config.cluster.timeout_seconds)
         for machine in self._machines:
             if machine.place and time.monotonic() > machine.heard_at + limit:
-                raise DeadlineExceeded(f"{machine.name}hopper host", "answering", limit)
+                raise DeadlineExceeded(f"{machine.name}: hopper host", "answering", limit)
 
-    def _look_once(self) -> None:
+    def _read(self) -> None:
         self._check()
         for machine in self._machines:
             machine.read()
@@ -293,47 +267,37 @@ class _Run:
 
     def _knows_cause(self) -> bool:
         """Return whether a machine told a cause, or none has anything more to tell."""
-        is_over = [bool(m.failures or m.error or m.lost or m.has_ended) for m in self._machines]
-        causes = (failure.is_cause for m in self._machines for failure in m.failures)
-        return all(is_over) or any(m.error or m.lost for m in self._machines) or any(causes)
+        machines = self._machines
+        return (
+            all(machine.has_failed or machine.has_ended for machine in machines)
+            or any(machine.error or machine.lost for machine in machines)
+            or any(failure.is_cause for machine in machines for failure in machine.failures)
+        )
 
-    def _judge(self) -> ClusterError:
+    def _find_cause(self) -> ClusterError:
         """Return the error of the server, machine or rank that failed first."""
         failures = [failure for machine in self._machines for failure in machine.failures]
-        if not any(failure.is_cause for failure in failures):
-            for machine in self._machines:
-                if machine.lost is not None:
-                    text = f"{machine.name}lost: {machine.lost}; the ranks were ended"
-                    return ClusterError(text)
+        lost = [machine.lost for machine in self._machines if machine.lost]
+        if lost and not any(failure.is_cause for failure in failures):
+            return lost[0]
         for machine in self._machines:
-            if machine.error is not None:
-                kind, text = machine.error
-                if kind == ServerLost.__name__:
-                    return ServerLost(text)
-                return ClusterError(f"{machine.name}{text}")
+            if machine.error:
+                return machine.error
         per_server = self._config.cluster.ranks_per_server
-        return explain(failures, lambda rank: self._machines[rank // per_server].name)
+        return explain(failures, lambda rank: f"{self._machines[rank // per_server].name}: ")
 
 
 class ProcessChannel:
-    """A :class:`Channel` to a process that this one starts: ``hopper host``, or ``ssh`` to one.
-
-    Parameters
-    ----------
-    words: its command.
-    label: what precedes a line that a rank prints.
-    environment: its environment; None = this process's.
-    """
+    """A :class:`Channel` to a process that this one starts: ``hopper host``, or ``ssh`` to one."""
 
     def __init__(
         self, words: Sequence[str], label: str = "", environment: Mapping[str, str] | None = None
     ) -> None:
         self.label = label
         self._program = Path(words[0]).name
-        self._rest = b""
-        self._errors = b""
+        self._last_error = ""
         self.process = subprocess.Popen(
-            list(words),
+            words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -342,50 +306,59 @@ class ProcessChannel:
             # Ctrl-C must reach only the launching process, which ends the run in order.
             start_new_session=True,
         )
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._input = self.process.stdin
+        self._streams = {"stdout": self.process.stdout, "stderr": self.process.stderr}
+        self._partial: dict[str, bytes] = {}
+        self._lines: list[list[str]] = []
+        for stream in self._streams.values():
             os.set_blocking(stream.fileno(), False)
 
     def send(self, line: str) -> None:
         """Send a line to its standard input; a process that has ended gets none."""
-        assert self.process.stdin is not None
         with suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(f"{line}\n".encode())
+            self._input.write(f"{line}\n".encode())
 
-    def receive(self) -> list[str]:
-        """Return the lines that it has printed since the last call."""
-        self._errors = (self._errors + _read(self.process.stderr))[-4096:]
-        *lines, self._rest = (self._rest + _read(self.process.stdout)).split(b"\n")
-        return [line.decode(errors="replace") for line in lines]
+    def receive(self) -> list[list[str]]:
+        """Return the lines that it has printed since the last call, and the stream of each."""
+        self._drain()
+        lines, self._lines = self._lines, []
+        return lines
 
     def how_ended(self) -> str | None:
         """Say how it ended, with the last line that it has written to standard error."""
         code = self.process.poll()
         if code is None:
             return None
-        self._errors = (self._errors + _read(self.process.stderr))[-4096:]
-        lines = self._errors.decode(errors="replace").strip().splitlines()
-        return f"{self._program} {how_it_ended(code)}{': ' + lines[-1] if lines else ''}"
+        self._drain()
+        text = f"{self._program} {how_it_ended(code)}"
+        return f"{text}: {self._last_error}" if self._last_error else text
+
+    def _drain(self) -> None:
+        """Take in what both pipes have for now."""
+        has_ended = self.process.poll() is not None
+        for name, stream in self._streams.items():
+            content = self._partial.get(name, b"")
+            while part := stream.read(1 << 16):
+                content += part
+            *lines, self._partial[name] = content.split(b"\n")
+            if has_ended and self._partial[name]:
+                lines.append(self._partial.pop(name))
+            texts = [line.decode(errors="replace") for line in lines]
+            self._lines += [[name, text] for text in texts]
+            if name == "stderr" and texts:
+                self._last_error = texts[-1]
 
     def close(self, limit: float) -> None:
         """Close its standard input, at which a ``hopper host`` ends, and wait for its end."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._input.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(limit)
         stop_processes([self.process], 1.0)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
+        for stream in self._streams.values():
             stream.close()
-
-
-def _read(stream: IO[bytes] | None) -> bytes:
-    """Return what a pipe has for now."""
-    assert stream is not None
-    content = b""
-    while part := stream.read(1 << 16):
-        content += part
-    return content
 
 
 @contextmanager

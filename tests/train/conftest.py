@@ -171,22 +171,25 @@ class RunningRun(Run):
 
     def ranks(self) -> list[psutil.Process]:
         """The ranks, in order."""
-        ranks = {}
+        ranks = self.named("hopper rank ")
+        return [ranks[rank] for rank in sorted(ranks)]
+
+    def named(self, beginning: str) -> dict[int, psutil.Process]:
+        """Processes whose names have a beginning, by the number that follows it."""
+        found = {}
         for process in self.members():
             # A process that ends meanwhile is skipped.
             with suppress(psutil.NoSuchProcess):
-                if process.name().startswith("hopper rank "):
-                    ranks[int(process.name().split()[-1])] = process
-        return [ranks[rank] for rank in sorted(ranks)]
+                if process.name().startswith(beginning):
+                    found[int(process.name().removeprefix(beginning))] = process
+        return found
 
     def server(self, index: int) -> psutil.Process:
         """The feature server with that index."""
-        [server] = [
-            process
-            for process in self.members()
-            if "cache_server" in process.cmdline()
-            and process.cmdline()[process.cmdline().index("--server") + 1] == str(index)
-        ]
+        if forked := self.named("cache_server "):
+            return forked[index]
+        words = ["cache_server", "--server", str(index)]
+        [server] = [process for process in self.members() if set(words) <= set(process.cmdline())]
         return server
 
     def family(self) -> list[psutil.Process]:

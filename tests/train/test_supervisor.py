@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +17,58 @@ import pytest
 
 from hopper.config import make_config
 from hopper.errors import DeadlineExceeded, RunEnded
-from hopper.launch import template as template_module
+from hopper.launch import processes
+from hopper.launch import supervisor as supervisor_module
 from hopper.launch.failures import RanksFailed, explain
+from hopper.launch.processes import ForkedProcess, start_module
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.process.signal_handlers import EndSignals
 from hopper.train.rank_failures import record_failure
+from tests.server_processes import own_path
 
 LIMIT, SLACK = 2.0, 10.0
 START = "import os, signal, sys, time\n"
+# The state of a launcher at the time at which it forks.
+FORKS = """
+import os, sys
+from hopper.config import make_config
+from hopper.launch import processes
+
+with processes.forked_ahead(make_config({"data": {"partitioned": sys.argv[1]}})):
+    import torch
+    threads = len(os.listdir("/proc/self/task"))
+    print(f"{len(processes._waiting)} forks, {threads} threads, {torch.cuda.is_initialized()}")
+"""
 
 
-@pytest.fixture
-def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Supervisor]:
-    """Makes a supervisor of ranks that run some lines, with no servers."""
+@pytest.fixture(params=["anew", "forked"])
+def supervise(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Supervisor]]:
+    """Makes a supervisor of ranks that run some lines, with no servers. They are started anew, or
+    have been forked from this process."""
+    waiting: list[ForkedProcess] = []
+    monkeypatch.setattr(processes, "_waiting", waiting)
 
     def make(lines: str, ranks: int = 2) -> Supervisor:
         (tmp_path / "ranks_of_a_test.py").write_text(START + lines)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.syspath_prepend(tmp_path)
+        if request.param == "forked":
+            waiting.extend(ForkedProcess() for _ in range(ranks))
         config = make_config(
             {"data": {"partitioned": "parts"}, "cluster": {"timeout_seconds": LIMIT}}
         )
         places = [Place(server) for server in range(ranks)]
         return Supervisor(config, tmp_path, places, ranks)
 
-    return make
+    yield make
+    assert not waiting
 
 
-def go(supervisor: Supervisor) -> None:
-    supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
-    supervisor.release()
-    supervisor.await_ranks(lambda: None)
+def go(supervisor: Supervisor, check: Callable[[], None] = lambda: None) -> None:
+    supervisor.start_ranks("ranks_of_a_test", "127.0.0.1:1")
+    supervisor.await_ranks(check)
 
 
 def test_a_rank_that_stops_after_its_work_ends_the_run(supervise: Any) -> None:
@@ -82,56 +103,67 @@ os._exit(1)
 def test_a_signal_while_ranks_start_leaves_none(
     supervise: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes while the process starts that ranks are forked from, or when these are forked."""
-    started: list[Any] = []
+    start, started = start_module, []
 
-    def interrupt_after(start: Callable[..., Any]) -> Callable[..., Any]:
-        def start_one(*arguments: Any, **options: Any) -> Any:
-            started.append(start(*arguments, **options))
-            os.kill(os.getpid(), signal.SIGINT)
-            return started[-1]
+    def start_one(*arguments: Any, **options: Any) -> Any:
+        started.append(start(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[-1]
 
-        return start_one
-
-    def start_and_wait() -> None:
-        with EndSignals() as signals, supervise("time.sleep(600)", 3) as supervisor:
-            supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
-            supervisor.release()
-            supervisor.await_ranks(signals.check)
-
-    for place, name, count in ((subprocess, "Popen", 1), (template_module, "ForkedRank", 3)):
-        started.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(place, name, interrupt_after(getattr(place, name)))
-            with pytest.raises(RunEnded, match="SIGINT"):
-                start_and_wait()
-        assert len(started) == count
-        assert not any(psutil.pid_exists(process.pid) for process in started)
+    monkeypatch.setattr(supervisor_module, "start_module", start_one)
+    with (
+        pytest.raises(RunEnded, match="SIGINT"),
+        EndSignals() as signals,
+        supervise("time.sleep(600)", 3) as supervisor,
+    ):
+        go(supervisor, signals.check)
+    assert len(started) == 3
+    assert not any(psutil.pid_exists(process.pid) for process in started)
 
 
-def test_a_template_that_fails_leaves_no_rank(supervise: Any) -> None:
-    """It ends while ranks wait for its end: no launcher would know them."""
-    ranks: list[psutil.Process] = []
+def test_a_fork_is_as_a_new_process(supervise: Any, tmp_path: Path) -> None:
+    """Each has a session, numbers and signal handlers of its own, nothing to read, and ends as
+    Python does."""
+    says = """
+import atexit, json, numpy, pathlib
+numbers = numpy.random.rand(2).tolist()
+handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+facts = {
+    "rank": int(os.environ["RANK"]), "words": sys.argv[1:], "input": sys.stdin.read(),
+    "variables": sorted(name for name in os.environ if name.startswith("LOCAL_")),
+    "leads": os.getsid(0) == os.getpid(), "parent": os.getppid(), "numbers": numbers,
+    "handlers": [handlers[0] is signal.SIG_DFL, handlers[1] is signal.default_int_handler],
+}
+file = pathlib.Path(f"{__file__}.{os.environ['RANK']}")
+atexit.register(file.write_text, json.dumps(facts))
+"""
+    with supervise(says) as supervisor:
+        go(supervisor)
+    first, second = (
+        json.loads((tmp_path / f"ranks_of_a_test.py.{rank}").read_text()) for rank in range(2)
+    )
+    assert first.pop("numbers") != second.pop("numbers")
+    expected = {
+        "words": [str(tmp_path / "config.json")],
+        "input": "",
+        "variables": ["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+        "leads": True,
+        "parent": os.getpid(),
+        "handlers": [True, True],
+    }
+    assert [first, second] == [{"rank": 0, **expected}, {"rank": 1, **expected}]
 
-    def look(process: psutil.Process) -> None:
-        with suppress(psutil.NoSuchProcess):
-            ranks.extend(process.children())
 
-    def start_and_wait() -> None:
-        with supervise("time.sleep(600)") as supervisor:
-            supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
-            [template] = supervisor._templates
-            process = psutil.Process(template.process.pid)
-            # What it writes fails, and so it ends after it has forked.
-            template._channel.shutdown(socket.SHUT_RD)
-            supervisor.release()
-            supervisor.await_ranks(lambda: look(process))
-
-    with pytest.raises(RanksFailed) as raised:
-        start_and_wait()
-    assert "rank 0 (pid" in str(explain(raised.value.failures))
-    psutil.wait_procs(ranks, SLACK)
-    assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
+def test_processes_are_forked_before_threads_start_and_gpus_are_touched(tmp_path: Path) -> None:
+    (tmp_path / "partition.json").write_text('{"servers": 2}')
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "4 forks, 1 threads, False\n"
 
 
 def test_what_torchrun_prints_of_an_own_error_is_its_line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper.device.kernel_threads import thread_settings
+from hopper.process.thread_settings import thread_settings
 
 
 @pytest.mark.parametrize(
