@@ -8,6 +8,7 @@ has not touched a GPU. Each waits until it is told which module to run, as ``pyt
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import runpy
@@ -28,6 +29,11 @@ from hopper.process.quick_imports import quick_imports
 from hopper.process.signal_handlers import TO_END, defer_signals
 from hopper.process.thread_settings import thread_settings
 
+_IMPORTS: Final = (
+    *("cache_server.service.server", "hopper.train.rank_main"),
+    *("numba.np.arraymath", "numba.cpython.charseq"),
+)
+"""What servers and ranks import at their start, and what reading a compiled kernel does."""
 _POLL_SECONDS: Final = 0.005
 
 
@@ -103,8 +109,8 @@ def forked_ahead(config: Config, servers: int = 0) -> Iterator[None]:
     try:
         if "numpy" not in sys.modules and (count := _count_processes(config, servers)):
             with quick_imports():
-                import cache_server.service.server  # noqa: F401
-                import hopper.train.rank_main  # noqa: F401
+                for module in _IMPORTS:
+                    importlib.import_module(module)
             with defer_signals():
                 for _ in range(count):
                     _waiting.append(ForkedProcess())

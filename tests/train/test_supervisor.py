@@ -51,7 +51,7 @@ def supervise(
     monkeypatch.setattr(processes, "_waiting", waiting)
 
     def make(lines: str, ranks: int = 2) -> Supervisor:
-        (tmp_path / "ranks_of_a_test.py").write_text(START + lines)
+        (tmp_path / "tried_ranks.py").write_text(START + lines)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.syspath_prepend(tmp_path)
         if request.param == "forked":
@@ -67,7 +67,7 @@ def supervise(
 
 
 def go(supervisor: Supervisor, check: Callable[[], None] = lambda: None) -> None:
-    supervisor.start_ranks("ranks_of_a_test", "127.0.0.1:1")
+    supervisor.start_ranks("tried_ranks", "127.0.0.1:1")
     supervisor.await_ranks(check)
 
 
@@ -140,7 +140,7 @@ atexit.register(file.write_text, json.dumps(facts))
     with supervise(says) as supervisor:
         go(supervisor)
     first, second = (
-        json.loads((tmp_path / f"ranks_of_a_test.py.{rank}").read_text()) for rank in range(2)
+        json.loads((tmp_path / f"tried_ranks.py.{rank}").read_text()) for rank in range(2)
     )
     assert first.pop("numbers") != second.pop("numbers")
     expected = {
