@@ -177,14 +177,13 @@ class _PooledSupervisor(Supervisor):
         super().__init__(*arguments, **options)
         self._pool, self._module, self._running = pool, "", []
 
-    def start_servers(self) -> None:
+    def start_servers(self, check: Callable[[], None]) -> list[str]:
         cluster = self._config.cluster
         needs_process = cluster.server_metrics, cluster.tls_certificate, cluster.token_file
         if any(needs_process) or self._config.data.features:
-            super().start_servers()
-        else:
-            self._running = serve_here(self._config.data.partitioned, len(self._places))
-            self._addresses = [server.address for server in self._running]
+            return super().start_servers(check)
+        self._running = serve_here(self._config.data.partitioned, len(self._places))
+        return [server.address for server in self._running]
 
     def start_ranks(self, module: str, *_: Any, **__: Any) -> None:
         self._module = module

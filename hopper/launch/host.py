@@ -89,8 +89,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
             hold_store(*store) if 0 in servers else nullcontext(),
             Supervisor(config, run_dir, places, world, file=file) as supervisor,
         ):
-            supervisor.start_servers()
-            supervisor.await_servers(signals.check)
+            supervisor.start_servers(signals.check)
             supervisor.start_ranks(_MODULE, meeting)
             supervisor.await_ranks(signals.check)
     except RanksFailed as error:
@@ -116,50 +115,47 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
     address: the address by which other machines reach this one, and which the server listens on.
     """
     launcher = _Launcher()
+
+    def check() -> None:
+        signals.check()
+        launcher.hear()
+
     try:
         with EndSignals() as signals, hold_store(address) as store:
             facts = {"address": address, "meeting": store, "node": machine_key()}
             facts |= {"cores": count_cores(), "sees": config_file.is_file()}
             launcher.tell(place=facts)
-            while (order := launcher.hear()) is None:
-                signals.check()
-            os.environ.update(order["environment"])
+            while "machines" not in launcher.orders:
+                check()
+            orders = launcher.orders
+            os.environ.update(orders["environment"])
             config = load_config(config_file)
             launcher.limit = max(SILENCE_SECONDS, config.cluster.timeout_seconds)
-            world = order["machines"] * config.cluster.ranks_per_server
-            threads = thread_settings(order["ranks_on_node"], config.train.threads)
+            world = orders["machines"] * config.cluster.ranks_per_server
+            threads = thread_settings(orders["ranks_on_node"], config.train.threads)
             places, run_dir = [Place(server, address)], config_file.parent
             with Supervisor(config, run_dir, places, world, environment=threads) as supervisor:
-                supervisor.start_servers()
-                _follow(launcher, supervisor, signals, order["meeting"])
+                launcher.tell(serving=supervisor.start_servers(check)[0])
+                while "release" not in orders:
+                    check()
+                    supervisor.look()
+                supervisor.start_ranks(_MODULE, orders["meeting"])
+                supervisor.await_ranks(check)
+                launcher.tell(ended=True)
+                while True:
+                    check()
+                    supervisor.look()
     except RanksFailed as error:
         launcher.tell(failures=[asdict(failure) for failure in error.failures])
     except _LauncherGone:
-        return 1
+        return 0
     except HopperError as error:
         launcher.tell(error=str(error), kind=type(error).__name__)
-    else:
-        return 0
     return 1
 
 
-def _follow(launcher: _Launcher, supervisor: Supervisor, signals: EndSignals, meeting: str) -> None:
-    """Follow orders until the launcher wants no more; say what happens here."""
-    has_served = has_ended = False
-    while not (order := launcher.hear() or {}).get("stop"):
-        signals.check()
-        if order.get("release"):
-            supervisor.start_ranks(_MODULE, meeting)
-        if not has_served and (addresses := supervisor.find_servers()):
-            has_served = True
-            launcher.tell(serving=addresses[0])
-        if supervisor.look() and not has_ended:
-            has_ended = True
-            launcher.tell(ended=True)
-
-
 class _LauncherGone(Exception):
-    """The connection to the launcher has ended, or it is silent."""
+    """The launcher wants no more, is silent, or its connection has ended."""
 
 
 class _Launcher:
@@ -167,8 +163,8 @@ class _Launcher:
 
     def __init__(self) -> None:
         self.limit = 600.0
+        self.orders: dict[str, Any] = {}
         self._rest = b""
-        self._orders: list[dict[str, Any]] = []
         self._heard_at = self._told_at = time.monotonic()
 
     def tell(self, **facts: Any) -> None:
@@ -181,18 +177,18 @@ class _Launcher:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise _LauncherGone from None
 
-    def hear(self) -> dict[str, Any] | None:
-        """Return the next order, if one comes within a moment."""
+    def hear(self) -> None:
+        """Take in what is ordered within a moment."""
         now = time.monotonic()
         if now > self._told_at + _LIVE_SECONDS:
             self.tell()
-        if not self._orders and select.select([_INPUT], [], [], LOOK_SECONDS)[0]:
+        if select.select([_INPUT], [], [], LOOK_SECONDS)[0]:
             content = os.read(_INPUT, 1 << 16)
             if not content:
                 raise _LauncherGone
             self._heard_at = now
             *lines, self._rest = (self._rest + content).split(b"\n")
-            self._orders += [order for line in lines if (order := json.loads(line))]
-        if now > self._heard_at + self.limit:
+            for line in lines:
+                self.orders |= json.loads(line)
+        if now > self._heard_at + self.limit or "stop" in self.orders:
             raise _LauncherGone
-        return self._orders.pop(0) if self._orders else None

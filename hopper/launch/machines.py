@@ -7,10 +7,12 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from cache_server.errors import SecurityError
@@ -39,6 +41,7 @@ PASSED_VARIABLES: Final = (*THREADS, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
 _GRACE_SECONDS: Final = 10.0
 """How long ranks that miss another rank may take to end by themselves and say which one."""
 _LIVE_SECONDS: Final = 1.0
+_DRAIN_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 15.0
 
 
@@ -113,23 +116,34 @@ class _Machine:
     def __init__(self, index: int, channel: Channel) -> None:
         self.index = index
         self.channel = channel
-        self.place: dict[str, Any] = {}
-        self.address = ""
-        self.failures: list[Failure] = []
-        self.error: ClusterError | None = None
+        self.facts: dict[str, Any] = {}
         self.lost: ClusterError | None = None
-        self.has_ended = False
         self.heard_at = time.monotonic()
 
     @property
     def name(self) -> str:
         """The machine in words."""
-        return f"machine {self.index}" + (f" ({self.place['address']})" if self.place else "")
+        place = self.facts.get("place")
+        return f"machine {self.index} ({place['address']})" if place else f"machine {self.index}"
+
+    @property
+    def error(self) -> ClusterError | None:
+        """What ended its server or itself."""
+        if "error" not in self.facts:
+            return None
+        text = str(self.facts["error"])
+        is_server = self.facts["kind"] == ServerLost.__name__
+        return ServerLost(text) if is_server else ClusterError(f"{self.name}: {text}")
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The failures of its ranks."""
+        return [Failure(**failure) for failure in self.facts.get("failures", ())]
 
     @property
     def has_failed(self) -> bool:
         """Whether something of it ended with an error."""
-        return bool(self.failures or self.error or self.lost)
+        return bool(self.lost or self.facts.keys() & {"error", "failures"})
 
     def read(self) -> None:
         """Take in what the machine has said, and print what its ranks have."""
@@ -140,19 +154,9 @@ class _Machine:
             if text or not mark:
                 print(f"{self.channel.label}{text}", file=getattr(sys, stream), flush=True)
             if mark:
-                self._learn(json.loads(facts))
-        if how is not None and not (self.has_failed or self.has_ended):
+                self.facts |= json.loads(facts)
+        if how is not None and not self.has_failed and "ended" not in self.facts:
             self.lost = ClusterError(f"{self.name}: lost: {how}; the ranks were ended")
-
-    def _learn(self, facts: Mapping[str, Any]) -> None:
-        self.place = facts.get("place", self.place)
-        self.address = facts.get("serving", self.address)
-        self.has_ended = facts.get("ended", self.has_ended)
-        self.failures += [Failure(**failure) for failure in facts.get("failures", ())]
-        if "error" in facts:
-            is_server = facts["kind"] == ServerLost.__name__
-            text = facts["error"] if is_server else f"{self.name}: {facts['error']}"
-            self.error = ServerLost(text) if is_server else ClusterError(text)
 
 
 class _Run:
@@ -176,41 +180,37 @@ class _Run:
         RunEnded: a signal told this process to end.
         """
         machines, limits = self._machines, self._config.cluster
-        self._await(lambda machine: bool(machine.place), "starting", limits.start_timeout_seconds)
+        self._await("place", "starting", limits.start_timeout_seconds)
         self._check_places()
-        nodes = [machine.place["node"] for machine in machines]
+        places = [machine.facts["place"] for machine in machines]
+        nodes = [place["node"] for place in places]
         shares = [nodes.count(node) * limits.ranks_per_server for node in nodes]
-        run_dir, config = self._file.parent, self._with_threads(shares)
+        config, run_dir = self._config, self._file.parent
+        if not config.train.threads and max(shares) > limits.ranks_per_server:
+            # Several machines share a node. A rank by itself knows only those of its own machine.
+            threads = [place["cores"] // share for place, share in zip(places, shares, strict=True)]
+            config = change_config(config, train={"threads": max(1, min(threads))})
         write_config(config, run_dir, [])
-        order = {
-            "environment": environment,
-            "machines": len(machines),
-            "meeting": machines[0].place["meeting"],
-        }
+        order = {"environment": environment, "machines": len(machines)}
+        order |= {"meeting": places[0]["meeting"]}
         for machine, ranks in zip(machines, shares, strict=True):
             machine.channel.send(json.dumps(order | {"ranks_on_node": ranks}))
-        what = "starting its server"
-        self._await(lambda machine: bool(machine.address), what, limits.start_timeout_seconds)
-        write_config(config, run_dir, [machine.address for machine in machines])
+        self._await("serving", "starting its server", limits.start_timeout_seconds)
+        write_config(config, run_dir, [machine.facts["serving"] for machine in machines])
         self._send_all({"release": True})
         what = "ending after the other ranks"
-        self._await(lambda machine: machine.has_ended, what, math.inf, enough=any)
-        self._await(lambda machine: machine.has_ended, what, limits.timeout_seconds)
-        self._send_all({"stop": True})
+        self._await("ended", what, math.inf, enough=any)
+        self._await("ended", what, limits.timeout_seconds)
 
     def _await(
-        self,
-        holds: Callable[[_Machine], bool],
-        what: str,
-        limit: float,
-        enough: Callable[[Iterable[bool]], bool] = all,
+        self, fact: str, what: str, limit: float, enough: Callable[[Iterable[bool]], bool] = all
     ) -> None:
-        """Wait until something holds of enough machines."""
+        """Wait until enough machines have told something."""
         deadline = time.monotonic() + limit
-        while not enough(map(holds, self._machines)):
+        while not enough(fact in machine.facts for machine in self._machines):
             self._look()
             if time.monotonic() > deadline:
-                late = next(machine for machine in self._machines if not holds(machine))
+                late = next(machine for machine in self._machines if fact not in machine.facts)
                 raise DeadlineExceeded(late.name, what, limit)
 
     def _send_all(self, order: Mapping[str, Any]) -> None:
@@ -218,25 +218,16 @@ class _Run:
         for machine in self._machines:
             machine.channel.send(json.dumps(order))
 
-    def _with_threads(self, shares: Sequence[int]) -> Config:
-        """Return the configuration, with a number of threads set if several machines share a node:
-        a rank by itself knows only the ranks of its own machine."""
-        if self._config.train.threads or max(shares) == self._config.cluster.ranks_per_server:
-            return self._config
-        cores = [machine.place["cores"] for machine in self._machines]
-        threads = min(count // ranks for count, ranks in zip(cores, shares, strict=True))
-        return change_config(self._config, train={"threads": max(1, threads)})
-
     def _check_places(self) -> None:
         """Refuse machines without the shared folder, and unprotected connections."""
         for machine in self._machines:
-            if not machine.place["sees"]:
+            if not machine.facts["place"]["sees"]:
                 raise RequestError(
                     f"train.run_dir: {machine.name}: does not find {self._file}; expected a folder "
                     "that all machines share"
                 )
         security = security_of(self._config)
-        listening = [f"{machine.place['address']}:0" for machine in self._machines]
+        listening = [f"{machine.facts['place']['address']}:0" for machine in self._machines]
         try:
             for address in listening:
                 security.check_server(address)
@@ -254,7 +245,7 @@ class _Run:
             raise self._find_cause()
         limit = max(SILENCE_SECONDS, self._config.cluster.timeout_seconds)
         for machine in self._machines:
-            if machine.place and time.monotonic() > machine.heard_at + limit:
+            if machine.facts and time.monotonic() > machine.heard_at + limit:
                 raise DeadlineExceeded(f"{machine.name}: hopper host", "answering", limit)
 
     def _read(self) -> None:
@@ -269,7 +260,7 @@ class _Run:
         """Return whether a machine told a cause, or none has anything more to tell."""
         machines = self._machines
         return (
-            all(machine.has_failed or machine.has_ended for machine in machines)
+            all(machine.has_failed or "ended" in machine.facts for machine in machines)
             or any(machine.error or machine.lost for machine in machines)
             or any(failure.is_cause for machine in machines for failure in machine.failures)
         )
@@ -277,12 +268,11 @@ class _Run:
     def _find_cause(self) -> ClusterError:
         """Return the error of the server, machine or rank that failed first."""
         failures = [failure for machine in self._machines for failure in machine.failures]
-        lost = [machine.lost for machine in self._machines if machine.lost]
-        if lost and not any(failure.is_cause for failure in failures):
-            return lost[0]
-        for machine in self._machines:
-            if machine.error:
-                return machine.error
+        has_cause = any(failure.is_cause for failure in failures)
+        lost = [machine.lost for machine in self._machines if machine.lost and not has_cause]
+        errors = [machine.error for machine in self._machines if machine.error]
+        if lost or errors:
+            return [*lost, *errors][0]
         per_server = self._config.cluster.ranks_per_server
         return explain(failures, lambda rank: f"{self._machines[rank // per_server].name}: ")
 
@@ -295,6 +285,7 @@ class ProcessChannel:
     ) -> None:
         self.label = label
         self._program = Path(words[0]).name
+        self._lines = SimpleQueue[list[str]]()
         self._last_error = ""
         self.process = subprocess.Popen(
             words,
@@ -306,59 +297,49 @@ class ProcessChannel:
             # Ctrl-C must reach only the launching process, which ends the run in order.
             start_new_session=True,
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._input = self.process.stdin
-        self._streams = {"stdout": self.process.stdout, "stderr": self.process.stderr}
-        self._partial: dict[str, bytes] = {}
-        self._lines: list[list[str]] = []
-        for stream in self._streams.values():
-            os.set_blocking(stream.fileno(), False)
+        self._threads = [
+            threading.Thread(target=self._read, args=(name,), daemon=True)
+            for name in ("stdout", "stderr")
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, name: str) -> None:
+        with open(getattr(self.process, name).fileno(), "rb", closefd=False) as stream:
+            for line in stream:
+                text = line.decode(errors="replace").removesuffix("\n")
+                self._lines.put([name, text])
+                if name == "stderr":
+                    self._last_error = text
 
     def send(self, line: str) -> None:
         """Send a line to its standard input; a process that has ended gets none."""
+        assert self.process.stdin is not None
         with suppress(BrokenPipeError, ValueError):
-            self._input.write(f"{line}\n".encode())
+            self.process.stdin.write(f"{line}\n".encode())
 
     def receive(self) -> list[list[str]]:
         """Return the lines that it has printed since the last call, and the stream of each."""
-        self._drain()
-        lines, self._lines = self._lines, []
-        return lines
+        return [self._lines.get() for _ in range(self._lines.qsize())]
 
     def how_ended(self) -> str | None:
         """Say how it ended, with the last line that it has written to standard error."""
         code = self.process.poll()
         if code is None:
             return None
-        self._drain()
+        for thread in self._threads:
+            # A process that it has left behind may still hold the other end.
+            thread.join(_DRAIN_SECONDS)
         text = f"{self._program} {how_it_ended(code)}"
         return f"{text}: {self._last_error}" if self._last_error else text
 
-    def _drain(self) -> None:
-        """Take in what both pipes have for now."""
-        has_ended = self.process.poll() is not None
-        for name, stream in self._streams.items():
-            content = self._partial.get(name, b"")
-            while part := stream.read(1 << 16):
-                content += part
-            *lines, self._partial[name] = content.split(b"\n")
-            if has_ended and self._partial[name]:
-                lines.append(self._partial.pop(name))
-            texts = [line.decode(errors="replace") for line in lines]
-            self._lines += [[name, text] for text in texts]
-            if name == "stderr" and texts:
-                self._last_error = texts[-1]
-
     def close(self, limit: float) -> None:
         """Close its standard input, at which a ``hopper host`` ends, and wait for its end."""
-        self._input.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(limit)
         stop_processes([self.process], 1.0)
-        for stream in self._streams.values():
-            stream.close()
 
 
 @contextmanager

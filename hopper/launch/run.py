@@ -100,9 +100,7 @@ def run_on_this_machine(
             hold_store("127.0.0.1") as meeting,
             Supervisor(config, run_dir, places, world) as supervisor,
         ):
-            if not given:
-                supervisor.start_servers()
-            write_config(config, run_dir, given or supervisor.await_servers(signals.check))
+            write_config(config, run_dir, given or supervisor.start_servers(signals.check))
             supervisor.start_ranks(module, meeting)
             supervisor.await_ranks(signals.check)
     except RanksFailed as error:

@@ -60,7 +60,7 @@ class Supervisor:
     """Feature servers and their ranks, in a context after which all of them have ended.
 
     They end with this process too, however it ends. Servers come first: ranks read a configuration
-    that names where they listen. :meth:`look` says whether the ranks are done.
+    that names where they listen.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Supervisor:
         self._addresses: list[str] = []
         self._ranks: dict[int, Child] = {}
         self._ended: dict[int, float] = {}
-        self._deadline = self._failed_at = self._late_at = math.inf
+        self._failed_at = self._late_at = math.inf
 
     def __enter__(self) -> Supervisor:
         self._records = self._exits.enter_context(scratch_folder("hopper-rank-records-"))
@@ -107,12 +107,21 @@ class Supervisor:
             stop_processes(self._servers, _DRAIN_SECONDS if kind is None else _END_SECONDS)
             self._exits.close()
 
-    def start_servers(self) -> None:
-        """Start a server at each place."""
-        self._deadline = time.monotonic() + self._config.cluster.start_timeout_seconds
+    def start_servers(self, check: Callable[[], None]) -> list[str]:
+        """Start a server at each place; return where they listen, once all serve.
+
+        Parameters
+        ----------
+        check: called between looks; may raise.
+
+        Raises
+        ------
+        ServerLost: a server ended; quotes its output.
+        DeadlineExceeded: a server did not begin to serve in time.
+        """
         self._folder.mkdir(exist_ok=True)
         for place in self._places:
-            port_file = self._folder / f"{place.server}.json"
+            port_file = self._port_file(place)
             port_file.unlink(missing_ok=True)
             words = [
                 *(self._config.data.partitioned, "--server", str(place.server)),
@@ -131,6 +140,20 @@ class Supervisor:
                     name=f"cache_server {place.server}",
                 )
                 self._servers.append(server)
+        limit = self._config.cluster.start_timeout_seconds
+        deadline = time.monotonic() + limit
+        for place, process in zip(self._places, self._servers, strict=True):
+            while (address := _read_address(process, self._port_file(place))) is None:
+                check()
+                self._require_servers()
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"feature server {place.server}", "starting", limit)
+                time.sleep(LOOK_SECONDS)
+            self._addresses.append(address)
+        return self._addresses
+
+    def _port_file(self, place: Place) -> Path:
+        return self._folder / f"{place.server}.json"
 
     def start_ranks(self, module: str, meeting: str, *, holds_store: bool = True) -> None:
         """Start the ranks, whose configuration is complete.
@@ -162,25 +185,6 @@ class Supervisor:
                     name=f"hopper rank {rank}",
                 )
 
-    def find_servers(self) -> list[str] | None:
-        """Return "host:port" of each server started here, in order; None before all of them serve.
-
-        Raises
-        ------
-        ServerLost: a server ended before it served; quotes its output.
-        DeadlineExceeded: a server did not begin to serve in time.
-        """
-        for number in range(len(self._addresses), len(self._servers)):
-            server = self._places[number].server
-            address = _read_address(self._servers[number], self._folder, server)
-            if address is None:
-                if time.monotonic() > self._deadline:
-                    limit = self._config.cluster.start_timeout_seconds
-                    raise DeadlineExceeded(f"feature server {server}", "starting", limit)
-                return None
-            self._addresses.append(address)
-        return self._addresses
-
     def look(self) -> bool:
         """Return whether all ranks have ended well.
 
@@ -211,14 +215,6 @@ class Supervisor:
                 names = ", ".join(f"rank {rank} (pid {self._ranks[rank].pid})" for rank in living)
                 raise DeadlineExceeded(names, "ending after the other ranks", limit)
         return not living
-
-    def await_servers(self, check: Callable[[], None]) -> list[str]:
-        """Return what :meth:`find_servers` does, once all servers serve; ``check`` may raise."""
-        while (addresses := self.find_servers()) is None:
-            check()
-            self.look()
-            time.sleep(LOOK_SECONDS)
-        return addresses
 
     def await_ranks(self, check: Callable[[], None]) -> None:
         """Return once :meth:`look` does with True."""
@@ -310,16 +306,18 @@ def _sources(config: Config) -> Iterator[str]:
             yield f"--features-options={node_type}={json.dumps(options)}"
 
 
-def _read_address(process: Child, folder: Path, index: int) -> str | None:
+def _read_address(process: Child, port_file: Path) -> str | None:
     """Return the address that a server listens on; None before it serves."""
-    port_file = folder / f"{index}.json"
     if port_file.exists():
         return str(json.loads(port_file.read_text())["address"])
     code = process.poll()
     if code is None:
         return None
-    output = (folder / f"{index}.log").read_text(errors="replace").strip()
+    output = port_file.with_suffix(".log").read_text(errors="replace").strip()
     if not output:
+        folder = port_file.parent
         free = shutil.disk_usage(folder).free
         output = f"it has not logged why; {folder} has {free:,} bytes of free space"
-    raise ServerLost(f"feature server {index} {how_it_ended(code)} before it served: {output}")
+    raise ServerLost(
+        f"feature server {port_file.stem} {how_it_ended(code)} before it served: {output}"
+    )

@@ -88,8 +88,7 @@ def _run(
     per_host = config.cluster.ranks_per_server
     try:
         with Supervisor(*(config, run_dir, places, world), environment=environment) as supervisor:
-            supervisor.start_servers()
-            write_config(config, run_dir, supervisor.await_servers(check))
+            write_config(config, run_dir, supervisor.start_servers(check))
             meeting = f"{cluster.hosts[0].network.address}:{_MEETING_PORT}"
             # This process has no address on the hosts' network, so rank 0 holds the store.
             supervisor.start_ranks("hopper.train", meeting, holds_store=False)
