@@ -62,7 +62,17 @@ if TYPE_CHECKING:
     from hopper.models.metrics import Metric
     from hopper.partition import PartitionedGraph
     from hopper.partition.partitioner import Partitioner
-    from hopper.pipeline import ConnectedGraph, Moment, Pipeline, Stage, connect
+    from hopper.pipeline import (
+        Batch,
+        ConnectedGraph,
+        Loader,
+        Moment,
+        Pipeline,
+        Stage,
+        check_gradients,
+        connect,
+        loader,
+    )
     from hopper.predict.parts import Predictions
     from hopper.train.callbacks import Callback, Running
     from hopper.train.results import EpochRecord, TrialRecord
@@ -72,6 +82,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GNN",
+    "Batch",
     "Block",
     "Callback",
     "ClusterError",
@@ -89,6 +100,7 @@ __all__ = [
     "HopperError",
     "Layer",
     "LearningRateSchedule",
+    "Loader",
     "LocalRows",
     "Loss",
     "Metric",
@@ -117,12 +129,14 @@ __all__ = [
     "TrialResult",
     "TypedBlocks",
     "UpdateRule",
+    "check_gradients",
     "config",
     "connect",
     "divide_graph",
     "graph",
     "load_config",
     "load_model",
+    "loader",
     "make_config",
     "make_sampler",
     "ops",
@@ -133,6 +147,7 @@ __all__ = [
 # The module of each name that is imported at first use; an empty string for modules. A test
 # compares this table with the imports above.
 _HOMES = {
+    "Batch": "hopper.pipeline",
     "Block": "hopper.graph.block",
     "Callback": "hopper.train.callbacks",
     "Combination": "hopper.models.combination",
@@ -145,6 +160,7 @@ _HOMES = {
     "GraphSchema": "hopper.graph",
     "Layer": "hopper.models",
     "LearningRateSchedule": "hopper.engines.learning_rate",
+    "Loader": "hopper.pipeline",
     "LocalRows": "hopper.features",
     "Loss": "hopper.models.losses",
     "Metric": "hopper.models.metrics",
@@ -168,11 +184,13 @@ _HOMES = {
     "TrialResult": "hopper.train.run_result",
     "TypedBlocks": "hopper.graph.block",
     "UpdateRule": "hopper.engines.optimizer",
+    "check_gradients": "hopper.pipeline",
     "config": "",
     "connect": "hopper.pipeline",
     "divide_graph": "hopper.hetero.divide",
     "graph": "",
     "load_config": "hopper.config",
+    "loader": "hopper.pipeline",
     "make_config": "hopper.config",
     "make_sampler": "hopper.engines.assemble",
     "ops": "",

@@ -302,3 +302,27 @@ class TypedBlocks:
             {name: nodes.with_dropout_key(iteration_key) for name, nodes in self.nodes.items()},
             self.prepared,
         )
+
+    def to_dgl(self) -> Any:
+        """Convert to a ``DGLBlock`` of all types and relations, also those without nodes or edges.
+
+        Its nodes have their original ids as ``dgl.NID``.
+
+        Raises
+        ------
+        RequestError: DGL is not installed.
+        """
+        try:
+            import dgl
+        except ImportError as error:
+            raise RequestError(cannot_import("TypedBlocks.to_dgl", "dgl", error)) from error
+        edges = {
+            tuple(relation): (block.indices, block.destinations())
+            for relation, block in self.blocks.items()
+        }
+        graph = dgl.create_block(edges, dict(self.sources), dict(self.destinations))
+        for name, nodes in self.nodes.items():
+            ids = torch.as_tensor(nodes.original)
+            graph.srcnodes[name].data[dgl.NID] = ids
+            graph.dstnodes[name].data[dgl.NID] = ids[: self.destinations[name]]
+        return graph

@@ -123,6 +123,7 @@ class RootSchedule:
     batch_size: roots of a model in an iteration.
     models: number of models N.
     drop_last: whether to leave out an incomplete last global batch.
+    shuffle: whether each epoch visits the roots in another order, or all in that of ``roots``.
     most_iterations: most iterations in an epoch; 0 = no limit.
     """
 
@@ -134,9 +135,10 @@ class RootSchedule:
         batch_size: int,
         models: int,
         drop_last: bool = False,
+        shuffle: bool = True,
         most_iterations: int = 0,
     ) -> None:
-        self._roots = roots
+        self._roots, self._shuffle = roots, shuffle
         self._seed = seed
         self._size = batch_size * models
         self._models = models
@@ -166,7 +168,9 @@ class RootSchedule:
 
     def _in_order(self, epoch: int, first: int, stop: int) -> NDArray[np.int64]:
         """Return [m] int64: an epoch's roots [first, stop) in the order in which it visits them."""
-        places = permute(self._seed, epoch, self._roots.count, np.arange(first, stop))
+        places = np.arange(first, stop)
+        if self._shuffle:
+            places = permute(self._seed, epoch, self._roots.count, places)
         return self._roots.at(places)
 
 

@@ -65,6 +65,7 @@ class SamplerOptions(TypedDict, total=False):
     ----------
     names: the names of relations and types that are stored under others.
     hops: by relation, the number of first hops at which it is drawn; missing = all.
+    fanouts_of: by relation, fanouts of its own, as many as there are hops; 0 = it is not drawn.
     dropout_seed: first word of the key of dropout masks; None = the seed of draws.
     draws_once: whether a node draws the same neighbors at every hop.
     dependence: for how many iterations a node's draws stay the same; missing = 1.
@@ -72,6 +73,7 @@ class SamplerOptions(TypedDict, total=False):
 
     names: StoredNames
     hops: Mapping[Relation, int]
+    fanouts_of: Mapping[Relation, Sequence[int]]
     dropout_seed: int | None
     draws_once: bool
     dependence: int
@@ -157,6 +159,7 @@ class NeighborSampler(NodeVersions):
         names = options.get("names", StoredNames())
         self.drawn_as, self.stored_as = names.relations, names.types
         self._hops = options.get("hops", {})
+        self._fanouts_of = options.get("fanouts_of", {})
         dropout_seed = options.get("dropout_seed")
         self.dropout_seed = seed if dropout_seed is None else dropout_seed
         self._draws_once = options.get("draws_once", False)
@@ -217,13 +220,15 @@ class NeighborSampler(NodeVersions):
         return self.sample_versions(versions, epoch, iteration)
 
     def sample_versions(
-        self, roots: Mapping[str, Versions], epoch: int, iteration: int
+        self, roots: Mapping[str, Versions], epoch: int, iteration: int, *, once: bool = False
     ) -> Subgraph:
         """Sample the subgraph of roots that are given as versions.
 
         Parameters
         ----------
         roots: by node type, [n] int64 distinct versions.
+        once: whether a hop expands only the versions that the hop before it has found, as PyG does
+            (:attr:`Subgraph.once`).
 
         Raises
         ------
@@ -237,10 +242,12 @@ class NeighborSampler(NodeVersions):
             batch = _Batch((epoch, iteration), frontiers, [{} for _ in self.fanouts])
             sizes, hops = [dict(frontiers.reached)], []
             for hop in range(len(self.fanouts)):
-                hops.append(self._expand(hop, batch))
+                hops.append(self._expand(hop, batch, sizes[hop - 1] if once and hop else {}))
                 sizes.append(dict(frontiers.reached))
         subgraph = self._subgraph(frontiers.versions(), sizes, hops, batch.moment, batch.counts)
-        return replace(subgraph, in_degrees=batch.in_degrees) if batch.in_degrees else subgraph
+        if batch.in_degrees or once:
+            return replace(subgraph, in_degrees=batch.in_degrees, once=once)
+        return subgraph
 
     def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
         count = self.original_ids[node_type].size
@@ -249,9 +256,17 @@ class NeighborSampler(NodeVersions):
                 f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
             )
 
-    def _expand(self, hop: int, batch: _Batch) -> dict[Relation, HopEdges]:
-        """Draw one hop of every relation, and add new sources to the frontiers."""
-        destinations = batch.frontiers.versions()
+    def _expand(
+        self, hop: int, batch: _Batch, known: Mapping[str, int]
+    ) -> dict[Relation, HopEdges]:
+        """Draw one hop of every relation, and add new sources to the frontiers.
+
+        The first ``known`` versions of a type are not expanded.
+        """
+        destinations = {
+            node_type: versions[known.get(node_type, 0) :]
+            for node_type, versions in batch.frontiers.versions().items()
+        }
         drawn_everywhere: dict[Relation, Drawn] = {}
         if self.elsewhere is not None:
             drawn_everywhere = self._draw_everywhere(self.elsewhere, hop, destinations, batch)
@@ -285,7 +300,8 @@ class NeighborSampler(NodeVersions):
         self, method: Method, use: int, hop: int, relation: Relation, moment: tuple[int, int]
     ) -> SamplingSpec:
         """Return a draw by a method, with the hop's fanout and the key of a use."""
-        return SamplingSpec(method, self.fanouts[hop], self.hop_key(use, moment, hop, relation))
+        key = self.hop_key(use, moment, hop, relation)
+        return SamplingSpec(method, self.fanout(hop, relation), key)
 
     def draw(
         self,
@@ -335,7 +351,12 @@ class NeighborSampler(NodeVersions):
 
     def is_drawn(self, relation: Relation, hop: int) -> bool:
         """Return whether a relation is drawn at a hop."""
-        return hop < self._hops.get(relation, len(self.fanouts))
+        is_reached = hop < self._hops.get(relation, len(self.fanouts))
+        return is_reached and self.fanout(hop, relation) != 0
+
+    def fanout(self, hop: int, relation: Relation) -> int:
+        """Return how many in-neighbors of a relation are drawn at a hop; -1 = all."""
+        return self._fanouts_of.get(relation, self.fanouts)[hop]
 
     def excluded(self, relation: Relation, moment: tuple[int, int]) -> ExcludedEdges:
         """Return the edges of a relation that an iteration may not draw.
@@ -455,7 +476,7 @@ class NeighborSampler(NodeVersions):
         counts: written: if some edges of the relation are stored elsewhere, how many were drawn for
             each destination in all.
         """
-        topology, fanout = self.topologies[relation], self.fanouts[hop]
+        topology, fanout = self.topologies[relation], self.fanout(hop, relation)
         if not topology.has_gaps and topology.positions is None:
             return drawn
         nodes = self.nodes_of(relation.dst, destinations)

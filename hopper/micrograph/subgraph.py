@@ -154,6 +154,9 @@ class Subgraph:
     in-degrees at the roots' times"""
     edges: Mapping[Relation, DrawnEdges] = field(default_factory=dict)
     """by relation, the edges whose features are read"""
+    once: bool = False
+    """whether hop l has the edges of only those destinations that the hop before it has found, from
+    row ``sizes[l - 1]`` on; such subgraphs have no blocks"""
 
     @property
     def num_roots(self) -> int:
@@ -235,6 +238,8 @@ class Subgraph:
         device: where blocks are computed; None = CPU.
         edge_features: by relation in :attr:`edges`, [ids, dim], on the device.
         """
+        if self.once:
+            raise ValueError("a subgraph whose nodes are expanded once has no blocks")
         facts = _NodeFacts(self, torch.device("cpu") if device is None else device)
         blocks = self._blocks_of(facts)
         for relation, rows in edge_features.items():

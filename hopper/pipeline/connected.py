@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch.distributed as dist
@@ -16,14 +16,26 @@ from cache_server.security import PLAIN, Security
 from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows, RemoteRows
+from hopper.graph.schema import Relation
 from hopper.micrograph.elsewhere import DrawsElsewhere
-from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
+from hopper.micrograph.route import (
+    GlobalBatch,
+    LocalRootSchedule,
+    RootSchedule,
+    TrainingNodes,
+    TrainingRoots,
+)
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.samplers import find_sampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
 from hopper.partition.by_node import DividedTopology, Replicated
 from hopper.partition.file_names import server_folder
+from hopper.partition.placement import Placement as RankPlacement
+
+Placement = Literal["home", "random", "local"]
+"""Which roots of a global batch a rank trains: those whose rows its server stores; an equal part,
+wherever it lives; or roots of its own, drawn from its server's alone, which is biased."""
 
 
 class ConnectedGraph:
@@ -40,9 +52,15 @@ class ConnectedGraph:
     """
 
     def __init__(
-        self, graph: PartitionedGraph, remote: RemoteRows | None, rank: int, world: int
+        self,
+        graph: PartitionedGraph,
+        remote: RemoteRows | None,
+        rank: int,
+        world: int,
+        arguments: Mapping[str, Any],
     ) -> None:
         self.graph, self.rank, self.world = graph, rank, world
+        self._arguments = arguments
         self._remote = remote
         self._ranks_per_server = max(1, world // graph.book.servers)
         self.rows = PartitionedRows(graph, rank // self._ranks_per_server, remote)
@@ -53,18 +71,32 @@ class ConnectedGraph:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a process that is sent this graph connect by itself."""
+        return partial(connect, **self._arguments), ()
+
     def close(self) -> None:
         """Close the connections to other servers."""
         if self._remote is not None:
             self._remote.close()
 
-    def sampler(self, fanouts: Sequence[int], *, seed: int = 0, **settings: Any) -> NeighborSampler:
+    def sampler(
+        self,
+        fanouts: Sequence[int],
+        *,
+        seed: int = 0,
+        node_type: str = "",
+        fanouts_of: Mapping[Relation, Sequence[int]] | None = None,
+        **settings: Any,
+    ) -> NeighborSampler:
         """Make a sampler of all relations, which draws the same on every rank.
 
         Parameters
         ----------
         fanouts: in-neighbors to draw per relation, first hop first; -1 = all.
         seed: of the draws.
+        node_type: the type of the roots; "" = the target type.
+        fanouts_of: by relation, fanouts of its own, as many; 0 = none is drawn.
         settings: further keys of ``[sampler]``, such as ``kind="weighted"``.
 
         Raises
@@ -91,9 +123,10 @@ class ConnectedGraph:
         sampler: NeighborSampler = plug_in.kind(
             {relation: graph.topology(relation, rows.server) for relation in graph.relations},
             {name: graph.original_ids(name) for name in graph.schema.node_types},
-            graph.schema.target_type(),
+            node_type or graph.schema.target_type(),
             config.sizes,
             seed,
+            fanouts_of=fanouts_of or {},
             draws_once=config.expansion == "once",
             dependence=config.dependence,
             **plug_in.options,
@@ -108,9 +141,12 @@ class ConnectedGraph:
         self,
         batch_size: int,
         *,
-        roots: str | NDArray[np.int64] = "train",
+        roots: str | NDArray[np.int64] | TrainingRoots = "train",
+        node_type: str = "",
         seed: int = 0,
         drop_last: bool = False,
+        shuffle: bool = True,
+        placement: Placement = "home",
     ) -> RootSchedule:
         """Make the global batches of all epochs, which are drawn uniformly from all roots.
 
@@ -118,38 +154,65 @@ class ConnectedGraph:
         ----------
         batch_size: number of roots of a rank and iteration. A global batch has ``world`` times as
             many, wherever they live.
-        roots: name of a split of nodes, or [n] int64 distinct original ids of the target type.
+        roots: name of a split of nodes, [n] int64 distinct original ids, or roots of another kind.
+        node_type: the type of the roots; "" = the target type.
         seed: of the order of roots.
         drop_last: whether to leave out an incomplete last global batch.
+        shuffle: whether the order of roots is drawn in every epoch. If not, it is that of
+            ``roots``.
+        placement: with "local" every mini-batch has roots of one server, and is drawn from them.
 
         Raises
         ------
         RequestError: ids or ``batch_size`` are out of range, or there is no iteration.
         """
-        graph, target = self.graph, self.graph.schema.target_type()
+        if placement not in get_args(Placement):
+            raise RequestError(
+                f"placement: expected {', '.join(get_args(Placement))}, given {placement!r}"
+            )
         if batch_size < 1:
             raise RequestError(f"batch_size: expected at least 1, given {batch_size}")
-        if isinstance(roots, str) and graph.schema.target_relations:
-            raise RequestError(f"roots: split {roots!r} has edges; expected ids of {target!r}")
-        ids = graph.split(roots) if isinstance(roots, str) else np.unique(roots)
-        count = graph.book.total(target)
-        if not isinstance(roots, str) and (
-            ids.size != np.size(roots) or (ids.size and not 0 <= ids[0] <= ids[-1] < count)
-        ):
-            raise RequestError(f"roots: expected distinct ids of {target!r} in [0, {count})")
-        placement = graph.placement(self._ranks_per_server)
-        nodes = TrainingNodes(placement, target, ids, graph.global_ids(target))
-        schedule = RootSchedule(
-            nodes, seed=seed, batch_size=batch_size, models=self.world, drop_last=drop_last
+        if isinstance(roots, str | np.ndarray):
+            roots = self._nodes(roots, node_type or self.graph.schema.target_type())
+        is_local = placement == "local" and self.world > 1
+        make = LocalRootSchedule if is_local else RootSchedule
+        schedule = make(
+            roots,
+            seed=seed,
+            batch_size=batch_size,
+            models=self.world,
+            drop_last=drop_last,
+            shuffle=shuffle,
         )
         if not schedule.iterations:
-            raise RequestError(f"batch_size: {batch_size} a rank leave no iteration for {ids.size}")
+            raise RequestError(
+                f"batch_size: {batch_size} a rank leave no iteration for {roots.count}"
+            )
         return schedule
 
-    def own_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
-        """Return the roots of a batch whose features this rank's server stores, maybe none; all of
-        them if there is one rank."""
-        return batch.roots if self.world == 1 else batch.of_home(self.rank)
+    def placement(self) -> RankPlacement:
+        """Tell the home rank of each node."""
+        return self.graph.placement(self._ranks_per_server)
+
+    def _nodes(self, roots: str | NDArray[np.int64], node_type: str) -> TrainingNodes:
+        """Return nodes of a type as roots: those of a split, or of original ids."""
+        graph = self.graph
+        if isinstance(roots, str) and graph.schema.target_relations:
+            raise RequestError(f"roots: split {roots!r} has edges; expected ids of {node_type!r}")
+        if isinstance(roots, str) and node_type != graph.schema.target:
+            raise RequestError(f"roots: split {roots!r} has nodes of {graph.schema.target!r}")
+        ids = graph.split(roots) if isinstance(roots, str) else roots.astype(np.int64)
+        count, distinct = graph.book.total(node_type), np.unique(ids)
+        if distinct.size != ids.size or (ids.size and not 0 <= distinct[0] <= distinct[-1] < count):
+            raise RequestError(f"roots: expected distinct ids of {node_type!r} in [0, {count})")
+        return TrainingNodes(self.placement(), node_type, ids, graph.global_ids(node_type))
+
+    def own_roots(self, batch: GlobalBatch, placement: Placement = "home") -> NDArray[np.int64]:
+        """Return the roots of a batch that this rank trains, maybe none: those whose features its
+        server stores, or with another placement its mini-batch. One rank alone trains all."""
+        if self.world == 1:
+            return batch.roots
+        return batch.of_home(self.rank) if placement == "home" else batch.of_model(self.rank)
 
 
 def connect(
@@ -205,4 +268,6 @@ def connect(
         folders = [server_folder(graph.path, server) for server in range(count)]
         client = partial(InProcessClient, open_servicers(folders))
         remote = RemoteRows(graph, list(map(str, folders)), timeout, client)
-    return ConnectedGraph(graph, remote, rank, world)
+    arguments: dict[str, Any] = {"partitioned": partitioned, "servers": servers}
+    arguments |= {"rank": rank, "world": world, "timeout": timeout, "security": security}
+    return ConnectedGraph(graph, remote, rank, world, arguments)

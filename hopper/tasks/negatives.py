@@ -117,13 +117,13 @@ class Negatives:
         globals_ = self._globals[node_type]
         if self._task.negatives == "in_batch":
             pool = self._links.ends(node_type, batch.roots)
-            negatives = pool[_below(keys, count, pool.size)]
+            negatives = pool[draw_below(keys, count, pool.size)]
         elif self._task.negatives == "degree":
             bounds = self._weights[node_type]
-            numbers = _below(keys, count, int(bounds[-1]))
+            numbers = draw_below(keys, count, int(bounds[-1]))
             negatives = globals_[np.searchsorted(bounds, numbers, side="right")]
         else:
-            negatives = globals_[_below(keys, count, globals_.size)]
+            negatives = globals_[draw_below(keys, count, globals_.size)]
         return np.broadcast_to(negatives, (roots.size, count))
 
     def _draw_own(
@@ -164,7 +164,7 @@ class Negatives:
 
 
 @kernel
-def _below(keys: NDArray[np.uint64], count: int, bound: int) -> Ids:
+def draw_below(keys: NDArray[np.uint64], count: int, bound: int) -> Ids:
     """Return ``count`` variates of every key in [0, bound): [keys, count] int64."""
     variates = np.empty((keys.size, count), np.int64)
     for i in range(keys.size):

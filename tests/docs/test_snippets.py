@@ -100,6 +100,6 @@ def test_json_is_valid(snippet: Snippet) -> None:
 
 def test_languages_are_known() -> None:
     """A misspelt language would keep a snippet from being read."""
-    known = {"", "bash", "sh", "python", "toml", "json", "text", "yaml", "csv"}
+    known = {"", "bash", "sh", "python", "toml", "json", "text", "yaml", "csv", "diff"}
     directives = {"{toctree}"}
     assert {snippet.language for snippet in SNIPPETS} <= known | directives
