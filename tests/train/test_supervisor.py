@@ -121,6 +121,16 @@ def test_a_signal_while_ranks_start_leaves_none(
     assert not any(psutil.pid_exists(process.pid) for process in started)
 
 
+@pytest.mark.parametrize("supervise", ["forked"], indirect=True)
+def test_a_fork_that_is_killed_while_it_waits_is_a_lost_rank(supervise: Any) -> None:
+    made = supervise("time.sleep(600)")
+    processes._waiting[-1].kill()
+    with pytest.raises(RanksFailed) as raised, made as supervisor:
+        go(supervisor)
+    assert "rank 0 (pid" in (text := str(explain(raised.value.failures)))
+    assert "was killed by SIGKILL" in text
+
+
 def test_a_fork_is_as_a_new_process(supervise: Any, tmp_path: Path) -> None:
     """Each has a session, numbers and signal handlers of its own, nothing to read, and ends as
     Python does."""
