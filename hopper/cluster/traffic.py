@@ -20,7 +20,7 @@ class Traffic:
     def __init__(self, whole: Traffic | None = None) -> None:
         """Make counters at zero, whose bytes the totals of others also count, if any."""
         self._bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
-        self._lock = whole._lock if whole else threading.Lock()
+        self._lock: threading.Lock = whole._lock if whole else threading.Lock()
         self._totals: dict[Cause, int] = whole._totals if whole else dict.fromkeys(CAUSES, 0)
 
     def apart(self) -> Traffic:

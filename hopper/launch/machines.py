@@ -201,6 +201,7 @@ class _Run:
         what = "ending after the other ranks"
         self._await("ended", what, math.inf, enough=any)
         self._await("ended", what, limits.timeout_seconds)
+        self._read()
 
     def _await(
         self, fact: str, what: str, limit: float, enough: Callable[[Iterable[bool]], bool] = all
@@ -240,6 +241,8 @@ class _Run:
         self._read()
         if any(machine.has_failed for machine in self._machines):
             deadline = time.monotonic() + _GRACE_SECONDS
+            # What ranks have printed may still be on its way.
+            self._read()
             while not self._knows_cause() and time.monotonic() < deadline:
                 self._read()
             raise self._find_cause()

@@ -153,7 +153,7 @@ def start_module(
     with log.open("ab") if log else nullcontext() as stream:
         if _waiting and not prefix:
             fork = _waiting.pop()
-            fork.order(module, words, environment, name=name, log=log and str(log))
+            fork.order(module, words, environment, name=name, log=str(log) if log else None)
             return fork
         return subprocess.Popen(
             # -P keeps modules in the current folder from being imported.

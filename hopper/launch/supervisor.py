@@ -227,8 +227,8 @@ class Supervisor:
 
     def _failure(self, rank: int) -> Failure:
         process = self._ranks[rank]
-        code = process.wait()
-        return read_failure(rank, process.pid, code, self._record(rank), self._ended[rank])
+        pid, code = process.pid or 0, process.wait()
+        return read_failure(rank, pid, code, self._record(rank), self._ended[rank])
 
     def _require_servers(self) -> None:
         """Raise ServerLost if a server that has served has ended."""
