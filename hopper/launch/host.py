@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from cache_server.errors import SecurityError
 from cache_server.events import events
+from cache_server.service.listen import parse_address
 from hopper.cluster.rank_store import machine_key
 from hopper.config import Config, load_config
 from hopper.errors import ConfigError, HopperError, RequestError
@@ -70,7 +71,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
         raise ConfigError("train.run_dir: name one: machines cannot agree on one by themselves")
     check_security(config)
     places = [
-        Place(server, listen, _split_address(addresses[server], "cluster.servers")[1])
+        Place(server, listen, parse_address(addresses[server], "cluster.servers")[1])
         for server in servers
     ]
     try:
@@ -81,7 +82,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
     make_run_folder(run_dir / HOSTS_FOLDER)
     file = run_dir / HOSTS_FOLDER / f"{servers[0]}.json"
     write_text(file, config.model_dump_json(indent=1))
-    store = _split_address(meeting, "--meet")
+    store = parse_address(meeting, "--meet")
     world = count * config.cluster.ranks_per_server
     try:
         with (
@@ -94,14 +95,6 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
             supervisor.await_ranks(signals.check)
     except RanksFailed as error:
         raise explain(error.failures) from error
-
-
-def _split_address(text: str, option: str) -> tuple[str, int]:
-    """Split "HOST:PORT"; the error for something else names the option."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise RequestError(f"{option}: expected HOST:PORT, given {text!r}")
-    return host, int(port)
 
 
 def follow_launcher(config_file: Path, server: int, address: str) -> int:

@@ -1,6 +1,6 @@
 """Processes that run a Python module: started anew, or forked beforehand from one that imported it.
 
-Importing torch takes most of a start. ``hopper train`` therefore imports what its servers and ranks
+Importing torch takes most of a start. A command therefore imports what its servers and ranks
 need, and forks all of them, before anything else has happened in it: it has one thread then, and
 has not touched a GPU. Each waits until it is told which module to run, as ``python -m`` would.
 """
@@ -29,11 +29,8 @@ from hopper.process.quick_imports import quick_imports
 from hopper.process.signal_handlers import TO_END, defer_signals
 from hopper.process.thread_settings import thread_settings
 
-_IMPORTS: Final = (
-    *("cache_server.service.server", "hopper.train.rank_main"),
-    *("numba.np.arraymath", "numba.cpython.charseq"),
-)
-"""What servers and ranks import at their start, and what reading a compiled kernel does."""
+_IMPORTS: Final = ("cache_server.service.server", "numba.np.arraymath", "numba.cpython.charseq")
+"""What servers import at their start, and what reading a compiled kernel does."""
 _POLL_SECONDS: Final = 0.005
 
 
@@ -99,17 +96,23 @@ _waiting: Final[list[ForkedProcess]] = []
 
 
 @contextmanager
-def forked_ahead(config: Config, servers: int = 0) -> Iterator[None]:
+def forked_ahead(
+    config: Config | None, servers: int = 0, work: str = "hopper.train.rank_main"
+) -> Iterator[None]:
     """Fork this process into so many servers of a run (0 = all) and their ranks, for
     :func:`start_module`; end those that it has not taken.
 
-    There are none if this process has done more than to start, or if the graph cannot be read,
-    which the run will tell. They are then started anew.
+    There are none if this process has done more than to start, or if configuration or graph cannot
+    be read, which the run will tell. They are then started anew.
+
+    Parameters
+    ----------
+    work: the module with the work of ranks.
     """
     try:
-        if "numpy" not in sys.modules and (count := _count_processes(config, servers)):
+        if config and "numpy" not in sys.modules and (count := _count(config, servers)):
             with quick_imports():
-                for module in _IMPORTS:
+                for module in (work, *_IMPORTS):
                     importlib.import_module(module)
             with defer_signals():
                 for _ in range(count):
@@ -120,7 +123,7 @@ def forked_ahead(config: Config, servers: int = 0) -> Iterator[None]:
         _waiting.clear()
 
 
-def _count_processes(config: Config, servers: int) -> int:
+def _count(config: Config, servers: int) -> int:
     """Count the servers and ranks here, and set OpenMP's variables as these need them."""
     are_served = bool(config.cluster.servers) and not servers
     try:

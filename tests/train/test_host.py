@@ -44,7 +44,7 @@ def test_several_servers_of_a_run_on_one_machine(runs: Any, reference: Any) -> N
         ),
         (
             ["--server", "0", "--listen", "127.0.0.1", "--cluster.servers", SERVERS],
-            "--meet: expected HOST:PORT, given ''",
+            "--meet: expected HOST:PORT, found ''",
         ),
         (
             ["--server", "0", "--cluster.servers", SERVERS, "--train.run_dir="],

@@ -189,7 +189,7 @@ def _processes_of(out: Path) -> list[psutil.Process]:
     processes = []
     for process in psutil.process_iter():
         try:
-            if str(out / "_work") in " ".join(process.cmdline()):
+            if str(out) in process.cmdline():
                 processes.append(process)
         except psutil.NoSuchProcess:
             continue
