@@ -93,12 +93,11 @@ class RankStore:
 
         Every rank whose wait fails says so in the store. A rank that has not done so after some
         seconds hangs, is gone, or cannot be reached. Processes of this machine that have ended are
-        found at once.
+        found at once. The search takes no longer than ``timeout``, the deadline of a wait.
 
         Parameters
         ----------
         timed_out: whether the wait passed its deadline; otherwise a connection broke.
-        timeout: the deadline of a wait, in seconds. The search takes no longer.
 
         Returns
         -------

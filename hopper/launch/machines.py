@@ -172,13 +172,7 @@ class _Run:
         self._told_at = 0.0
 
     def run(self, environment: Mapping[str, str]) -> None:
-        """Start everything, with variables of the environment, and wait for the ranks.
-
-        Raises
-        ------
-        ClusterError: says which process ended first, and how.
-        RunEnded: a signal told this process to end.
-        """
+        """Start everything, with variables of the environment, and wait for the ranks."""
         machines, limits = self._machines, self._config.cluster
         self._await("place", "starting", limits.start_timeout_seconds)
         self._check_places()

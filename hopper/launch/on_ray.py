@@ -34,11 +34,6 @@ def train_on_ray(
     ----------
     address: "HOST:PORT" of the cluster; "" = a cluster on this machine, for this run alone.
     restarts: how many times a run that lost a rank, server or machine is started again.
-
-    Raises
-    ------
-    RequestError: Ray is missing or has too few resources. Other errors are those of
-        :func:`hopper.train`.
     """
     option = f"--on ray:{address}" if address else "--on ray"
 
@@ -132,11 +127,8 @@ def _bundle_of(config: Config, gpus: float) -> dict[str, float]:
     """Return the resources that Ray reserves for a server.
 
     They are a CPU for each thread of its ranks (for each rank, if ``train.threads`` is 0), and a
-    GPU for each rank (for all together, if they share one) if the run trains on GPUs.
-
-    Parameters
-    ----------
-    gpus: number of GPUs that the cluster has for each server.
+    GPU for each rank (for all together, if they share one) if the run trains on GPUs, of which the
+    cluster has so many for each server.
     """
     ranks = config.cluster.ranks_per_server
     bundle = {"CPU": float(ranks * max(1, config.train.threads))}
@@ -148,17 +140,8 @@ def _bundle_of(config: Config, gpus: float) -> dict[str, float]:
 
 @contextmanager
 def _reserve_bundles(ray: Any, config: Config, servers: int) -> Iterator[Callable[[int, str], Any]]:
-    """Reserve a bundle for each server, each on a node of its own if there are enough nodes.
-
-    Yields
-    ------
-    Starts the :class:`RayHost` of a server, for a configuration file, in its bundle.
-
-    Raises
-    ------
-    RequestError: the cluster has too little of a resource.
-    DeadlineExceeded: other users of the cluster hold the resources.
-    """
+    """Reserve a bundle for each server, each on a node of its own if there are enough nodes; yield
+    what starts the :class:`RayHost` of a server, for a configuration file, in its bundle."""
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

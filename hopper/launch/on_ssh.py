@@ -68,13 +68,7 @@ class SshOptions:
 def train_over_ssh(
     config: str | os.PathLike[str], overrides: Sequence[str], options: SshOptions, restarts: int
 ) -> RunResult:
-    """Train on the machines of a hostfile: a server and its ranks on each, in order.
-
-    Raises
-    ------
-    RequestError: the hostfile, or ssh, cannot be used. Other errors are those of
-        :func:`hopper.train`.
-    """
+    """Train on the machines of a hostfile: a server and its ranks on each, in order."""
     machines = read_hostfile(options.hostfile)
 
     @contextmanager

@@ -81,16 +81,12 @@ def run_on_this_machine(
 ) -> None:
     """Start feature servers and ranks here, wait for the ranks, and end the servers.
 
+    A ClusterError says which process ended first, and how, or which signal came.
+
     Parameters
     ----------
     config: a configuration that has passed all checks.
-    run_dir: the folder for the files of servers and ranks.
     module: the Python module that each rank runs.
-
-    Raises
-    ------
-    ServerLost, RankLost, ClusterError: says which process ended first, and how.
-    RunEnded: a signal told this process to end.
     """
     places = [Place(server) for server in range(graph.book.servers)]
     world, given = ranks_of(config, graph), list(config.cluster.servers)
@@ -126,8 +122,6 @@ def run_again_where_lost(
     Parameters
     ----------
     run: starts all processes for a configuration, waits for them, and ends them.
-    config: the configuration of the first start.
-    restarts: the maximum number of restarts.
     """
     files = CheckpointFiles(run_dir)
     before = _stamps(files)
@@ -211,16 +205,8 @@ def _require_writable(folder: Path) -> None:
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
-    """Check a run before any process starts, and make its folder.
-
-    Returns
-    -------
-    The graph, and the folder as an absolute path.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: names what is wrong.
-    """
+    """Check a run before any process starts, and make its folder; return the graph, and the folder
+    as an absolute path. A ConfigError, RequestError or GraphError names what is wrong."""
     for check in checks_without_graph(config):
         check.run()
     graph = open_graph(config)
@@ -239,10 +225,6 @@ def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
     """Write the configuration file that ranks read, and return it.
 
     Relative paths, "auto" for resuming and the servers' addresses are replaced by final values.
-
-    Parameters
-    ----------
-    addresses: "host:port" of each feature server.
     """
     values = config.model_dump()
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config, lambda _: None)}

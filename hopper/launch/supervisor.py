@@ -110,14 +110,7 @@ class Supervisor:
     def start_servers(self, check: Callable[[], None]) -> list[str]:
         """Start a server at each place; return where they listen, once all serve.
 
-        Parameters
-        ----------
-        check: called between looks; may raise.
-
-        Raises
-        ------
-        ServerLost: a server ended; quotes its output.
-        DeadlineExceeded: a server did not begin to serve in time.
+        ServerLost quotes the output of a server that ended. ``check`` is called between looks.
         """
         self._folder.mkdir(exist_ok=True)
         for place in self._places:
@@ -188,11 +181,8 @@ class Supervisor:
     def look(self) -> bool:
         """Return whether all ranks have ended well.
 
-        Raises
-        ------
-        ServerLost: a server has ended.
-        RanksFailed: ranks have ended with an error or by a signal, and the first cause is known.
-        DeadlineExceeded: a rank did not end after the others.
+        RanksFailed tells that some have not, and that the first cause is known. ServerLost tells
+        that a server has ended, DeadlineExceeded that a rank did not end after the others.
         """
         self._require_servers()
         for rank, process in self._ranks.items():
