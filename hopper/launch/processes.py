@@ -63,7 +63,8 @@ class ForkedProcess(ForkProcess):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         atexit._clear()
         what = json.loads(self._orders.recv_bytes())
-        Path("/proc/self/comm").write_text(what["name"])
+        with suppress(OSError):
+            Path("/proc/self/comm").write_text(what["name"])
         if what["log"]:
             log = os.open(what["log"], os.O_WRONLY | os.O_APPEND)
             os.dup2(log, sys.stdout.fileno())

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cache_server.events import events
@@ -61,7 +62,8 @@ def _explain(error: Exception) -> Exception:
 
 def run(work: Callable[[Config], None] = run_rank, module: str = "hopper.train") -> None:
     """Run :func:`main` and, on an error, end the process. ``ps`` shows "hopper rank N" for it."""
-    Path("/proc/self/comm").write_text(f"hopper rank {os.environ.get('RANK', 0)}")
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(f"hopper rank {os.environ.get('RANK', 0)}")
     # A failed rank leaves at once: at a normal exit it would wait for ranks that hang or are gone.
     code = main(sys.argv[1:], work, module)
     sys.stdout.flush()
