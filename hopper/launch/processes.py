@@ -55,12 +55,14 @@ class ForkedProcess(ForkProcess):
 
     def run(self) -> None:
         """Wait, and run a module; the process ends with it."""
-        end_with_parent(self._parent)
-        # Ctrl-C must reach only the launching process, which ends the run in order.
-        os.setsid()
+        # First, since the handlers of its parent would take the signal of its parent's end.
         for number in TO_END:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        end_with_parent(self._parent)
+        # Ctrl-C must reach only the launching process, which ends the run in order.
+        os.setsid()
+        self._sender.close()
         atexit._clear()
         what = json.loads(self._orders.recv_bytes())
         with suppress(OSError):

@@ -22,7 +22,7 @@ from hopper.launch import supervisor as supervisor_module
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.processes import ForkedProcess, start_module
 from hopper.launch.supervisor import Place, Supervisor
-from hopper.process.signal_handlers import EndSignals
+from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.rank_failures import record_failure
 from tests.server_processes import own_path
 
@@ -119,6 +119,17 @@ def test_a_signal_while_ranks_start_leaves_none(
         go(supervisor, signals.check)
     assert len(started) == 3
     assert not any(psutil.pid_exists(process.pid) for process in started)
+
+
+def test_a_fork_whose_parent_ends_at_once_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal that says so comes while its parent defers signals, as its handlers still do."""
+    ends = lambda _parent: signal.raise_signal(signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr(processes, "end_with_parent", ends)
+    with defer_signals():
+        fork = ForkedProcess()
+    fork.join(SLACK)
+    fork.kill()
+    assert fork.wait() == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("supervise", ["forked"], indirect=True)
