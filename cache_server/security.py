@@ -261,14 +261,19 @@ def is_loopback(address: str) -> bool:
     return all(ipaddress.ip_address(host).is_loopback for host in hosts)
 
 
+def parse_address(address: str, name: str = "listen") -> tuple[str, int]:
+    """Split the "host:port" of a setting; brackets around an IPv6 address are removed."""
+    host, _, digits = address.rpartition(":")
+    if not host or not digits.isdecimal() or int(digits) > _LAST_PORT:
+        raise ListenError(f"{name}: expected HOST:PORT, found {address!r}")
+    return host.strip("[]"), int(digits)
+
+
 def _find_free(listen: str, name: str) -> tuple[str, int]:
     """Split "host:port", and check that the port is free on all addresses of the host, of which
     grpc would bind any one: on ``localhost`` that could be ::1, while clients reach another process
     on 127.0.0.1."""
-    host, separator, digits = listen.rpartition(":")
-    if not separator or not host or not digits.isdecimal() or int(digits) > _LAST_PORT:
-        raise ListenError(f"{name}: expected HOST:PORT, found {listen!r}")
-    host, port, where = host.strip("[]"), int(digits), f"{name}: cannot bind {listen}"
+    (host, port), where = parse_address(listen, name), f"{name}: cannot bind {listen}"
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

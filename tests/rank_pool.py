@@ -26,7 +26,6 @@ from hopper.launch import run
 from hopper.launch.failures import RanksFailed, read_failure
 from hopper.launch.supervisor import Supervisor
 from hopper.train.rank_process import DIE_WITH_PARENT, RECORD
-from hopper.train.run_files import CONFIG_FILE
 from tests.server_processes import serve_here
 
 STANDING_RANK = Path(__file__).with_name("standing_rank.py")
@@ -177,16 +176,16 @@ class _PooledSupervisor(Supervisor):
         super().__init__(*arguments, **options)
         self._pool, self._module, self._running = pool, "", []
 
-    def start(self, module: str, *_: Any, serve: bool = True, **__: Any) -> None:
-        self._module = module
+    def start_servers(self, check: Callable[[], None]) -> list[str]:
         cluster = self._config.cluster
         needs_process = cluster.server_metrics, cluster.tls_certificate, cluster.token_file
-        if serve and (any(needs_process) or self._config.data.features):
-            self._start_servers()
-            self._deadline = time.monotonic() + cluster.start_timeout_seconds
-        elif serve:
-            self._running = serve_here(self._config.data.partitioned, len(self._places))
-            self._addresses = [server.address for server in self._running]
+        if any(needs_process) or self._config.data.features:
+            return super().start_servers(check)
+        self._running = serve_here(self._config.data.partitioned, len(self._places))
+        return [server.address for server in self._running]
+
+    def start_ranks(self, module: str, *_: Any, **__: Any) -> None:
+        self._module = module
 
     def look(self) -> bool:
         return False
@@ -196,7 +195,7 @@ class _PooledSupervisor(Supervisor):
             return self._records / f"{rank}-{what}"
 
         codes = self._pool.run(
-            lambda rank: ("-m", self._module, str(self._run_dir / CONFIG_FILE)),
+            lambda rank: ("-m", self._module, str(self._file)),
             self._world,
             lambda rank: (name(rank, "stdout"), name(rank, "stderr")),
             lambda rank: {RECORD: str(self._record(rank))},

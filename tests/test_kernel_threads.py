@@ -7,7 +7,8 @@ import sys
 import numba
 import pytest
 
-from hopper.device.kernel_threads import has_thread_pool, thread_settings, threads_for
+from hopper.device.kernel_threads import has_thread_pool, threads_for
+from hopper.process.thread_settings import thread_settings
 
 
 def test_few_items_take_one_thread() -> None:

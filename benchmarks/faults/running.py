@@ -192,9 +192,9 @@ class Running(Watched):
 
 def _place_of(process: psutil.Process, role: str) -> str | None:
     with suppress(psutil.Error):
-        words = process.cmdline()
-        if role == "rank" and "hopper.train" in words:
-            return process.environ().get("RANK")
+        words, name = process.cmdline(), process.name()
+        if name.startswith("hopper rank " if role == "rank" else "cache_server "):
+            return name.split()[-1]
         if role == "server" and "cache_server" in words:
             return str(words[words.index("--server") + 1])
     return None

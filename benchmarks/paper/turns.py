@@ -24,7 +24,6 @@ from hopper.engines.assemble import make_schedule
 from hopper.errors import RequestError
 from hopper.files.whole_files import write_text
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
-from hopper.launch.restarts import set_environment
 from hopper.partition import PartitionedGraph
 from hopper.partition.balance import Balance
 from hopper.partition.partitioner import Assigner
@@ -71,12 +70,11 @@ def train_turns(
     write_text(file, config.model_dump_json(indent=1) + "\n")
     taken: dict[str, list[Any]] = {side: [] for side in sides}
     root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # Ranks import this checkout's plug-ins.
-    with (
-        set_environment({"PYTHONPATH": path}),
-        open_hosts(job.request(cell), job.say) as (train, _),
-    ):
+    path = [word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
+    if root not in path:
+        # Ranks import this checkout's plug-ins.
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *path])
+    with open_hosts(job.request(cell), job.say) as (train, _):
         for turn, of_turn in turns.items():
             for side, contender in sides.items():
                 name = f"{cell.name}: {side}, {turn}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
-from hopper.launch.supervisor import stop_processes
+from hopper.launch.processes import stop_processes
 from hopper.train.results import SUMMARY_FILE
 
 OUTPUT_FILE = "output.log"

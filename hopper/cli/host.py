@@ -46,11 +46,16 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    with quick_imports():
-        from hopper.config import read_config
-        from hopper.launch.host import follow_launcher, run_host
+    from hopper.config import read_config
+    from hopper.launch.processes import forked_ahead
+
     if options.driven:
+        with quick_imports():
+            from hopper.launch.host import follow_launcher
         return follow_launcher(Path(options.config), options.server[0], options.driven)
     config = read_config(options.config, options.overrides)
-    run_host(config, options.server, options.meet, options.listen)
+    with forked_ahead(config, len(options.server)):
+        with quick_imports():
+            from hopper.launch.host import run_host
+        run_host(config, options.server, options.meet, options.listen)
     return 0

@@ -7,9 +7,12 @@ import math
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopper.process.quick_imports import quick_imports
+
+if TYPE_CHECKING:
+    from hopper.config import Config
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -80,19 +83,36 @@ def _time(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    with quick_imports():
-        from hopper.predict.launch import predict_into, prepare_prediction
-        from hopper.predict.order import PredictionRequest
-    request = PredictionRequest(
-        *(options.what, options.nodes, options.format, options.memory),
-        tuple(options.overrides),
-        options.type,
-        None if options.at is None else _time(options.at),
-    )
-    if options.prepare:
-        file = prepare_prediction(options.run_dir, options.out, request)
-        print(f"torchrun ... -m hopper.predict {file}")
-        return 0
-    count = predict_into(options.run_dir, options.out, request)
+    from hopper.launch.processes import forked_ahead
+
+    config = None if options.prepare else _read_config(options)
+    with forked_ahead(config, work="hopper.predict.rank"):
+        with quick_imports():
+            from hopper.predict.launch import predict_into, prepare_prediction
+            from hopper.predict.order import PredictionRequest
+        request = PredictionRequest(
+            *(options.what, options.nodes, options.format, options.memory),
+            tuple(options.overrides),
+            options.type,
+            None if options.at is None else _time(options.at),
+        )
+        if options.prepare:
+            file = prepare_prediction(options.run_dir, options.out, request)
+            print(f"torchrun ... -m hopper.predict {file}")
+            return 0
+        count = predict_into(options.run_dir, options.out, request)
     print(f"{options.out}: {count:,} {options.what}")
     return 0
+
+
+def _read_config(options: argparse.Namespace) -> Config | None:
+    """Return the run's configuration; None if it cannot be used, which the prediction tells."""
+    from hopper.config import make_config, read_values
+    from hopper.errors import ConfigError
+
+    try:
+        values = read_values(Path(options.run_dir, "config.json"))
+        values["cluster"]["servers"] = []
+        return make_config(values, options.overrides)
+    except (ConfigError, KeyError, TypeError):
+        return None

@@ -66,9 +66,14 @@ def add_restarts(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     way, _, where = options.on.partition(":")
     if not options.on:
-        with quick_imports():
-            import hopper.launch.run
-        hopper.train(options.config, options.overrides, restarts=options.restarts)
+        from hopper.config import read_config
+        from hopper.launch.processes import forked_ahead
+
+        config = read_config(options.config, options.overrides)
+        with forked_ahead(config):
+            with quick_imports():
+                import hopper.launch.run
+            hopper.train(config, restarts=options.restarts)
     elif way == "ray":
         with quick_imports():
             from hopper.launch.on_ray import train_on_ray

@@ -105,7 +105,6 @@ class Cluster:
 
         Parameters
         ----------
-        timeout: deadline of every wait, seconds.
         start_timeout: deadline of each step in which all ranks meet, seconds.
         through_host: whether tensors are copied to host memory to be sent. Ranks that share a GPU
             need it.
@@ -114,9 +113,7 @@ class Cluster:
         Raises
         ------
         ConfigError: the interface to other ranks is public, or is not there.
-        DeadlineExceeded: other ranks did not come within ``start_timeout`` seconds; names them if
-            the store can be asked.
-        ClusterError: ranks cannot connect; says which step failed.
+        ClusterError: ranks did not come in time, or cannot connect; names them, or the step.
         """
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         cluster = cls(rank, world, ranks_per_server, device, timeout, through_host=through_host)
@@ -159,12 +156,8 @@ class Cluster:
         return cluster
 
     def _choose_interface(self, limit: float, insecure: bool) -> tuple[str, str]:
-        """Choose the interface for gloo and NCCL.
-
-        Returns
-        -------
-        It in words, and what to do if ranks cannot connect through it.
-        """
+        """Choose the interface for gloo and NCCL; return it in words, with what to do if ranks
+        cannot connect through it."""
         assert self.store is not None
         way = find_way(os.environ["MASTER_ADDR"])
         seen = self.store.tell_all("here", way.host, limit, "meeting the other ranks")
@@ -335,13 +328,8 @@ class Cluster:
     def explain_failures(
         self, operation: str, limit: float | None = None, advice: str = ""
     ) -> Iterator[None]:
-        """Turn the process group's failures into errors that name rank, operation and limit.
-
-        Parameters
-        ----------
-        limit: the deadline of the operation, seconds; None = that of every wait.
-        advice: what to do about it.
-        """
+        """Turn the process group's failures into errors that name rank, operation and limit (None =
+        that of every wait), with an advice."""
         limit = self.timeout if limit is None else limit
         try:
             yield
@@ -406,10 +394,8 @@ class Cluster:
 class Exchange:
     """An exchange of rows between all ranks that has begun.
 
-    Parameters
-    ----------
-    received: the tensor for the received rows.
-    landing: the tensor that messages are written to; another one if rows pass through host memory.
+    Messages are written to ``landing``, another tensor than ``received`` if rows pass through host
+    memory.
     """
 
     def __init__(
@@ -431,12 +417,7 @@ class Exchange:
         """[sum of counts, ...]; only :meth:`finish` makes it valid."""
 
     def finish(self) -> Tensor:
-        """Wait for the rows and return them, those of rank 0 first.
-
-        Raises
-        ------
-        DeadlineExceeded, RankLost: names this rank, the operation and the limit.
-        """
+        """Wait for the rows and return them, those of rank 0 first."""
         work, self._work = self._work, None
         self._cluster.wait(work, self._operation)
         self._sent = None

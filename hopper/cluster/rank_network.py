@@ -50,12 +50,7 @@ class Interface:
         return f"{self.name} ({self.address})"
 
     def refuse_public(self) -> None:
-        """Refuse an address of the public Internet: messages between ranks are not encrypted.
-
-        Raises
-        ------
-        ConfigError: names the address.
-        """
+        """Refuse an address of the public Internet: messages between ranks are not encrypted."""
         if ipaddress.ip_address(self.address).is_global:
             raise ConfigError(
                 f"cluster.insecure: ranks would talk to each other through {self.address} "
@@ -67,9 +62,7 @@ class Interface:
 def find_way(host: str) -> Way:
     """Find the way to a host, without sending anything. Ways through loopback come last.
 
-    Raises
-    ------
-    OSError: the name leads nowhere, or no way leads to it.
+    An OSError tells that the name leads nowhere, or that no way leads to it.
     """
     last: OSError = OSError(f"{host} has no address")
     ways = []
@@ -90,9 +83,7 @@ def find_way(host: str) -> Way:
 def given_interface() -> Interface | None:
     """Return the interface that ``GLOO_SOCKET_IFNAME`` names; None if it names none.
 
-    Raises
-    ------
-    ConfigError: this machine does not have it; lists the interfaces that it has.
+    The error for one that is not there lists those of this machine.
     """
     given, interfaces = os.environ.get(VARIABLE), _interfaces()
     if not given:
@@ -112,12 +103,8 @@ def choose_interface(way: Way, seen: Sequence[str] = ()) -> Interface:
     Parameters
     ----------
     way: this rank's way to the machine of rank 0.
-    seen: the addresses at which all ranks see that machine.
-
-    Raises
-    ------
-    ConfigError: no interface of this machine has the address at which others see it, or
-        ``GLOO_SOCKET_IFNAME`` names none that it has; lists the interfaces that it has.
+    seen: the addresses at which all ranks see that machine. The error for one that no interface
+        has lists those of this machine.
     """
     given = given_interface()
     if given is not None:

@@ -33,11 +33,7 @@ _FAILED: Final = "failed"
 class RankStore:
     """One rank's reports, and those of all others.
 
-    Parameters
-    ----------
-    store: the rendezvous store.
-    attempt: which start of the ranks this is. Reports of earlier starts, which are still in the
-        store, are not seen.
+    Reports of earlier attempts to start the ranks, which are still in the store, are not seen.
     """
 
     def __init__(self, store: Any, rank: int, world: int, attempt: str) -> None:
@@ -48,14 +44,9 @@ class RankStore:
 
     @classmethod
     def open(cls, rank: int, world: int, attempt: str, limit: float) -> RankStore:
-        """Connect to the store at ``MASTER_ADDR`` and ``MASTER_PORT``, or open it as rank 0.
+        """Connect to the store at ``MASTER_ADDR`` and ``MASTER_PORT``, within some seconds.
 
-        torchrun's agent holds the store for its ranks. Without it, rank 0 does.
-
-        Raises
-        ------
-        DeadlineExceeded: nobody answers there within ``limit`` seconds.
-        ClusterError: the store cannot be opened, or the environment does not name it.
+        A launcher or torchrun's agent holds it for its ranks. Without one, rank 0 opens it.
         """
         host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
         if not host or not port.isdecimal():
@@ -67,7 +58,7 @@ class RankStore:
         try:
             store = TCPStore(
                 *(host, int(port), world),
-                is_master=rank == 0 and not _agent_holds_store(),
+                is_master=rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
                 timeout=timedelta(seconds=limit),
                 wait_for_workers=False,
                 multi_tenant=True,
@@ -82,14 +73,14 @@ class RankStore:
     def tell_all(self, kind: str, value: str, limit: float, operation: str) -> list[str]:
         """Tell every rank a value of a kind; return those of all ranks, in rank order.
 
-        Raises
-        ------
-        RankSilent: some ranks did not tell theirs within ``limit`` seconds; names them.
+        The error names the ranks that did not tell theirs within ``limit`` seconds.
         """
+        names = [f"{kind}/{rank}" for rank in range(self.world)]
         try:
-            names = self._report_and_wait(kind, value, limit)
+            self.store.set(names[self.rank], value)
+            self.store.wait(names, timedelta(seconds=limit))
         except dist.DistStoreError as error:
-            missing = [r for r in range(self.world) if not self.store.check([f"{kind}/{r}"])]
+            missing = [rank for rank, name in enumerate(names) if not self.store.check([name])]
             raise silence_of(self.rank, missing, operation, limit) from error
         return [value.decode() for value in self.store.multi_get(names)]
 
@@ -102,12 +93,11 @@ class RankStore:
 
         Every rank whose wait fails says so in the store. A rank that has not done so after some
         seconds hangs, is gone, or cannot be reached. Processes of this machine that have ended are
-        found at once.
+        found at once. The search takes no longer than ``timeout``, the deadline of a wait.
 
         Parameters
         ----------
         timed_out: whether the wait passed its deadline; otherwise a connection broke.
-        timeout: the deadline of a wait, in seconds. The search takes no longer.
 
         Returns
         -------
@@ -131,12 +121,6 @@ class RankStore:
             return bool(self.store.check([_FAILED]))
         except (RuntimeError, dist.DistError):
             return False
-
-    def _report_and_wait(self, kind: str, value: str, limit: float) -> list[str]:
-        names = [f"{kind}/{rank}" for rank in range(self.world)]
-        self.store.set(names[self.rank], value)
-        self.store.wait(names, timedelta(seconds=limit))
-        return names
 
     def _still_silent(self, ranks: list[int]) -> list[int]:
         """Report this rank's failed wait; return the ranks that have not reported one."""
@@ -168,11 +152,6 @@ def machine_key() -> int:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     text = boot + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-
-
-def _agent_holds_store() -> bool:
-    """Return whether the store is that of torchrun's agent."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _where_it_leads(host: str) -> str:

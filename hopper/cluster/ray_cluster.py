@@ -18,20 +18,18 @@ _LOOPBACK: Final = "127.0.0.1"
 def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -> Iterator[Any]:
     """Connect to a Ray cluster while the context lasts; yield the module ``ray``.
 
-    A cluster that this call starts is shut down at the end.
-
     Parameters
     ----------
     option: the words of the command line that ask for it, for errors.
     expected: the form of address that errors name.
-    address: "HOST:PORT" of an existing cluster; "" = start one on this machine's loopback.
+    address: "HOST:PORT" of an existing cluster; "" = start one on this machine's loopback, and shut
+        it down at the end.
     cpus: CPUs of a cluster that is started; None = as many as the machine has.
-
-    Raises
-    ------
-    RequestError: Ray is not installed, nobody listens at the address, or Ray does not start.
     """
-    ray = _import_ray(option)
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise RequestError(cannot_import(option, "ray")) from None
     options: dict[str, Any] = {"address": address}
     if address:
         _check_address(option, expected, address)
@@ -79,10 +77,3 @@ def _check_address(option: str, expected: str, address: str) -> None:
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise RequestError(f"{option}: no Ray cluster: {one_line(error)}") from None
-
-
-def _import_ray(option: str) -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise RequestError(cannot_import(option, "ray")) from None

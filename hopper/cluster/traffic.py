@@ -18,30 +18,19 @@ class Traffic:
     """Counters of one rank, for use by several threads."""
 
     def __init__(self, whole: Traffic | None = None) -> None:
-        """Make counters at zero.
-
-        Parameters
-        ----------
-        whole: the counters whose totals also count these bytes; None = no others.
-        """
+        """Make counters at zero, whose bytes the totals of others also count, if any."""
         self._bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
-        self._lock = threading.Lock()
-        self._whole = whole or self
-        self._totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+        self._lock: threading.Lock = whole._lock if whole else threading.Lock()
+        self._totals: dict[Cause, int] = whole._totals if whole else dict.fromkeys(CAUSES, 0)
 
     def apart(self) -> Traffic:
         """Make separate counters for bytes of a later iteration, which :meth:`add` adds here."""
-        return Traffic(self._whole)
+        return Traffic(self)
 
     def count(self, cause: Cause, sent: int) -> None:
         """Count bytes that were sent."""
         with self._lock:
             self._bytes[cause] += sent
-        self._whole.raise_total(cause, sent)
-
-    def raise_total(self, cause: Cause, sent: int) -> None:
-        """Add bytes to the totals only."""
-        with self._lock:
             self._totals[cause] += sent
 
     @property

@@ -12,12 +12,12 @@ from typing import Final
 
 import torch
 
-from hopper.device.kernel_threads import count_cores, threads_of_a_rank
 from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.errors import ConfigError, GraphError
 from hopper.partition.checksums import check_sizes
 from hopper.partition.memory import format_bytes
+from hopper.process.thread_settings import count_cores, threads_of_a_rank
 from hopper.train.rank import device_of_rank
 
 _SHARED: Final = Path("/dev/shm")  # noqa: S108 # measured, not written to

@@ -16,23 +16,18 @@ _CONSEQUENCES = (RankLost.__name__, RankSilent.__name__)
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a rank.
-
-    Attributes
-    ----------
-    rank, pid: the rank and its process id.
-    exit_code: the exit code; the negative number of a signal that ended the rank.
-    message: the last line of its error.
-    moment: the time of its failure, in seconds since 1970.
-    kind: the name of its error class; "" if it left no record.
-    """
+    """The failure of a rank."""
 
     rank: int
     pid: int
     exit_code: int
+    """the negative number of a signal that ended the rank"""
     message: str
+    """the last line of its error"""
     moment: float
+    """when it failed, in seconds since 1970"""
     kind: str = ""
+    """the name of its error class; "" if it left no record"""
 
     @property
     def was_killed(self) -> bool:
@@ -81,12 +76,7 @@ def find_first(failures: Sequence[Failure]) -> Failure:
 def explain(
     failures: Sequence[Failure], place_of: Callable[[int], str] = lambda rank: ""
 ) -> ClusterError:
-    """Make an error that names the rank that failed first, and says why.
-
-    Parameters
-    ----------
-    place_of: returns the text about a rank's machine that precedes the rank.
-    """
+    """Make an error that names the rank that failed first, after its place, and says why."""
     first = find_first(failures)
     rank_text = f"{place_of(first.rank)}rank {first.rank} (pid {first.pid})"
     if first.exit_code < 0:

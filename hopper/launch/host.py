@@ -1,8 +1,8 @@
 """``hopper host``: one machine's part of a run, its feature servers and their ranks.
 
 The machines of a run either know each other's addresses beforehand, or a launcher holds a
-connection to each. It then writes orders to standard input, and reads lines from standard output,
-all of them JSON.
+connection to each. It then writes orders to standard input, a line of JSON each. What it is told
+stands on lines of standard output after a mark, among those that ranks print.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from cache_server.errors import SecurityError
 from cache_server.events import events
+from cache_server.security import parse_address
 from hopper.cluster.rank_store import machine_key
 from hopper.config import Config, load_config
-from hopper.device.kernel_threads import count_cores, thread_settings
 from hopper.errors import ConfigError, HopperError, RequestError
 from hopper.features import open_graph
-from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import write_text
 from hopper.launch.failures import RanksFailed, explain
-from hopper.launch.supervisor import LOOK_SECONDS, MeetingPoint, Place, Supervisor
+from hopper.launch.supervisor import LOOK_SECONDS, Place, Supervisor, hold_store
 from hopper.process.signal_handlers import EndSignals
+from hopper.process.thread_settings import count_cores, thread_settings
 from hopper.train.run_lock import make_run_folder
 from hopper.train.security import check_security, security_of
 
 HOSTS_FOLDER: Final = "hosts"
+MARK: Final = "\x1e"
+"""What precedes JSON for the launcher in a line of standard output."""
 _MODULE: Final = "hopper.train"
 _INPUT: Final = 0
 _LIVE_SECONDS: Final = 1.0
@@ -58,8 +60,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
     RunEnded: a signal told this process to end.
     """
     events.set_format(config.cluster.log_format, process="launcher")
-    addresses, graph = config.cluster.servers, open_graph(config)
-    count = graph.book.servers
+    addresses, count = config.cluster.servers, open_graph(config).book.servers
     if len(addresses) != count:
         raise ConfigError(
             f"cluster.servers: expected the addresses of {count} servers, given {len(addresses)}"
@@ -70,7 +71,7 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
         raise ConfigError("train.run_dir: name one: machines cannot agree on one by themselves")
     check_security(config)
     places = [
-        Place(server, listen, split_address(addresses[server], "cluster.servers")[1])
+        Place(server, listen, parse_address(addresses[server], "cluster.servers")[1])
         for server in servers
     ]
     try:
@@ -81,33 +82,19 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
     make_run_folder(run_dir / HOSTS_FOLDER)
     file = run_dir / HOSTS_FOLDER / f"{servers[0]}.json"
     write_text(file, config.model_dump_json(indent=1))
-    host, port = split_address(meeting, "--meet")
+    store = parse_address(meeting, "--meet")
     world = count * config.cluster.ranks_per_server
     try:
         with (
             EndSignals() as signals,
-            MeetingPoint(host, port) if 0 in servers else nullcontext(),
+            hold_store(*store) if 0 in servers else nullcontext(),
             Supervisor(config, run_dir, places, world, file=file) as supervisor,
         ):
-            supervisor.start(_MODULE, meeting)
-            supervisor.await_servers(signals.check)
-            supervisor.release()
+            supervisor.start_servers(signals.check)
+            supervisor.start_ranks(_MODULE, meeting)
             supervisor.await_ranks(signals.check)
     except RanksFailed as error:
         raise explain(error.failures) from error
-
-
-def split_address(text: str, option: str) -> tuple[str, int]:
-    """Split "HOST:PORT".
-
-    Raises
-    ------
-    RequestError: it is something else; names the option.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise RequestError(f"{option}: expected HOST:PORT, given {text!r}")
-    return host, int(port)
 
 
 def follow_launcher(config_file: Path, server: int, address: str) -> int:
@@ -121,63 +108,47 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
     address: the address by which other machines reach this one, and which the server listens on.
     """
     launcher = _Launcher()
+
+    def check() -> None:
+        signals.check()
+        launcher.hear()
+
     try:
-        with EndSignals() as signals, MeetingPoint(address) as meeting, ExitStack() as exits:
-            facts = {"address": address, "meeting": meeting.address, "node": machine_key()}
+        with EndSignals() as signals, hold_store(address) as store:
+            facts = {"address": address, "meeting": store, "node": machine_key()}
             facts |= {"cores": count_cores(), "sees": config_file.is_file()}
             launcher.tell(place=facts)
-            while (order := launcher.hear()) is None:
-                signals.check()
-            os.environ.update(order["environment"])
+            while "machines" not in launcher.orders:
+                check()
+            orders = launcher.orders
+            os.environ.update(orders["environment"])
             config = load_config(config_file)
             launcher.limit = max(SILENCE_SECONDS, config.cluster.timeout_seconds)
-            world = order["machines"] * config.cluster.ranks_per_server
-            threads = thread_settings(order["ranks_on_node"], config.train.threads)
-            place = Place(server, address)
-            run_dir = config_file.parent
-            folder = exits.enter_context(scratch_folder("hopper-host-"))
-            output = _Output(folder, launcher)
-            with Supervisor(config, run_dir, [place], world, environment=threads) as supervisor:
-                try:
-                    supervisor.start(_MODULE, order["meeting"], output.files_of)
-                    _follow(launcher, supervisor, signals, output)
-                finally:
-                    output.tell()
+            world = orders["machines"] * config.cluster.ranks_per_server
+            threads = thread_settings(orders["ranks_on_node"], config.train.threads)
+            places, run_dir = [Place(server, address)], config_file.parent
+            with Supervisor(config, run_dir, places, world, environment=threads) as supervisor:
+                launcher.tell(serving=supervisor.start_servers(check)[0])
+                while "release" not in orders:
+                    check()
+                    supervisor.look()
+                supervisor.start_ranks(_MODULE, orders["meeting"])
+                supervisor.await_ranks(check)
+                launcher.tell(ended=True)
+                while True:
+                    check()
+                    supervisor.look()
     except RanksFailed as error:
         launcher.tell(failures=[asdict(failure) for failure in error.failures])
     except _LauncherGone:
-        return 1
+        return 0
     except HopperError as error:
         launcher.tell(error=str(error), kind=type(error).__name__)
-    else:
-        return 0
     return 1
 
 
-def _follow(
-    launcher: _Launcher, supervisor: Supervisor, signals: EndSignals, output: _Output
-) -> None:
-    """Follow orders until the launcher wants no more; say what happens here."""
-    has_served = has_ended = False
-    while True:
-        order = launcher.hear()
-        signals.check()
-        if order is not None and order.get("release"):
-            supervisor.release()
-        elif order is not None and order.get("stop"):
-            return
-        if not has_served and (addresses := supervisor.find_servers()):
-            has_served = True
-            launcher.tell(serving=addresses[0])
-        if supervisor.look() and not has_ended:
-            has_ended = True
-            output.tell()
-            launcher.tell(ended=True)
-        output.tell()
-
-
 class _LauncherGone(Exception):
-    """The connection to the launcher has ended, or it is silent."""
+    """The launcher wants no more, is silent, or its connection has ended."""
 
 
 class _Launcher:
@@ -185,52 +156,32 @@ class _Launcher:
 
     def __init__(self) -> None:
         self.limit = 600.0
+        self.orders: dict[str, Any] = {}
         self._rest = b""
-        self._orders: list[dict[str, Any]] = []
         self._heard_at = self._told_at = time.monotonic()
 
     def tell(self, **facts: Any) -> None:
         """Send a line."""
         self._told_at = time.monotonic()
         try:
-            print(json.dumps(facts), flush=True)
+            print(f"{MARK}{json.dumps(facts)}", flush=True)
         except BrokenPipeError:
             # What is left to print has no reader.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise _LauncherGone from None
 
-    def hear(self) -> dict[str, Any] | None:
-        """Return the next order, if one comes within a moment."""
+    def hear(self) -> None:
+        """Take in what is ordered within a moment."""
         now = time.monotonic()
         if now > self._told_at + _LIVE_SECONDS:
             self.tell()
-        if not self._orders and select.select([_INPUT], [], [], LOOK_SECONDS)[0]:
+        if select.select([_INPUT], [], [], LOOK_SECONDS)[0]:
             content = os.read(_INPUT, 1 << 16)
             if not content:
                 raise _LauncherGone
             self._heard_at = now
             *lines, self._rest = (self._rest + content).split(b"\n")
-            self._orders += [order for line in lines if (order := json.loads(line))]
-        if now > self._heard_at + self.limit:
+            for line in lines:
+                self.orders |= json.loads(line)
+        if now > self._heard_at + self.limit or "stop" in self.orders:
             raise _LauncherGone
-        return self._orders.pop(0) if self._orders else None
-
-
-class _Output:
-    """What the ranks of this machine print, on its way to the launcher."""
-
-    def __init__(self, folder: Path, launcher: _Launcher) -> None:
-        self._launcher = launcher
-        self._files = (folder / "out").open("wb"), (folder / "err").open("wb")
-        self._readers = (folder / "out").open("rb"), (folder / "err").open("rb")
-
-    def files_of(self, _place: Place) -> tuple[IO[bytes], IO[bytes]]:
-        """Return the files that ranks print to."""
-        return self._files
-
-    def tell(self) -> None:
-        """Send what has been printed since the last call."""
-        with suppress(_LauncherGone):
-            for name, reader in zip(("out", "err"), self._readers, strict=True):
-                if text := reader.read().decode(errors="replace"):
-                    self._launcher.tell(**{name: text})

@@ -19,13 +19,7 @@ from typing import Any, Final
 from hopper.cluster.ray_cluster import connect_to_ray, one_line
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, RequestError
-from hopper.launch.machines import (
-    THREADS,
-    OpenChannels,
-    ProcessChannel,
-    closing_all,
-    train_on_machines,
-)
+from hopper.launch.machines import THREADS, ProcessChannel, closing_all, train_on_machines
 from hopper.train.run_result import RunResult
 
 _LOOK_SECONDS: Final = 0.1
@@ -40,40 +34,25 @@ def train_on_ray(
     ----------
     address: "HOST:PORT" of the cluster; "" = a cluster on this machine, for this run alone.
     restarts: how many times a run that lost a rank, server or machine is started again.
-
-    Raises
-    ------
-    RequestError: Ray is missing or has too few resources. Other errors are those of
-        :func:`hopper.train`.
     """
+    option = f"--on ray:{address}" if address else "--on ray"
 
     @contextmanager
-    def connect(checked: Config, servers: int) -> Iterator[OpenChannels]:
-        cpus = servers * int(_bundle_of(checked, 0)["CPU"])
-        option = f"--on ray:{address}" if address else "--on ray"
+    def open_channels(config: Config, servers: int, file: Path) -> Iterator[list[_RayChannel]]:
+        cpus = servers * int(_bundle_of(config, 0)["CPU"])
+        with (
+            connect_to_ray(option, "HOST:PORT", address, cpus) as ray,
+            _reserve_bundles(ray, config, servers) as start,
+            closing_all([]) as actors,
+        ):
+            actors += [_RayChannel(ray, start(server, str(file))) for server in range(servers)]
+            yield actors
 
-        @contextmanager
-        def open_channels(
-            config: Config, file: Path, check: Callable[[], None]
-        ) -> Iterator[list[_RayChannel]]:
-            with _reserve_bundles(ray, config, servers, check) as start, closing_all([]) as actors:
-                actors += [_RayChannel(ray, start(server, str(file))) for server in range(servers)]
-                yield actors
-
-        with connect_to_ray(option, "HOST:PORT", address, cpus) as ray:
-            yield open_channels
-
-    return train_on_machines(config, overrides, restarts, "hopper train --on ray", connect)
+    return train_on_machines(config, overrides, restarts, "hopper train --on ray", open_channels)
 
 
 class RayHost:
-    """An actor of Ray: a ``hopper host`` on its node, and what it is told and prints.
-
-    Parameters
-    ----------
-    server: number of the server, from 0.
-    config_file: the run's configuration.
-    """
+    """An actor of Ray: a ``hopper host`` on its node, and what it is told and prints."""
 
     def __init__(self, server: int, config_file: str) -> None:
         address = importlib.import_module("ray").util.get_node_ip_address()
@@ -115,7 +94,7 @@ class _RayChannel:
         """Keep a line for the next call."""
         self._lines.append(line)
 
-    def receive(self) -> list[str]:
+    def receive(self) -> list[list[str]]:
         """Return what the last call brought, if it has been answered, and begin the next one."""
         if self._ended is not None:
             return []
@@ -148,11 +127,8 @@ def _bundle_of(config: Config, gpus: float) -> dict[str, float]:
     """Return the resources that Ray reserves for a server.
 
     They are a CPU for each thread of its ranks (for each rank, if ``train.threads`` is 0), and a
-    GPU for each rank (for all together, if they share one) if the run trains on GPUs.
-
-    Parameters
-    ----------
-    gpus: number of GPUs that the cluster has for each server.
+    GPU for each rank (for all together, if they share one) if the run trains on GPUs, of which the
+    cluster has so many for each server.
     """
     ranks = config.cluster.ranks_per_server
     bundle = {"CPU": float(ranks * max(1, config.train.threads))}
@@ -163,20 +139,9 @@ def _bundle_of(config: Config, gpus: float) -> dict[str, float]:
 
 
 @contextmanager
-def _reserve_bundles(
-    ray: Any, config: Config, servers: int, check: Callable[[], None]
-) -> Iterator[Callable[[int, str], Any]]:
-    """Reserve a bundle for each server, each on a node of its own if there are enough nodes.
-
-    Yields
-    ------
-    Starts the :class:`RayHost` of a server, for a configuration file, in its bundle.
-
-    Raises
-    ------
-    RequestError: the cluster has too little of a resource.
-    DeadlineExceeded: other users of the cluster hold the resources.
-    """
+def _reserve_bundles(ray: Any, config: Config, servers: int) -> Iterator[Callable[[int, str], Any]]:
+    """Reserve a bundle for each server, each on a node of its own if there are enough nodes; yield
+    what starts the :class:`RayHost` of a server, for a configuration file, in its bundle."""
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -206,7 +171,6 @@ def _reserve_bundles(
         limit = config.cluster.start_timeout_seconds
         deadline = time.monotonic() + limit
         while not group.wait(timeout_seconds=_LOOK_SECONDS):
-            check()
             if time.monotonic() > deadline:
                 raise DeadlineExceeded("Ray", f"placing {servers} servers ({bundle} each)", limit)
         yield start

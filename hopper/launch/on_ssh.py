@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,7 @@ from typing import Final
 
 from hopper.config import Config
 from hopper.errors import RequestError
-from hopper.launch.machines import (
-    OpenChannels,
-    ProcessChannel,
-    closing_all,
-    train_on_machines,
-)
+from hopper.launch.machines import ProcessChannel, closing_all, train_on_machines
 from hopper.process.signal_handlers import defer_signals
 from hopper.train.run_result import RunResult
 
@@ -37,21 +32,16 @@ _RESOLVE_SECONDS: Final = 20.0
 
 @dataclass(frozen=True)
 class Machine:
-    """A line of a hostfile.
-
-    Attributes
-    ----------
-    name: what ssh is told: "HOST" or "USER@HOST".
-    port: the port of its ssh; None = what ssh's configuration says.
-    slots: how many ranks it runs; None = ``cluster.ranks_per_server``.
-    address: the address by which other machines reach it; "" = that of the host.
-    line: the number of the line.
-    """
+    """A line of a hostfile."""
 
     name: str
+    """what ssh is told: "HOST" or "USER@HOST\""""
     port: int | None
+    """the port of its ssh; None = what ssh's configuration says"""
     slots: int | None
+    """how many ranks it runs; None = ``cluster.ranks_per_server``"""
     address: str
+    """the address by which other machines reach it; "" = that of the host"""
     line: int
 
 
@@ -78,50 +68,31 @@ class SshOptions:
 def train_over_ssh(
     config: str | os.PathLike[str], overrides: Sequence[str], options: SshOptions, restarts: int
 ) -> RunResult:
-    """Train on the machines of a hostfile: a server and its ranks on each, in order.
-
-    Raises
-    ------
-    RequestError: the hostfile, or ssh, cannot be used. Other errors are those of
-        :func:`hopper.train`.
-    """
+    """Train on the machines of a hostfile: a server and its ranks on each, in order."""
     machines = read_hostfile(options.hostfile)
 
     @contextmanager
-    def connect(checked: Config, servers: int) -> Iterator[OpenChannels]:
-        _check_machines(options.hostfile, machines, servers, checked.cluster.ranks_per_server)
+    def open_channels(config: Config, servers: int, file: Path) -> Iterator[list[ProcessChannel]]:
+        _check_machines(options.hostfile, machines, servers, config.cluster.ranks_per_server)
         addresses = [_find_address(options.ssh, machine) for machine in machines]
-
-        @contextmanager
-        def open_channels(
-            config: Config, file: Path, check: Callable[[], None]
-        ) -> Iterator[list[ProcessChannel]]:
-            limit = max(1, int(config.cluster.start_timeout_seconds))
-            with closing_all([]) as channels:
-                for server, (machine, address) in enumerate(zip(machines, addresses, strict=True)):
-                    words = _ssh_words(options.ssh, machine, limit)
-                    remote = _remote_command(options, file, server, address)
-                    with defer_signals():
-                        label = f"[{server} {machine.name}] "
-                        channels.append(ProcessChannel([*words, remote], label))
-                yield channels
-
-        yield open_channels
+        limit = max(1, int(config.cluster.start_timeout_seconds))
+        with closing_all([]) as channels:
+            for server, (machine, address) in enumerate(zip(machines, addresses, strict=True)):
+                words = _ssh_words(options.ssh, machine, limit)
+                remote = _remote_command(options, file, server, address)
+                label = f"[{server} {machine.name}] "
+                with defer_signals():
+                    channels.append(ProcessChannel([*words, remote], label))
+            yield channels
 
     return train_on_machines(
-        *(config, overrides, restarts, "hopper train --on ssh", connect, options.variables)
+        *(config, overrides, restarts, "hopper train --on ssh", open_channels, options.variables)
     )
 
 
 def read_hostfile(path: Path) -> list[Machine]:
-    """Read the machines of a file: a line ``[USER@]HOST[:PORT] [slots=N] [address=ADDRESS]`` each.
-
-    What follows "#" is a comment.
-
-    Raises
-    ------
-    RequestError: names the file, the line, what was expected and what came.
-    """
+    """Read the machines of a file: a line ``[USER@]HOST[:PORT] [slots=N] [address=ADDRESS]`` each,
+    or a comment after "#"."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -6,28 +6,29 @@ import datetime
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from cache_server.events import events
-from hopper.config import Config, read_config
+from hopper.config import Config, change_config, read_config
 from hopper.engines import Request
-from hopper.errors import RequestError
+from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.features import open_graph
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import remove_unfinished, write_text
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.launch.failures import RanksFailed, explain
-from hopper.launch.restarts import check_restarts, run_again_where_lost
-from hopper.launch.supervisor import MeetingPoint, Place, Supervisor
+from hopper.launch.supervisor import Place, Supervisor, hold_store
 from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import EndSignals
-from hopper.train.checkpoint_files import will_resume
+from hopper.train.checkpoint_files import CheckpointFiles, will_resume
+from hopper.train.rank_process import LOGS_FOLDER
 from hopper.train.results import refuse_finished
 from hopper.train.run_checks import checks_of_graph, checks_without_graph
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
+from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
 from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, profile_key
@@ -64,14 +65,15 @@ def train(
 
 
 def require_main_thread(function: str) -> None:
-    """Refuse a call from any thread but the main one.
-
-    Raises
-    ------
-    RequestError: names the function.
-    """
+    """Refuse a call from any thread but the main one; the error names the function."""
     if threading.current_thread() is not threading.main_thread():
         raise RequestError(f"{function}: call it from the main thread: it handles signals")
+
+
+def check_restarts(restarts: int) -> None:
+    """Refuse a negative number of restarts."""
+    if restarts < 0:
+        raise RequestError(f"--restarts: expected 0 or more, given {restarts}")
 
 
 def run_on_this_machine(
@@ -79,29 +81,23 @@ def run_on_this_machine(
 ) -> None:
     """Start feature servers and ranks here, wait for the ranks, and end the servers.
 
+    A ClusterError says which process ended first, and how, or which signal came.
+
     Parameters
     ----------
     config: a configuration that has passed all checks.
-    run_dir: the folder for the files of servers and ranks.
     module: the Python module that each rank runs.
-
-    Raises
-    ------
-    ServerLost, RankLost, ClusterError: says which process ended first, and how.
-    RunEnded: a signal told this process to end.
     """
     places = [Place(server) for server in range(graph.book.servers)]
-    given = list(config.cluster.servers)
+    world, given = ranks_of(config, graph), list(config.cluster.servers)
     try:
         with (
             EndSignals() as signals,
-            MeetingPoint("127.0.0.1") as meeting,
-            Supervisor(config, run_dir, places, ranks_of(config, graph)) as supervisor,
+            hold_store("127.0.0.1") as meeting,
+            Supervisor(config, run_dir, places, world) as supervisor,
         ):
-            supervisor.start(module, meeting.address, serve=not given)
-            addresses = given or supervisor.await_servers(signals.check)
-            write_config(config, run_dir, addresses)
-            supervisor.release()
+            write_config(config, run_dir, given or supervisor.start_servers(signals.check))
+            supervisor.start_ranks(module, meeting)
             supervisor.await_ranks(signals.check)
     except RanksFailed as error:
         raise explain(error.failures) from error
@@ -115,14 +111,64 @@ def ranks_of(config: Config, graph: PartitionedGraph) -> int:
     return graph.book.servers * config.cluster.ranks_per_server
 
 
+def run_again_where_lost(
+    run: Callable[[Config], None], config: Config, run_dir: Path, restarts: int
+) -> None:
+    """Run, and restart a run that ends early, from its newest checkpoint or from the beginning.
+
+    Errors that a restart would meet again are raised at once: a signal to end, and a wrong
+    configuration or graph. So is the error of the last start.
+
+    Parameters
+    ----------
+    run: starts all processes for a configuration, waits for them, and ends them.
+    """
+    files = CheckpointFiles(run_dir)
+    before = _stamps(files)
+    try:
+        for number in range(restarts + 1):
+            os.environ[RESTARTS] = str(number)
+            try:
+                return run(config)
+            except ClusterError as error:
+                of_the_request = isinstance(error, RankFailed) and error.is_of_the_request
+                if number == restarts or isinstance(error, RunEnded) or of_the_request:
+                    if not of_the_request:
+                        _tell_how_to_resume(error, files, run_dir)
+                    raise
+                # Do not continue from checkpoints of an earlier run that this one replaces.
+                goes_on = bool(config.train.resume) or _stamps(files) != before
+                resume = "auto" if goes_on else False
+                config = change_config(config, train={"resume": resume, "run_dir": str(run_dir)})
+                newest = files.newest if will_resume(config) else None
+                where = "the beginning" if newest is None else newest.name
+                text = f"{error}; restart {number + 1} of {restarts}, from {where}"
+                events.warn("restart", text, restart=number + 1, of=restarts)
+    finally:
+        os.environ.pop(RESTARTS, None)
+
+
+def _tell_how_to_resume(error: ClusterError, files: CheckpointFiles, run_dir: Path) -> None:
+    """Add a note to an error: how to go on, and where the output of ranks is."""
+    newest = files.newest
+    if newest is not None:
+        how = f"to go on from {newest.stem}, add --train.run_dir {run_dir} --train.resume true"
+    elif isinstance(error, RunEnded):
+        return
+    else:
+        how = "no checkpoint was written; train.checkpoint_every asks for them"
+    error.add_note(f"{how}; output of ranks: {run_dir / LOGS_FOLDER}")
+
+
+def _stamps(files: CheckpointFiles) -> dict[str, int]:
+    """Return the times at which the checkpoints were written, by step."""
+    return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
+
+
 def profile(config: Config) -> list[CacheProfile]:
     """Count visits and measure the cost of missing rows, as a run does before its first iteration.
 
-    The profiles are saved beside the partitions.
-
-    Returns
-    -------
-    The profile of each rank.
+    The profiles of all ranks, which it returns, are saved beside the partitions.
 
     Raises
     ------
@@ -147,12 +193,7 @@ def profile(config: Config) -> list[CacheProfile]:
 
 
 def _require_writable(folder: Path) -> None:
-    """Refuse a folder that profiles cannot be saved in.
-
-    Raises
-    ------
-    RequestError: names the folder and the reason.
-    """
+    """Refuse a folder that profiles cannot be saved in."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -164,54 +205,27 @@ def _require_writable(folder: Path) -> None:
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
-    """Check a run before any process starts, and make its folder.
-
-    Returns
-    -------
-    The graph, and the folder as an absolute path.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: names what is wrong.
-    """
+    """Check a run before any process starts, and make its folder; return the graph, and the folder
+    as an absolute path. A ConfigError, RequestError or GraphError names what is wrong."""
     for check in checks_without_graph(config):
         check.run()
     graph = open_graph(config)
     for check in checks_of_graph(Request(config, graph), range(graph.book.servers)):
         check.run()
-    return graph, _make_run_dir(config)
-
-
-def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
-    """Write the configuration file that the ranks read, with absolute paths.
-
-    Parameters
-    ----------
-    addresses: "host:port" of each feature server.
-
-    Returns
-    -------
-    The file.
-    """
-    path = run_dir / CONFIG_FILE
-    write_text(path, _resolve(config, run_dir, addresses).model_dump_json(indent=1))
-    return path
-
-
-def _make_run_dir(config: Config) -> Path:
-    if config.train.run_dir:
-        run_dir = Path(config.train.run_dir)
-    else:
-        moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        run_dir = Path("runs") / f"{moment}-{config.train.engine}-{os.getpid()}"
+    moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    default = f"runs/{moment}-{config.train.engine}-{os.getpid()}"
+    run_dir = Path(config.train.run_dir or default)
     make_run_folder(run_dir)
     if not will_resume(config):
         refuse_finished(run_dir)
-    return run_dir.absolute()
+    return graph, run_dir.absolute()
 
 
-def _resolve(config: Config, run_dir: Path, addresses: list[str]) -> Config:
-    """Replace relative paths, "auto" for resuming and the servers' addresses by final values."""
+def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
+    """Write the configuration file that ranks read, and return it.
+
+    Relative paths, "auto" for resuming and the servers' addresses are replaced by final values.
+    """
     values = config.model_dump()
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config, lambda _: None)}
     values["cluster"] |= absolute_files(config) | {"servers": addresses}
@@ -222,4 +236,6 @@ def _resolve(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     if config.data.verify == "full":
         # The launcher has just verified all files.
         values["data"]["verify"] = "off"
-    return Config.model_validate(values)
+    path = run_dir / CONFIG_FILE
+    write_text(path, Config.model_validate(values).model_dump_json(indent=1))
+    return path

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Final
+from typing import Final
 
 from hopper.config import Config
-from hopper.device.kernel_threads import thread_settings
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.files.scratch import scratch_folder
 from hopper.launch.failures import Failure, RanksFailed, how_it_ended, read_failure
+from hopper.launch.processes import Child, start_module, stop_processes
 from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import defer_signals
-from hopper.train.rank_process import AWAIT_CONFIG, DIE_WITH_PARENT, RECORD
+from hopper.process.thread_settings import thread_settings
+from hopper.train.rank_process import DIE_WITH_PARENT, RECORD
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_metrics import server_metrics
 from hopper.train.security import security_words
@@ -34,42 +34,39 @@ LOOK_SECONDS: Final = 0.02
 _END_SECONDS: Final = 1.0
 """How long a process may take to end after a failure. A suspended one never reacts."""
 _DRAIN_SECONDS: Final = 10.0
+_GRACE_SECONDS: Final = 1.0
+"""How long ranks that only miss another one may take to say which, before they are believed."""
 _STORE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a server and its ranks run.
-
-    Attributes
-    ----------
-    server: the number of the server.
-    address, port: where it listens; port 0 = any free one.
-    prefix: words in front of every command that starts a process there.
-    """
+    """The place where a server and its ranks run."""
 
     server: int = 0
+    """the number of the server"""
     address: str = "127.0.0.1"
     port: int = 0
+    """where it listens; 0 = any free port"""
     prefix: tuple[str, ...] = ()
+    """words in front of every command that starts a process there; places with the same ones are
+    one machine"""
+    log: Path | None = None
+    """the file to which ranks print; None = they print where this process does"""
 
 
 class Supervisor:
     """Feature servers and their ranks, in a context after which all of them have ended.
 
-    They end with this process too, however it ends. :meth:`start` starts them, :meth:`find_servers`
-    says where servers listen, :meth:`release` lets ranks read the configuration that names these,
-    and :meth:`look` says whether the ranks are done.
+    They end with this process too, however it ends. Servers come first: ranks read a configuration
+    that names where they listen.
 
     Parameters
     ----------
-    config: a configuration that has passed all checks. Where it names servers, none is started.
+    config: a configuration that has passed all checks.
     run_dir: the folder of the run, for the files of servers and ranks.
     places: the places of the run that this process serves.
     world: number of ranks of the whole run.
-    apart: whether each place is a machine of its own; otherwise all are this machine.
-    grace: seconds that ranks which only miss another one may take to say which, before they are
-        believed.
     environment: environment variables of ranks, beside those of OpenMP.
     file: the configuration that ranks read; by default the one of the run's folder.
     """
@@ -81,25 +78,20 @@ class Supervisor:
         places: Sequence[Place],
         world: int,
         *,
-        apart: bool = False,
-        grace: float = _END_SECONDS,
         environment: Mapping[str, str] | None = None,
         file: Path | None = None,
     ) -> None:
         self._config = config
         self._file = file or run_dir / CONFIG_FILE
-        self._run_dir = run_dir
+        self._folder = run_dir / SERVERS_FOLDER
         self._places = tuple(places)
         self._world = world
-        self._apart = apart
-        self._grace = grace
         self._environment = dict(environment or {})
         self._exits = ExitStack()
-        self._servers: list[subprocess.Popen[bytes]] = []
+        self._servers: list[Child] = []
         self._addresses: list[str] = []
-        self._ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self._ranks: dict[int, Child] = {}
         self._ended: dict[int, float] = {}
-        self._deadline = math.inf
         self._failed_at = self._late_at = math.inf
 
     def __enter__(self) -> Supervisor:
@@ -114,141 +106,104 @@ class Supervisor:
             stop_processes(self._servers, _DRAIN_SECONDS if kind is None else _END_SECONDS)
             self._exits.close()
 
-    def start(
-        self,
-        module: str,
-        meeting: str,
-        output: Callable[[Place], tuple[IO[bytes], IO[bytes]]] | None = None,
-        *,
-        holds_store: bool = True,
-        serve: bool = True,
-    ) -> None:
-        """Start servers and ranks. Ranks import what they need, and wait for :meth:`release`.
+    def start_servers(self, check: Callable[[], None]) -> list[str]:
+        """Start a server at each place; return where they listen, once all serve.
+
+        ServerLost quotes the output of a server that ended. ``check`` is called between looks.
+        """
+        self._folder.mkdir(exist_ok=True)
+        for place in self._places:
+            port_file = self._port_file(place)
+            port_file.unlink(missing_ok=True)
+            words = [
+                *(self._config.data.partitioned, "--server", str(place.server)),
+                *("--listen", f"{place.address}:{place.port}", "--port-file", str(port_file)),
+                *("--die-with-parent", str(os.getpid())),
+                *_sources(self._config),
+                *server_metrics(self._config, place.server),
+                f"--log-format={self._config.cluster.log_format}",
+                *security_words(self._config),
+            ]
+            # A signal between start and append would leave the server behind.
+            with defer_signals():
+                server = start_module(
+                    *("cache_server", words, os.environ, place.prefix),
+                    log=port_file.with_suffix(".log"),
+                    name=f"cache_server {place.server}",
+                )
+                self._servers.append(server)
+        limit = self._config.cluster.start_timeout_seconds
+        deadline = time.monotonic() + limit
+        for place, process in zip(self._places, self._servers, strict=True):
+            while (address := _read_address(process, self._port_file(place))) is None:
+                check()
+                self._require_servers()
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"feature server {place.server}", "starting", limit)
+                time.sleep(LOOK_SECONDS)
+            self._addresses.append(address)
+        return self._addresses
+
+    def _port_file(self, place: Place) -> Path:
+        return self._folder / f"{place.server}.json"
+
+    def start_ranks(self, module: str, meeting: str, *, holds_store: bool = True) -> None:
+        """Start the ranks, whose configuration is complete.
 
         Parameters
         ----------
         module: the Python module that each rank runs.
         meeting: "HOST:PORT" where ranks meet.
-        output: returns the files for what ranks of a place print to stdout and stderr; None = they
-            print where this process does.
         holds_store: whether a launcher holds the store there; otherwise rank 0 does.
-        serve: whether to start servers, unless the configuration names running ones.
         """
-        self._deadline = time.monotonic() + self._config.cluster.start_timeout_seconds
-        if serve:
-            self._start_servers()
         host, _, port = meeting.rpartition(":")
-        meet = {"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": str(self._world)}
-        meet["TORCHELASTIC_USE_AGENT_STORE"] = str(holds_store)
+        common = {"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": str(self._world)}
+        common |= {"TORCHELASTIC_USE_AGENT_STORE": str(holds_store)} | self._environment
+        common |= {DIE_WITH_PARENT: str(os.getpid())}
         per_server = self._config.cluster.ranks_per_server
-        here = per_server if self._apart else per_server * len(self._places)
-        common = os.environ | thread_settings(here, self._config.train.threads) | meet
-        common |= {DIE_WITH_PARENT: str(os.getpid()), "LOCAL_WORLD_SIZE": str(here)}
-        common |= {AWAIT_CONFIG: "1"} | self._environment
-        # -P keeps modules in the current folder from being imported.
-        command = [sys.executable, "-P", "-m", module, str(self._file)]
-        for number, place in enumerate(self._places):
-            for index in range(per_server):
-                rank = place.server * per_server + index
-                local = index if self._apart else number * per_server + index
-                own = {"RANK": str(rank), "LOCAL_RANK": str(local), RECORD: str(self._record(rank))}
-                stdout, stderr = output(place) if output else (None, None)
-                with defer_signals():
-                    self._ranks[rank] = subprocess.Popen(
-                        [*place.prefix, *command],
-                        stdin=subprocess.PIPE,
-                        stdout=stdout,
-                        stderr=stderr,
-                        env=common | own,
-                        # Ctrl-C must reach only the launching process, which ends the run in order.
-                        start_new_session=True,
-                    )
-
-    def _start_servers(self) -> None:
-        folder = self._run_dir / SERVERS_FOLDER
-        folder.mkdir(exist_ok=True)
-        for place in self._places:
-            # A signal between start and append would leave the server behind.
+        for place, index in itertools.product(self._places, range(per_server)):
+            rank = place.server * per_server + index
+            machine = [other for other in self._places if other.prefix == place.prefix]
+            here = len(machine) * per_server
+            local = machine.index(place) * per_server + index
+            own = {"RANK": str(rank), RECORD: str(self._record(rank))}
+            own |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(here)}
+            threads = thread_settings(here, self._config.train.threads)
             with defer_signals():
-                self._servers.append(_start_server(self._config, folder, place))
-
-    def find_servers(self) -> list[str] | None:
-        """Return "host:port" of each server started here, in order; None before all of them serve.
-
-        Raises
-        ------
-        ServerLost: a server ended before it served; quotes its output.
-        DeadlineExceeded: a server did not begin to serve in time.
-        """
-        folder = self._run_dir / SERVERS_FOLDER
-        for place, process in list(zip(self._places, self._servers, strict=False))[
-            len(self._addresses) :
-        ]:
-            address = _read_address(process, folder, place.server)
-            if address is None:
-                if time.monotonic() > self._deadline:
-                    limit = self._config.cluster.start_timeout_seconds
-                    raise DeadlineExceeded(f"feature server {place.server}", "starting", limit)
-                return None
-            self._addresses.append(address)
-        return self._addresses
-
-    def release(self) -> None:
-        """Let the ranks go on: their configuration is complete."""
-        for process in self._ranks.values():
-            assert process.stdin is not None
-            try:
-                process.stdin.write(b"\n")
-                process.stdin.close()
-            except BrokenPipeError:
-                # It has ended, which :meth:`look` tells.
-                continue
+                self._ranks[rank] = start_module(
+                    *(module, [str(self._file)], os.environ | threads | common | own),
+                    prefix=place.prefix,
+                    log=place.log,
+                    name=f"hopper rank {rank}",
+                )
 
     def look(self) -> bool:
         """Return whether all ranks have ended well.
 
-        Raises
-        ------
-        ServerLost: a server has ended.
-        RanksFailed: ranks have ended with an error or by a signal, and the first cause is known.
-        DeadlineExceeded: a rank did not end after the others.
+        RanksFailed tells that some have not, and that the first cause is known. ServerLost tells
+        that a server has ended, DeadlineExceeded that a rank did not end after the others.
         """
         self._require_servers()
-        codes = {rank: process.poll() for rank, process in self._ranks.items()}
-        now = time.monotonic()
-        for rank, code in codes.items():
-            if code is not None:
+        for rank, process in self._ranks.items():
+            if process.poll() is not None:
                 self._ended.setdefault(rank, time.time())
-        living = [rank for rank, code in codes.items() if code is None]
-        if not any(codes.values()) and not living:
-            return True
-        if any(codes.values()):
+        living = [rank for rank in self._ranks if rank not in self._ended]
+        if not self._ended:
+            return False
+        now, limit = time.monotonic(), self._config.cluster.timeout_seconds
+        failures = [failure for rank in self._ended if (failure := self._failure(rank)).exit_code]
+        if failures:
             self._failed_at = min(self._failed_at, now)
-            failures = [self._failure(rank) for rank in self._ended if codes[rank]]
             is_known = any(failure.is_cause for failure in failures)
-            if is_known or not living or now > self._failed_at + self._grace:
+            if is_known or not living or now > self._failed_at + _GRACE_SECONDS:
                 self._require_servers()
                 raise RanksFailed(failures)
-        elif len(living) < len(codes):
-            limit = self._config.cluster.timeout_seconds
+        elif living:
             self._late_at = min(self._late_at, now + limit)
             if now > self._late_at:
                 names = ", ".join(f"rank {rank} (pid {self._ranks[rank].pid})" for rank in living)
                 raise DeadlineExceeded(names, "ending after the other ranks", limit)
-        return False
-
-    def await_servers(self, check: Callable[[], None]) -> list[str]:
-        """Return what :meth:`find_servers` does, once all servers serve and if no rank has ended.
-
-        Parameters
-        ----------
-        check: called between looks; may raise.
-        """
-        while (addresses := self.find_servers()) is None:
-            check()
-            self.look()
-            time.sleep(LOOK_SECONDS)
-        return addresses
+        return not living
 
     def await_ranks(self, check: Callable[[], None]) -> None:
         """Return once :meth:`look` does with True."""
@@ -261,8 +216,8 @@ class Supervisor:
 
     def _failure(self, rank: int) -> Failure:
         process = self._ranks[rank]
-        code = process.returncode
-        return read_failure(rank, process.pid, code, self._record(rank), self._ended[rank])
+        pid, code = process.pid or 0, process.wait()
+        return read_failure(rank, pid, code, self._record(rank), self._ended[rank])
 
     def _require_servers(self) -> None:
         """Raise ServerLost if a server that has served has ended."""
@@ -277,58 +232,42 @@ class Supervisor:
                 )
 
 
-class MeetingPoint:
-    """The store at which ranks meet, held by this process as long as the context lasts.
+@contextmanager
+def hold_store(host: str, port: int = 0) -> Iterator[str]:
+    """Hold the store at which ranks meet, and yield its address, "HOST:PORT".
 
     Parameters
     ----------
     host: the name or address that ranks reach this machine by. The store listens there alone, or
         everywhere if that name leads elsewhere, as some machines' own names do.
     port: 0 = any free one.
-
-    Attributes
-    ----------
-    address: "HOST:PORT".
-
-    Raises
-    ------
-    ClusterError: nobody can listen there.
     """
+    # A process that starts no store need not import torch.
+    from torch._C._distributed_c10d import TCPStore
 
-    def __init__(self, host: str, port: int = 0) -> None:
-        # Imports torch, which a process that starts none need not do.
-        from datetime import timedelta
-
-        from torch._C._distributed_c10d import TCPStore
-
-        where = _own_address(host)
-        try:
-            # A store that binds a port itself would listen on every interface.
-            with socket.create_server((where or "", port), backlog=socket.SOMAXCONN) as listening:
-                port = int(listening.getsockname()[1])
-                self._store = TCPStore(
-                    *(where or "127.0.0.1", port),
-                    is_master=True,
-                    timeout=timedelta(seconds=_STORE_SECONDS),
-                    wait_for_workers=False,
-                    master_listen_fd=listening.fileno(),
-                )
-                # The store now owns the socket and closes it.
-                listening.detach()
-        except OSError as error:
-            raise ClusterError(
-                f"ranks cannot meet at {host}:{port}: {error.strerror}; expected a free port of an "
-                "address of this machine"
-            ) from error
-        self.address = f"{host}:{port}"
-
-    def __enter__(self) -> MeetingPoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType
-    ) -> None:
-        del self._store
+    where = _own_address(host)
+    try:
+        # A store that binds a port itself would listen on every interface.
+        with socket.create_server((where or "", port), backlog=socket.SOMAXCONN) as listening:
+            port = int(listening.getsockname()[1])
+            store = TCPStore(
+                *(where or "127.0.0.1", port),
+                is_master=True,
+                timeout=timedelta(seconds=_STORE_SECONDS),
+                wait_for_workers=False,
+                master_listen_fd=listening.fileno(),
+            )
+            # The store now owns the socket and closes it.
+            listening.detach()
+    except OSError as error:
+        raise ClusterError(
+            f"ranks cannot meet at {host}:{port}: {error.strerror}; expected a free port of an "
+            "address of this machine"
+        ) from error
+    try:
+        yield f"{host}:{port}"
+    finally:
+        del store
 
 
 def _own_address(host: str) -> str | None:
@@ -344,70 +283,30 @@ def _own_address(host: str) -> str | None:
     return None if is_misleading else address
 
 
-def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
-    """Ask all processes to end; kill those that have not ended after ``limit`` seconds."""
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + limit
-    for process in processes:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-
-
-def _start_server(config: Config, folder: Path, place: Place) -> subprocess.Popen[bytes]:
-    """Start a feature server, whose output and address are written to the folder."""
-    index = place.server
-    (folder / f"{index}.json").unlink(missing_ok=True)
-    with (folder / f"{index}.log").open("ab") as log:
-        return subprocess.Popen(
-            [
-                *place.prefix,
-                *(sys.executable, "-P", "-m", "cache_server", config.data.partitioned),
-                *("--server", str(index), "--listen", f"{place.address}:{place.port}"),
-                *("--port-file", str(folder / f"{index}.json")),
-                *("--die-with-parent", str(os.getpid())),
-                *_sources(config),
-                *server_metrics(config, index),
-                f"--log-format={config.cluster.log_format}",
-                *security_words(config),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-
-
 def _sources(config: Config) -> Iterator[str]:
-    """Yield the arguments that tell a server which plug-ins features come from.
-
-    There are none if no rank asks servers for rows.
-    """
-    if not PartitionedGraph.open(config.data.partitioned).layout.reads_remote_rows:
+    """Yield the arguments that tell a server which plug-ins features come from, if ranks ask it."""
+    plug_ins = config.data.features
+    if plug_ins and not PartitionedGraph.open(config.data.partitioned).layout.reads_remote_rows:
         return
-    for node_type, name in config.data.features.items():
+    for node_type, name in plug_ins.items():
         yield f"--features={node_type}={name}"
         options = config.data.features_options.get(node_type)
         if options:
             yield f"--features-options={node_type}={json.dumps(options)}"
 
 
-def _read_address(process: subprocess.Popen[bytes], folder: Path, index: int) -> str | None:
+def _read_address(process: Child, port_file: Path) -> str | None:
     """Return the address that a server listens on; None before it serves."""
-    port_file = folder / f"{index}.json"
     if port_file.exists():
         return str(json.loads(port_file.read_text())["address"])
     code = process.poll()
     if code is None:
         return None
-    output = (folder / f"{index}.log").read_text(errors="replace").strip()
+    output = port_file.with_suffix(".log").read_text(errors="replace").strip()
     if not output:
+        folder = port_file.parent
         free = shutil.disk_usage(folder).free
         output = f"it has not logged why; {folder} has {free:,} bytes of free space"
-    raise ServerLost(f"feature server {index} {how_it_ended(code)} before it served: {output}")
+    raise ServerLost(
+        f"feature server {port_file.stem} {how_it_ended(code)} before it served: {output}"
+    )

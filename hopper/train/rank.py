@@ -16,7 +16,6 @@ from hopper.cluster.cluster import Cluster
 from hopper.config import Config
 from hopper.device.array_module import array_module
 from hopper.device.choice import choose_device
-from hopper.device.kernel_threads import threads_of_a_rank
 from hopper.engines import Request, TrainStep, find_engine
 from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
@@ -24,6 +23,7 @@ from hopper.engines.checks import check_request
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
+from hopper.process.thread_settings import threads_of_a_rank
 from hopper.tasks import find_target
 from hopper.timing.run_log import RunLog
 from hopper.train.checkpoint_files import settle_resume

@@ -25,9 +25,6 @@ from hopper.errors import HopperError, StorageError, explain_os_error
 if TYPE_CHECKING:
     from hopper.config import Config
 
-AWAIT_CONFIG: Final = "HOPPER_AWAIT_CONFIG"
-"""The environment variable that tells a rank to wait for a line of standard input, after it has
-imported what it needs: its configuration file is complete then."""
 DIE_WITH_PARENT: Final = "HOPPER_DIE_WITH_PARENT"
 """The environment variable with the id of the process that a rank must end with."""
 RECORD: Final = "TORCHELASTIC_ERROR_FILE"
@@ -47,7 +44,12 @@ def follow_parent() -> None:
 
 
 def run(work: Callable[[Config], None], module: str) -> None:
-    """Do a rank's work as :func:`main` does with this process's words and, on an error, end it."""
+    """Do a rank's work as :func:`main` does with this process's words and, on an error, end it.
+
+    ``ps`` shows "hopper rank N" for it.
+    """
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(f"hopper rank {os.environ.get('RANK', 0)}")
     # A failed rank leaves at once: at a normal exit it would wait for ranks that hang or are gone.
     code = main(sys.argv[1:], work, module)
     sys.stdout.flush()
@@ -68,9 +70,6 @@ def main(arguments: list[str], work: Callable[[Config], None], module: str = "ho
         print(usage, file=sys.stderr)
         return 2
     faulthandler.enable()
-    if os.environ.pop(AWAIT_CONFIG, "") and not sys.stdin.readline():
-        # The launcher has ended before it knew the servers.
-        return 1
     try:
         config = load_config(files[0], overrides)
         rank = int(os.environ.get("RANK", 0))

@@ -32,6 +32,17 @@ SERVERS = 2
 NODES = {"author": 60, "paper": 90}
 RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
 START_LIMIT = 120.0
+AT_RANK_START = """
+import os, signal, sys
+
+class RankStart:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hopper.train.__main__":
+            sys.meta_path.remove(self)
+            LINES
+
+sys.meta_path.insert(0, RankStart())
+"""
 END_LIMIT = 120.0
 
 
@@ -160,22 +171,25 @@ class RunningRun(Run):
 
     def ranks(self) -> list[psutil.Process]:
         """The ranks, in order."""
-        ranks = {}
+        ranks = self.named("hopper rank ")
+        return [ranks[rank] for rank in sorted(ranks)]
+
+    def named(self, beginning: str) -> dict[int, psutil.Process]:
+        """Processes whose names have a beginning, by the number that follows it."""
+        found = {}
         for process in self.members():
             # A process that ends meanwhile is skipped.
             with suppress(psutil.NoSuchProcess):
-                if "hopper.train" in process.cmdline():
-                    ranks[int(process.environ()["RANK"])] = process
-        return [ranks[rank] for rank in sorted(ranks)]
+                if process.name().startswith(beginning):
+                    found[int(process.name().removeprefix(beginning))] = process
+        return found
 
     def server(self, index: int) -> psutil.Process:
         """The feature server with that index."""
-        [server] = [
-            process
-            for process in self.members()
-            if "cache_server" in process.cmdline()
-            and process.cmdline()[process.cmdline().index("--server") + 1] == str(index)
-        ]
+        if forked := self.named("cache_server "):
+            return forked[index]
+        words = ["cache_server", "--server", str(index)]
+        [server] = [process for process in self.members() if set(words) <= set(process.cmdline())]
         return server
 
     def family(self) -> list[psutil.Process]:
@@ -314,11 +328,11 @@ def runs(
 
 @pytest.fixture
 def as_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Run lines of Python in each rank before it does anything else."""
+    """Run lines of Python in each rank before it does anything else of its own."""
 
     def begin(lines: str) -> None:
         # Python imports a module of this name when it starts.
-        text = f"import os\nimport signal\n\nif 'RANK' in os.environ:\n{indent(lines, '    ')}\n"
+        text = AT_RANK_START.replace("LINES", indent(lines, " " * 12).lstrip())
         (tmp_path / "start").mkdir()
         (tmp_path / "start" / "sitecustomize.py").write_text(text)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "start"))

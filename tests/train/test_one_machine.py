@@ -170,7 +170,7 @@ def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
 # which Ctrl-C in a terminal does not reach.
 MOMENTS: dict[str, Callable[[Any], bool]] = {
     "importing": lambda run: b"libtorch" in Path(f"/proc/{run.process.pid}/maps").read_bytes(),
-    "starting servers": lambda run: bool(run.members()),
+    "starting servers": lambda run: bool(run.named("cache_server ")),
     "starting ranks": lambda run: bool(run.ranks()),
     "training": lambda run: bool(run.epochs()),
 }

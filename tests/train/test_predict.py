@@ -189,7 +189,7 @@ def _processes_of(out: Path) -> list[psutil.Process]:
     processes = []
     for process in psutil.process_iter():
         try:
-            if str(out / "_work") in " ".join(process.cmdline()):
+            if str(out) in process.cmdline():
                 processes.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -197,7 +197,7 @@ def _processes_of(out: Path) -> list[psutil.Process]:
 
 
 def _rank_of(out: Path) -> psutil.Process:
-    return next(process for process in _processes_of(out) if "hopper.predict" in process.cmdline())
+    return next(process for process in _processes_of(out) if "hopper rank" in process.name())
 
 
 def test_bad_requests_are_refused_before_any_work(

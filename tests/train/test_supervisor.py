@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +17,58 @@ import pytest
 
 from hopper.config import make_config
 from hopper.errors import DeadlineExceeded, RunEnded
+from hopper.launch import processes
 from hopper.launch import supervisor as supervisor_module
 from hopper.launch.failures import RanksFailed, explain
+from hopper.launch.processes import ForkedProcess, start_module
 from hopper.launch.supervisor import Place, Supervisor
-from hopper.process.signal_handlers import EndSignals
+from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.rank_process import record_failure
+from tests.server_processes import own_path
 
 LIMIT, SLACK = 2.0, 10.0
-START = "import os, signal, sys, time\nsys.stdin.readline()\n"
+START = "import os, signal, sys, time\n"
+# The state of a launcher at the time at which it forks.
+FORKS = """
+import os, sys
+from hopper.config import make_config
+from hopper.launch import processes
+
+with processes.forked_ahead(make_config({"data": {"partitioned": sys.argv[1]}})):
+    import torch
+    threads = len(os.listdir("/proc/self/task"))
+    print(f"{len(processes._waiting)} forks, {threads} threads, {torch.cuda.is_initialized()}")
+"""
 
 
-@pytest.fixture
-def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Supervisor]:
-    """Makes a supervisor of ranks that run some lines, with no servers."""
+@pytest.fixture(params=["anew", "forked"])
+def supervise(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Supervisor]]:
+    """Makes a supervisor of ranks that run some lines, with no servers. They are started anew, or
+    have been forked from this process."""
+    waiting: list[ForkedProcess] = []
+    monkeypatch.setattr(processes, "_waiting", waiting)
 
     def make(lines: str, ranks: int = 2) -> Supervisor:
-        (tmp_path / "ranks_of_a_test.py").write_text(START + lines)
+        (tmp_path / "tried_ranks.py").write_text(START + lines)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.syspath_prepend(tmp_path)
+        if request.param == "forked":
+            waiting.extend(ForkedProcess() for _ in range(ranks))
         config = make_config(
             {"data": {"partitioned": "parts"}, "cluster": {"timeout_seconds": LIMIT}}
         )
         places = [Place(server) for server in range(ranks)]
         return Supervisor(config, tmp_path, places, ranks)
 
-    return make
+    yield make
+    assert not waiting
 
 
-def go(supervisor: Supervisor) -> None:
-    supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
-    supervisor.release()
-    supervisor.await_ranks(lambda: None)
+def go(supervisor: Supervisor, check: Callable[[], None] = lambda: None) -> None:
+    supervisor.start_ranks("tried_ranks", "127.0.0.1:1")
+    supervisor.await_ranks(check)
 
 
 def test_a_rank_that_stops_after_its_work_ends_the_run(supervise: Any) -> None:
@@ -80,24 +103,88 @@ os._exit(1)
 def test_a_signal_while_ranks_start_leaves_none(
     supervise: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, started = subprocess.Popen, []
+    start, started = start_module, []
 
     def start_one(*arguments: Any, **options: Any) -> Any:
         started.append(start(*arguments, **options))
         os.kill(os.getpid(), signal.SIGINT)
         return started[-1]
 
-    monkeypatch.setattr(supervisor_module.subprocess, "Popen", start_one)
-
-    def start_and_wait() -> None:
-        with EndSignals() as signals, supervise("time.sleep(600)", 3) as supervisor:
-            supervisor.start("ranks_of_a_test", "127.0.0.1:1", serve=False)
-            supervisor.await_ranks(signals.check)
-
-    with pytest.raises(RunEnded, match="SIGINT"):
-        start_and_wait()
+    monkeypatch.setattr(supervisor_module, "start_module", start_one)
+    with (
+        pytest.raises(RunEnded, match="SIGINT"),
+        EndSignals() as signals,
+        supervise("time.sleep(600)", 3) as supervisor,
+    ):
+        go(supervisor, signals.check)
     assert len(started) == 3
     assert not any(psutil.pid_exists(process.pid) for process in started)
+
+
+def test_a_fork_whose_parent_ends_at_once_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal that says so comes while its parent defers signals, as its handlers still do."""
+    ends = lambda _parent: signal.raise_signal(signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr(processes, "end_with_parent", ends)
+    with defer_signals():
+        fork = ForkedProcess()
+    fork.join(SLACK)
+    fork.kill()
+    assert fork.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("supervise", ["forked"], indirect=True)
+def test_a_fork_that_is_killed_while_it_waits_is_a_lost_rank(supervise: Any) -> None:
+    made = supervise("time.sleep(600)")
+    processes._waiting[-1].kill()
+    with pytest.raises(RanksFailed) as raised, made as supervisor:
+        go(supervisor)
+    assert "rank 0 (pid" in (text := str(explain(raised.value.failures)))
+    assert "was killed by SIGKILL" in text
+
+
+def test_a_fork_is_as_a_new_process(supervise: Any, tmp_path: Path) -> None:
+    """Each has a session, numbers and signal handlers of its own, nothing to read, and ends as
+    Python does."""
+    says = """
+import atexit, json, numpy, pathlib
+numbers = numpy.random.rand(2).tolist()
+handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+facts = {
+    "rank": int(os.environ["RANK"]), "words": sys.argv[1:], "input": sys.stdin.read(),
+    "variables": sorted(name for name in os.environ if name.startswith("LOCAL_")),
+    "leads": os.getsid(0) == os.getpid(), "parent": os.getppid(), "numbers": numbers,
+    "handlers": [handlers[0] is signal.SIG_DFL, handlers[1] is signal.default_int_handler],
+}
+file = pathlib.Path(f"{__file__}.{os.environ['RANK']}")
+atexit.register(file.write_text, json.dumps(facts))
+"""
+    with supervise(says) as supervisor:
+        go(supervisor)
+    first, second = (
+        json.loads((tmp_path / f"tried_ranks.py.{rank}").read_text()) for rank in range(2)
+    )
+    assert first.pop("numbers") != second.pop("numbers")
+    expected = {
+        "words": [str(tmp_path / "config.json")],
+        "input": "",
+        "variables": ["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+        "leads": True,
+        "parent": os.getpid(),
+        "handlers": [True, True],
+    }
+    assert [first, second] == [{"rank": 0, **expected}, {"rank": 1, **expected}]
+
+
+def test_processes_are_forked_before_threads_start_and_gpus_are_touched(tmp_path: Path) -> None:
+    (tmp_path / "partition.json").write_text('{"servers": 2}')
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "4 forks, 1 threads, False\n"
 
 
 def test_what_torchrun_prints_of_an_own_error_is_its_line(

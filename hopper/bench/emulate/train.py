@@ -6,10 +6,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from cache_server.available_memory import LIMIT_VARIABLE
 from hopper.bench.emulate.hosts import EmulatedCluster
@@ -20,15 +19,13 @@ from hopper.config import Config, change_config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.run import prepare, ranks_of, write_config
-from hopper.launch.supervisor import Place, Supervisor
+from hopper.launch.supervisor import Supervisor
 from hopper.process.signal_handlers import defer_signals
 from hopper.train.results import read_summary
 from hopper.train.run_lock import lock_run_folder
 
 HOSTS_FOLDER: Final = "hosts"
 _MEETING_PORT: Final = 29500
-_GRACE_SECONDS: Final = 10.0
-"""How long ranks that miss another rank may take to end by themselves and say which one."""
 
 
 def train_on_hosts(
@@ -84,29 +81,17 @@ def _run(
     if cluster.request.host_memory is not None:
         environment[LIMIT_VARIABLE] = str(cluster.request.host_memory)
     (run_dir / HOSTS_FOLDER).mkdir(exist_ok=True)
-    places = [replace(host.place, server=index) for index, host in enumerate(cluster.hosts)]
+    places = [
+        replace(host.place, server=index, log=run_dir / HOSTS_FOLDER / f"{index}.log")
+        for index, host in enumerate(cluster.hosts)
+    ]
     per_host = config.cluster.ranks_per_server
     try:
-        with (
-            ExitStack() as logs,
-            Supervisor(
-                *(config, run_dir, places, world),
-                apart=True,
-                grace=_GRACE_SECONDS,
-                environment=environment,
-            ) as supervisor,
-        ):
-
-            def log(place: Place) -> tuple[IO[bytes], IO[bytes]]:
-                path = run_dir / HOSTS_FOLDER / f"{place.server}.log"
-                file = logs.enter_context(path.open("ab"))
-                return file, file
-
+        with Supervisor(*(config, run_dir, places, world), environment=environment) as supervisor:
+            write_config(config, run_dir, supervisor.start_servers(check))
             meeting = f"{cluster.hosts[0].network.address}:{_MEETING_PORT}"
             # This process has no address on the hosts' network, so rank 0 holds the store.
-            supervisor.start("hopper.train", meeting, log, holds_store=False)
-            write_config(config, run_dir, supervisor.await_servers(check))
-            supervisor.release()
+            supervisor.start_ranks("hopper.train", meeting, holds_store=False)
             supervisor.await_ranks(check)
     except RanksFailed as error:
         raise explain(error.failures, lambda rank: f"host {rank // per_host}: ") from error
