@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -52,33 +51,24 @@ def make_engine(
         return TrainState(request, *channels, log, rows, packed, optimizer, trainer, learnable)
 
     if is_trials(request.config):
-        return _make_trials(request, cluster.world, make_state, make_trainer)
+        configs = trial_configs(request.config, cluster.world)
+        requests = [request.under(trial.config) for trial in configs]
+        trainer = make_trainer(request) if request.config.hop.share_sampling else None
+        schedules = [make_schedule(each) for each in requests]
+        iterations = schedules[0].iterations
+        trials = Trials([make_state(each, iterations, trainer) for each in requests])
+        for number, (state, trial) in enumerate(zip(trials, configs, strict=True)):
+            state.name, state.overrides = trial_name(number), trial.overrides
+        engine: Engine = IndependentHop(request, trials, schedules)
+        return TrainStep(engine, trials, SparseStep(engine.state))
     state = make_state(request, make_schedule(request, cluster.world).iterations)
     plug_in = find_engine(request.config)
     if plug_in.kind.spec.plans_together or learnable:
         state.channel = cluster.second_channel()
         state.channel.traffic = cluster.traffic.apart()
-    engine: Engine = plug_in.kind(state, **plug_in.options)
+    engine = plug_in.kind(state, **plug_in.options)
     sparse = SparseStep(state)
     return TrainStep(engine, OneModel(engine, sparse), sparse)
-
-
-def _make_trials(
-    request: Request,
-    world: int,
-    make_state: Callable[..., TrainState],
-    make_trainer: Callable[[Request], MicroBatchRunner],
-) -> TrainStep:
-    configs = trial_configs(request.config, world)
-    requests = [request.under(trial.config) for trial in configs]
-    trainer = make_trainer(request) if request.config.hop.share_sampling else None
-    schedules = [make_schedule(trial_request) for trial_request in requests]
-    iterations = schedules[0].iterations
-    trials = Trials([make_state(each, iterations, trainer) for each in requests])
-    for number, (state, trial) in enumerate(zip(trials, configs, strict=True)):
-        state.name, state.overrides = trial_name(number), trial.overrides
-    engine = IndependentHop(request, trials, schedules)
-    return TrainStep(engine, trials, SparseStep(engine.state))
 
 
 def make_elsewhere(
