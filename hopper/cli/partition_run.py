@@ -43,7 +43,7 @@ def divide(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) != option.default:
             raise RequestError(f"--{name.replace('_', '-')}: {why}")
     refuse_occupied(arguments.out)
-    fanouts = _fanouts("locality-fanouts", arguments.locality_fanouts)
+    fanouts = _locality_fanouts(arguments.locality_fanouts)
     if arguments.locality_roots < 0:
         raise RequestError(
             f"--locality-roots: expected at least 0, given {arguments.locality_roots}"
@@ -140,14 +140,14 @@ def _measure_locality(
         return None
 
 
-def _fanouts(option: str, text: str) -> list[int]:
+def _locality_fanouts(text: str) -> list[int]:
     try:
         fanouts = [int(word) for word in text.split(",")]
     except ValueError:
         fanouts = []
     if not fanouts or not all(map(is_fanout, fanouts)):
         raise RequestError(
-            f"--{option}: expected positive numbers below 2**31 (or -1 for all neighbours) "
+            "--locality-fanouts: expected positive numbers below 2**31 (or -1 for all neighbours) "
             f"between commas, given {text!r:.100}"
         )
     return fanouts

@@ -73,9 +73,19 @@ def divide_graph(
 
     Parameters
     ----------
+    out: the destination, which must not exist or must be an empty directory. It appears when it is
+        complete.
     method: "metis", "stream" and "random" divide nodes; "meta" divides whole relations.
-    layers, target, metapaths, server_memory, tables: only for "meta": as in
-        :func:`partition_by_relation`; ``layers`` is 2 by default.
+    layers: only for "meta": the most hops that models trained on it read; None = 2.
+    target: only for "meta": the type of the roots; None = the graph's. Where edges are predicted,
+        roots are of the types of all their ends, and edges of validation and test links are not
+        stored.
+    metapaths: only for "meta": the relations that hops follow, path by path, as in
+        :func:`hopper.hetero.metatree.make_metatree`; none = all relations.
+    server_memory: only for "meta": the bytes that a server may store. A larger sub-metatree is cut,
+        and the others are weighed by their bytes; None = no limit.
+    tables: only for "meta": "link" (the default) makes whole files links to the graph's files where
+        the file system allows it; "copy" copies all files.
     feature_dtypes, memory_limit, on_estimate: as in :func:`hopper.partition.partition_graph`.
     options: only for other methods: as in :func:`hopper.partition.partition_graph`.
 
@@ -121,24 +131,7 @@ def partition_by_relation(
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
     progress: Progress | None = None,
 ) -> PartitionedGraph:
-    """Divide whole relations over servers and write the partitioned directory.
-
-    Errors are those of :func:`divide_graph`.
-
-    Parameters
-    ----------
-    out: the destination, which must not exist or must be an empty directory. It appears when it is
-        complete.
-    layers: the most hops that models trained on it read.
-    target: the type of the roots; None = the graph's. Where edges are predicted, roots are of the
-        types of all their ends, and edges of validation and test links are not stored.
-    metapaths: the relations that hops follow, as in
-        :func:`hopper.hetero.metatree.make_metatree`; none = all relations.
-    server_memory: the bytes that a server may store. A larger sub-metatree is cut. The others are
-        weighed by their bytes.
-    tables: "link" makes whole files links to the graph's files where the file system allows it;
-        "copy" copies all files.
-    """
+    """Divide whole relations over servers, as :func:`divide_graph` says of the method "meta"."""
     if tables not in get_args(Tables):
         raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
     out, schema, phases = Path(out), graph.schema, Phases(progress)
