@@ -64,12 +64,7 @@ class GraphDirectory:
 
     @classmethod
     def from_pyg(
-        cls,
-        data: Any,
-        out: str | Path,
-        options: ImportOptions | None = None,
-        *,
-        name: str = "graph",
+        cls, data: Any, out: str | Path, options: ImportOptions | None = None, name: str = "graph"
     ) -> GraphDirectory:
         """Write a PyG ``Data`` or ``HeteroData`` as a graph directory, and open it.
 
@@ -92,12 +87,7 @@ class GraphDirectory:
 
     @classmethod
     def from_dgl(
-        cls,
-        graph: Any,
-        out: str | Path,
-        options: ImportOptions | None = None,
-        *,
-        name: str = "graph",
+        cls, graph: Any, out: str | Path, options: ImportOptions | None = None, name: str = "graph"
     ) -> GraphDirectory:
         """Write a ``DGLGraph`` as a graph directory, and open it; see :meth:`from_pyg`.
 
@@ -109,12 +99,7 @@ class GraphDirectory:
 
     @classmethod
     def from_networkx(
-        cls,
-        graph: Any,
-        out: str | Path,
-        options: ImportOptions | None = None,
-        *,
-        name: str = "graph",
+        cls, graph: Any, out: str | Path, options: ImportOptions | None = None, name: str = "graph"
     ) -> GraphDirectory:
         """Write a ``networkx`` graph as a graph directory, and open it; see :meth:`from_pyg`.
 

@@ -119,14 +119,14 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
         if "edge_label_index" not in store:
             # With an edge_label_index, the labels are those of other pairs of nodes.
             keys["labels"] = "edge_label"
-            _take_floats_for_bits(store, "edge_label", triple, reader)
+            _mark_several_labels(store, "edge_label", triple, reader)
         reader.add_edges(triple, store.pop("edge_index"), store, keys)
     ends = {end for triple in triples for end in (triple[0], triple[2])}
     given = [key for key in stores if isinstance(key, str)]
     for node_type in [*given, *sorted(ends - {*given})]:
         store = dict(stores.get(node_type, {}))
         count = store.pop("num_nodes", None)
-        _take_floats_for_bits(store, "y", node_type, reader)
+        _mark_several_labels(store, "y", node_type, reader)
         table = reader.add_nodes(node_type, store, _KEYS, None if count is None else int(count))
         if count is None and table.features is None:
             note = f"nodes of {node_type}: {table.count}, as many as edges and labels name"
@@ -135,7 +135,7 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
     return tables
 
 
-def _take_floats_for_bits(
+def _mark_several_labels(
     store: dict[str, Any], key: str, owner: object, reader: TableReader
 ) -> None:
     """Turn labels of several columns that are all 0 or 1 into several labels: PyG keeps those as
