@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -34,8 +34,7 @@ CHUNK_BYTES: Final = 1 << 20
 ID_BYTES: Final = 8
 NAME_BYTES: Final = 256
 """longest name of a kind or type, in UTF-8"""
-Dtype = Literal["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16"]
-DTYPES: Final[tuple[str, ...]] = get_args(Dtype)
+DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16")
 
 PART_HEADER: Final = "hopper-part"
 """header of requests for rows and neighbours that names the server they are meant for. It costs

@@ -87,7 +87,8 @@ def draw_edges(
         offsets[i + 1] = offsets[i] + (fanout if replace and count else count)
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
-    if way == UNIFORM and not is_timed and not skipped_rows.size:
+    is_plain = not (is_timed or skipped_rows.size or replace or way == LATEST)
+    if way == UNIFORM and is_plain:
         for i in numba.prange(size):
             start, stop = offsets[i], offsets[i + 1]
             draw_positions(keys[i], left[i], stop - start, positions[start:stop])
@@ -95,17 +96,26 @@ def draw_edges(
                 sources[j] = firsts[i] + positions[j]
     else:
         for turn in numba.prange((size + _TURN - 1) // _TURN):
-            scratch = np.empty(_SHORT, np.int32)
+            scratch, chosen = np.empty(_SHORT, np.int32), np.empty(_TURN + 1, np.int64)
             nodes_of_turn = range(turn * _TURN, min(size, turn * _TURN + _TURN))
             if way in (WEIGHTED, WEIGHTED_REPLACEMENT):
-                # Sums are loaded at once, so that no draw has to wait for them.
-                touched = np.int32(0)
+                # Sums are loaded at once, so that no draw has to wait for them; those of nodes of
+                # which all edges are taken are not read.
+                touched, number = np.int32(0), np.int64(0)
                 for i in nodes_of_turn:
+                    chosen[number] = i
+                    number += np.int64(replace or left[i] > offsets[i + 1] - offsets[i])
+                for i in chosen[:number]:
                     for edge in range(firsts[i], firsts[i] + min(left[i], 512), 16):
                         touched += sums[edge]
                 scratch[0] = touched
             for i in nodes_of_turn:
                 start, stop, first = offsets[i], offsets[i + 1], firsts[i]
+                if is_plain and left[i] == stop - start:
+                    for j in range(start, stop):
+                        positions[j] = j - start
+                        sources[j] = first + j - start
+                    continue
                 begin, end = np.int64(0), np.int64(0)
                 if skipped_rows.size:
                     begin, end = find_range(rows[i], skipped_rows, bounds)

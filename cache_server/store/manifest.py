@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from cache_server.errors import ManifestError
 from cache_server.store.npy import map_array
-from cache_server.wire import Dtype
+from cache_server.wire import DTYPES
 
 MANIFEST: Final = "shard.json"
 _WORD: Final = r"[A-Za-z0-9_.+-]+"
@@ -45,7 +45,7 @@ class TableSpec:
     first_id: _Count
     count: _Count
     dim: Annotated[int, Field(ge=1)]
-    dtype: Dtype
+    dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPES)})$")]
     file: Annotated[str, AfterValidator(_check_inside), Field(validate_default=True)] = ""
 
 

@@ -29,7 +29,7 @@ class PregatheredRows:
         earlier: PregatheredRows | None = None,
     ) -> None:
         self._base = base
-        self._fetched = {} if earlier is None else dict(earlier._fetched)
+        self._fetched: dict[str, _FetchedRows] = {} if earlier is None else {**earlier._fetched}
         for node_type, groups in requests.items():
             fetched = self._fetched.get(node_type, _NOTHING)
             self._fetched[node_type] = fetched.extend(base, node_type, groups)
