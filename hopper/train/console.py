@@ -78,10 +78,9 @@ class RunConsole(Callback):
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
             self._sent_before = None
-            fields = {"epoch": run.epoch, "loss": math.nan, "score": self._score, "sent": 0}
-            self._bar.add_task(
-                "", total=run.iterations, completed=run.iteration, batch=run.batch, **fields
-            )
+            fields: dict[str, Any] = {"epoch": run.epoch, "batch": run.batch, "sent": 0}
+            fields |= {"loss": math.nan, "score": self._score}
+            self._bar.add_task("", total=run.iterations, completed=run.iteration, **fields)
 
     def iteration(self, run: Running) -> None:
         """Show the end of an iteration."""

@@ -22,7 +22,7 @@ from hopper.train.checkpoint import RunCheckpoints
 from hopper.train.engine_pipeline import EnginePipeline, engine_stages
 from hopper.train.evaluate import Evaluator
 from hopper.train.meter import EpochMeter, peak_rss_mib
-from hopper.train.observers import GradientRecorder, Observers
+from hopper.train.observers import Event, GradientRecorder, Observers
 from hopper.train.results import EpochRecord, finite_mean, read_summary
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_lock import identify
@@ -75,14 +75,14 @@ class Trainer:
         self._observers, self._say = observers, observers.say
         # Gradients are recorded before any callback changes them.
         observers.add(GradientRecorder(engine, run_dir), first=True)
-        engine.models.on_gradient.append(lambda *_: observers.tell("gradient", self.running))
+        engine.models.on_gradient.append(lambda *_: self._tell("gradient"))
         self._gradient_norms: dict[int, list[float]] = {}
 
     def run(self, before_summary: Callable[[], None] = lambda: None) -> None:
         """Train to the end. ``before_summary`` is called on every rank after training."""
         self._resume_or_start()
         self._introduce()
-        self._observers.tell("start", self.running)
+        self._tell("start")
         if not self._unfinished_models():
             # A resumed run may have nothing left to train: say why.
             self._say_ended(dict(enumerate(self.models)))
@@ -155,7 +155,7 @@ class Trainer:
         engine.models.training = list(training)
         for model in self.models:
             model.state.packed.module.train()
-        self._observers.tell("begin_epoch", run)
+        self._tell("begin_epoch")
         self._cluster.arrive(f"starting epoch {run.epoch}")
         self._meter.start(run.epoch)
         while run.iteration < run.iterations:
@@ -188,7 +188,7 @@ class Trainer:
         run.roots += self.schedule.count(run.iteration, run.iteration + 1)
         run.iteration += 1
         run.step += 1
-        self._observers.tell("iteration", run)
+        self._tell("iteration")
 
     def _checkpoint_if_due(self) -> None:
         run, every = self.running, self._config.checkpoint_every
@@ -274,7 +274,7 @@ class Trainer:
         self._say(f"results in {self._run_dir}")
         if self._cluster.rank == 0:
             self.running.summary = read_summary(self._run_dir)
-        self._observers.tell("finish", self.running)
+        self._tell("finish")
 
     def _unfinished_models(self) -> Models:
         return {number: model for number, model in enumerate(self.models) if not model.is_finished}
@@ -283,6 +283,9 @@ class Trainer:
         """Take the place of models, which are all at the same iteration."""
         run, progress = self.running, next(iter(training.values())).progress
         run.epoch, run.iteration, run.step = progress.epoch, progress.iteration, progress.step
+
+    def _tell(self, event: Event) -> None:
+        self._observers.tell(event, self.running)
 
     def _end_if_diverged(self) -> None:
         """End the run if no model of it can be trained further."""

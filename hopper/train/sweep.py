@@ -24,7 +24,8 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
     sections = {
         name: dict(keys) if isinstance(keys, Mapping) else keys for name, keys in values.items()
     }
-    hop, train = (sections.setdefault(name, {}) for name in ("hop", "train"))
+    hop = sections.setdefault("hop", {})
+    train = sections.setdefault("train", {})
     if not isinstance(hop, dict) or not isinstance(train, dict):
         return make_config(sections, where=where)
     if bool(listed) == bool(hop.get("trials")):
