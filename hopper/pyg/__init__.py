@@ -11,8 +11,16 @@ from hopper.errors import cannot_import
 if find_spec("torch_geometric") is None:
     raise ImportError(cannot_import("hopper.pyg", "torch_geometric"))
 
+from hopper.pyg.embeddings import write_embeddings
 from hopper.pyg.link_loader import LinkNeighborLoader
 from hopper.pyg.node_loader import NeighborLoader
 from hopper.pyg.remote_backend import FeatureStore, GraphStore, Sampler
 
-__all__ = ["FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader", "Sampler"]
+__all__ = [
+    "FeatureStore",
+    "GraphStore",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "Sampler",
+    "write_embeddings",
+]

@@ -20,7 +20,9 @@ def is_typed(schema: GraphSchema) -> bool:
     return len(schema.node_types) > 1 or len(schema.relations) > 1
 
 
-def to_data(subgraph: Subgraph, rows: PartitionedRows) -> Data | HeteroData:
+def to_data(
+    subgraph: Subgraph, rows: PartitionedRows, *, with_features: bool = True
+) -> Data | HeteroData:
     """Make a batch as PyG's loaders do: all types and relations, also those without nodes or edges.
 
     Nodes are in the order of their discovery, and so are edges, hop after hop; ids are original
@@ -30,13 +32,14 @@ def to_data(subgraph: Subgraph, rows: PartitionedRows) -> Data | HeteroData:
     ----------
     subgraph: one whose nodes are expanded once.
     rows: reads the features of nodes and edges.
+    with_features: whether those of nodes are read.
     """
     schema, graph = rows.graph.schema, rows.graph
     typed = is_typed(schema)
     data: Any = HeteroData() if typed else Data()
     for name, kind in schema.node_types.items():
         nodes, store = subgraph.nodes[name], data[name] if typed else data
-        if kind.feature_dim:
+        if kind.feature_dim and with_features:
             store.x = read_features(rows, name, nodes)
         else:
             store.num_nodes = nodes.size

@@ -1,4 +1,4 @@
-"""The script of the page runs alone and under torchrun, and the page shows its loop."""
+"""The scripts of the pages run alone and under torchrun, and the pages show their loops."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ from hopper.partition import partition_graph
 pytest.importorskip("torch_geometric")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SCRIPT = REPOSITORY / "examples" / "pyg_script.py"
+EXAMPLES = REPOSITORY / "examples"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("script", "ranks"), [("pyg_script.py", 1), ("pyg_script.py", 2), ("dgl_script.py", 2)]
+)
 def test_the_script_runs_unchanged_alone_and_under_torchrun(
+    script: str,
     ranks: int,
     community_graph: GraphDirectory,
     serve_partitions: Callable[..., list[str]],
     tmp_path: Path,
 ) -> None:
+    if script == "dgl_script.py":
+        pytest.importorskip("dgl")
     partition_graph(community_graph, tmp_path / "parts", 2, "random")
     command, servers = [sys.executable], []
     if ranks > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         servers = serve_partitions(tmp_path / "parts", 2)
     ended = subprocess.run(
-        [*command, str(SCRIPT), str(tmp_path / "parts"), *servers],
+        [*command, str(EXAMPLES / script), str(tmp_path / "parts"), *servers],
         capture_output=True,
         text=True,
         timeout=240,
@@ -49,8 +54,12 @@ def test_the_script_runs_unchanged_alone_and_under_torchrun(
     assert last < first
 
 
-def test_the_page_shows_the_loop() -> None:
-    page = (REPOSITORY / "docs" / "howto" / "pyg.md").read_text()
-    loop = page.split("```python\n")[1].split("```")[0]
+@pytest.mark.parametrize(
+    ("page", "script"),
+    [("howto/pyg.md", "pyg_script.py"), ("start/from-distdgl.md", "dgl_script.py")],
+)
+def test_the_page_shows_the_loop(page: str, script: str) -> None:
+    text = (REPOSITORY / "docs" / page).read_text()
+    loop = text.split("```python\n")[1].split("```")[0]
     assert "for batch in loader:" in loop
-    assert indent(loop, " " * 8) in SCRIPT.read_text()
+    assert indent(loop, " " * 8) in (EXAMPLES / script).read_text()

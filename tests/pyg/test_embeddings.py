@@ -1,0 +1,93 @@
+"""Embeddings by layers of one's own are those of the whole graph, also after a break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopper
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
+from tests.engines.typed_cases import WITH_FEATURES, make_graph
+
+pytest.importorskip("torch_geometric")
+
+from hopper.pyg import write_embeddings
+
+from .embedding_rank import make_layers
+
+RANK_SCRIPT = Path(__file__).with_name("embedding_rank.py")
+
+
+def test_two_ranks_write_the_rows_of_all_nodes(
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    run_ranks: Callable[..., list[Any]],
+    tmp_path: Path,
+) -> None:
+    """The first call is broken off in its first layer, and the second one goes on."""
+    parts, out = tmp_path / "parts", tmp_path / "out"
+    partition_graph(community_graph, parts, 2, "random")
+    servers = serve_partitions(parts, 2)
+    calls = []
+    for breaks_at in ("30", "0"):
+        folder = tmp_path / f"ranks-{breaks_at}"
+        calls.append(run_ranks(RANK_SCRIPT, 2, folder, str(parts), str(out), breaks_at, *servers))
+    assert calls[0] == [30, 30]
+    # Of 38 batches a layer 16 were kept.
+    assert calls[1] == [60, 60]
+    found = np.full((300, 6), np.nan, np.float32)
+    for rank in range(2):
+        ids = np.load(out / "layer-2" / "item" / f"ids-{rank}.npy")
+        found[ids] = np.load(out / "layer-2" / "item" / f"rows-{rank}.npy")
+    topology = community_graph.topology(hopper.Relation("item", "near", "item"))
+    edges = torch.from_numpy(
+        np.stack([np.asarray(topology.indices, np.int64), topology.list_destinations()])
+    )
+    rows = torch.from_numpy(np.array(community_graph.features("item")))
+    with torch.no_grad():
+        for layer in make_layers():
+            rows = layer(rows, edges).relu()
+    assert np.allclose(found, rows, atol=1e-4)
+
+
+def test_typed_layers_are_called_for_every_type(tmp_path: Path) -> None:
+    graph = make_graph(tmp_path / "typed", WITH_FEATURES)
+    partition_graph(graph, tmp_path / "parts", 2, "random")
+    called: list[str] = []
+
+    def degrees(batch: Any, node_type: str) -> torch.Tensor:
+        """Count the in-edges of each node, with those of its sources."""
+        called.append(node_type)
+        store = batch[node_type]
+        total = torch.ones(store.batch_size, 1)
+        for (source, _, target), edges in batch.edge_index_dict.items():
+            if target == node_type and edges.numel():
+                rows = (
+                    batch[source].x if len(called) > 3 else torch.ones(batch[source].num_nodes, 1)
+                )
+                total.index_add_(0, edges[1], rows[edges[0], :1])
+        return total
+
+    with hopper.connect(tmp_path / "parts") as connected:
+        with pytest.raises(hopper.RequestError, match="layers: expected at least one"):
+            write_embeddings(connected, [], tmp_path / "out")
+        folder = write_embeddings(connected, [degrees, degrees], tmp_path / "out", batch_size=500)
+        with pytest.raises(hopper.RequestError, match=r"out: .* has rows of another call"):
+            write_embeddings(connected, [degrees, degrees], tmp_path / "out", batch_size=400)
+    assert called == ["author", "field", "paper", "paper"]
+    rows = np.load(folder / "paper" / "rows-0.npy")[:, 0]
+    counts = {name: np.ones(kind.count) for name, kind in graph.schema.node_types.items()}
+    for _ in range(2):
+        new = {name: np.ones(kind.count) for name, kind in graph.schema.node_types.items()}
+        for relation in graph.schema.relations:
+            topology = graph.topology(relation)
+            ends = topology.list_destinations()
+            np.add.at(new[relation.dst], ends, counts[relation.src][topology.indices])
+        counts = new
+    assert np.array_equal(rows, counts["paper"])
