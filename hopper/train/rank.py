@@ -185,8 +185,9 @@ def make_trainer(
 def use_threads(threads: int) -> None:
     """Set the number of CPU threads; 0 = the machine's cores divided by the ranks on it."""
     threads = threads_of_a_rank(threads, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    # The last, since numba's threads may be those of torch's OpenMP, of which it then takes all.
+    torch.set_num_threads(threads)
 
 
 def make_deterministic() -> None:
