@@ -48,6 +48,8 @@ def value_for(action: argparse.Action) -> list[str]:
         return []
     if action.choices is not None:
         return [next(iter(action.choices))]
+    if action.dest in ("features", "features_options"):
+        return [f"x={'{}' if action.dest == 'features_options' else 'a:B'}"]
     return [SAMPLES.get(action.type, "1")]
 
 
