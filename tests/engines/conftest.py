@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hopper.bench.parity import RecordedGradient
 from hopper.config import make_config
 from hopper.config.engines import BASELINES
-from hopper.graph import GraphDirectory
-from hopper.hetero.divide import divide_graph
-from hopper.partition import partition_graph
 from hopper.rehearsal.world import run_ranks
 from hopper.train.rank import make_deterministic
 
-from .exactness import assert_exact
 from .parity_rank import train_in_turn
 
 RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
@@ -43,27 +37,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     },
     "raf": {"train": {"engine": "raf"}},
 }
-TRAIN: dict[str, Any] = {
-    "batch_size": 9,
-    "epochs": 1,
-    "dtype": "float64",
-    "seed": 3,
-    "evaluate_every": 0,
-    "record_gradients": [0, 1],
-    "iterations_per_epoch": 2,
-}
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A case's configuration, rank 0's results, and what was recorded of its gradients."""
-
-    values: dict[str, Any]
-    result: dict[str, Any]
-    recorded: list[RecordedGradient]
-
-
-CheckEngines = Callable[..., dict[tuple[str, ...], Trained]]
 
 
 def merged(*all_sections: Sections) -> dict[str, Any]:
@@ -96,61 +69,3 @@ def train_cases() -> Callable[[list[dict[str, Any]], int, Path], list[dict[str, 
         return list(ranks[0])
 
     return train
-
-
-@pytest.fixture
-def check_engines(
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
-    tmp_path: Path,
-) -> CheckEngines:
-    """Train cases, and assert that each has the loss and the gradient of one process.
-
-    A case's name begins with that of an engine in :data:`ENGINES`; its value is its configuration
-    by section. The graph is divided by node as the keywords say, for p3 by dimension as well, and
-    for raf by relation.
-    """
-
-    def check(
-        graph: GraphDirectory,
-        cases: Mapping[tuple[str, ...], Sections],
-        servers: int,
-        ranks_per_server: int = 1,
-        **division: Any,
-    ) -> dict[tuple[str, ...], Trained]:
-        divided: dict[str, Path] = {}
-        for way in sorted({_way_of(name[0]) for name in cases}):
-            out = divided[way] = tmp_path / f"{graph.path.name} {way}"
-            if way == "by relation":
-                divide_graph(graph, out, servers, "meta", layers=2)
-            elif way == "by dimension":
-                partition_graph(graph, out, servers, "random", features="by-dimension")
-            else:
-                partition_graph(graph, out, servers, **{"method": "random"} | division)
-        configs = {}
-        for number, (name, sections) in enumerate(cases.items()):
-            parts = divided[_way_of(name[0])]
-            cluster = {
-                "servers": serve_partitions(parts, servers) if servers > 1 else [],
-                "ranks_per_server": ranks_per_server,
-            }
-            run = {
-                "data": {"partitioned": str(parts)},
-                "train": {"run_dir": str(tmp_path / f"{graph.path.name}-{number}")},
-                "cluster": cluster,
-            }
-            base = {"sampler": {"fanouts": [3, 2]}, "train": TRAIN, "hop": {"merge": "off"}}
-            configs[name] = merged(base, ENGINES[name[0]], sections, run)
-        world = servers * ranks_per_server
-        results = train_cases(list(configs.values()), world, tmp_path / f"{graph.path.name} ranks")
-        return {
-            name: Trained(values, result, assert_exact(values, world, ", ".join(name))[1])
-            for (name, values), result in zip(configs.items(), results, strict=True)
-        }
-
-    return check
-
-
-def _way_of(engine: str) -> str:
-    """How the graph of an engine is divided."""
-    return {"p3": "by dimension", "raf": "by relation"}.get(engine, "by node")

@@ -33,6 +33,7 @@ from .typed_cases import (
     make_graph,
     make_library,
     make_people,
+    memory_for_parts,
 )
 
 GLOBAL_BATCH = 24
@@ -136,6 +137,15 @@ TYPED: dict[str, dict[str, Any]] = MODELS | {
         "dropout": 0.2,
     },
 }
+# What a relation's parts on several servers yield is joined.
+_PARTS = MODELS["own, relations apart"] | {"aggregate": "own_aggregations:DroppingInParts"}
+IN_PARTS: dict[str, dict[str, Any]] = {
+    "in parts": _PARTS,
+    "in parts, mean of present": _PARTS | {"combine": "mean_of_present"},
+    "in parts, mean": _PARTS | {"combine": "mean"},
+    "in parts, not added up": _PARTS
+    | {"aggregate": "own_aggregations:Smooth", "combine": "mean_of_present"},
+}
 FULL: dict[str, Any] = {"kind": "full"}
 CACHE: dict[str, Any] = {"size": "20%", "decline": False}
 # How every engine is varied, from case to case. A name in braces stands for the engine's own.
@@ -193,6 +203,8 @@ WORLDS = (World(2, 1), World(2, 2), World(3, 1, "partitioned"), World(2, 1, "hal
 # Where relations are divided; on six servers some have replicas.
 BY_RELATION = (World(2, 1), World(2, 2), World(3, 1), World(6, 1))
 ALONE = (World(1, 1), World(1, 2))
+# A root relation has its edges on two servers.
+CUT, CUT_OF_SIX = World(4, 1, "cut"), World(6, 1, "cut")
 
 
 @dataclass(frozen=True)
@@ -449,15 +461,39 @@ FEATURES: dict[str, Feature] = {
         "typed", ("rgcn", "rgat"), _drawn("drop_edge:DropEdge", keep=0.6), whole=OF_SEVERAL_TYPES
     ),
     "own model": Feature("typed", ("shared",)),
-    "own loss and source": Feature(
+    "own loss, updates and source": Feature(
         "bare",
         ("rgcn",),
         {
             "data": {"features": {"author": "own_parts:Angles"}},
-            "train": {"loss": "focal_loss:FocalLoss", "loss_options": {"gamma": 1.5}},
+            "train": {
+                "loss": "focal_loss:FocalLoss",
+                "loss_options": {"gamma": 1.5},
+                "optimizer": "lion:Lion",
+                "optimizer_options": {"betas": [0.8, 0.9]},
+                "schedule": "one_cycle:OneCycle",
+                "schedule_options": {"start": 0.5},
+            },
         },
     ),
 }
+# What meets relations that are cut: a feature, which turn of its variants, and a model.
+OF_CUT: list[tuple[str, World, int, str]] = [
+    ("types", CUT, 0, "rgcn"),
+    ("types", CUT, 1, "rgat with a head"),
+    ("types", CUT, 0, "hgt, one layer"),
+    *(("types", CUT, turn, model) for turn, model in enumerate(IN_PARTS)),
+    ("types", CUT_OF_SIX, 0, "rgcn without root weight"),
+    ("types", CUT_OF_SIX, 1, "rgcn of bases"),
+    ("types, learned rows", CUT, 0, "hgt"),
+    ("tables", CUT_OF_SIX, 0, "rgat"),
+    ("types, by weight", CUT, 0, "rgcn"),
+    ("types, by weight", CUT, 1, "rgat"),
+    ("types, with replacement", CUT, 0, "hgt"),
+    ("types, with replacement", CUT, 1, "in parts, mean of present"),
+    ("types, in time", CUT, 0, "rgat"),
+    ("types, in time", CUT, 1, "rgcn without root weight"),
+]
 IS_TYPED = {name: set(feature.models) <= {*TYPED} for name, feature in FEATURES.items()}
 
 
@@ -478,6 +514,8 @@ class Case:
         feature, world = FEATURES[self.feature], self.world
         options = feature.of_relations if self.engine == "raf" else {}
         way = self.engine if self.engine in ("raf", "p3") else world.topology
+        if world.topology == "cut":
+            way = "cut"
         of_ranks = world.ranks_per_server if way == "replicated" else 1
         return feature.graph, way, world.servers, of_ranks, str((options, feature.division))
 
@@ -486,6 +524,9 @@ class Case:
         feature, (servers, ranks, topology) = FEATURES[self.feature], self.world
         if self.engine == "raf" and graph.schema.predicted != "node":
             return partition_by_relation(graph, out, servers, 3)
+        if topology == "cut":
+            memory = memory_for_parts(graph)
+            return partition_by_relation(graph, out, servers, 2, server_memory=memory)
         if self.engine == "raf":
             options = {"layers": 3} | dict(feature.division) | dict(feature.of_relations)
             divide_graph(graph, out, servers, "meta", **options)
@@ -494,7 +535,7 @@ class Case:
             partition_graph(graph, out, servers, "random", **options)
         else:
             options = {"topology": topology} | dict(feature.division)
-            if feature.graph == "items" and topology == "replicated":
+            if feature.graph == "items" and topology == "replicated" and ranks > 1:
                 options |= {"backend": "pymetis", "ranks_per_server": ranks}
             else:
                 options |= {"method": "random"}
@@ -504,7 +545,7 @@ class Case:
     def values(self, parts: PartitionedGraph, run_dir: Path) -> dict[str, Any]:
         """Return the configuration of a run."""
         feature, world = FEATURES[self.feature], self.world
-        model = (TYPED if IS_TYPED[self.feature] else ONE_TYPE)[self.model]
+        model = (ONE_TYPE | TYPED | IN_PARTS)[self.model]
         train = {
             "batch_size": GLOBAL_BATCH // world.size,
             "epochs": 1,
@@ -567,6 +608,7 @@ def choose() -> list[Case]:
             if engine not in FEATURES[name].refused:
                 cases.append(case_of(name, engine, world, turns[engine], *model))
                 turns[engine] += 1
+    cases += [case_of(name, "raf", world, turn, model) for name, world, turn, model in OF_CUT]
     return cases
 
 

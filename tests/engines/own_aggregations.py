@@ -1,17 +1,19 @@
-"""Parts of relational models as a user may write them, for the ranks of tests to import."""
+"""Parts of models as a user may write them, for the ranks of tests to import."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import Block
-from hopper.models import Layer
+from hopper.graph.block import Block, Nodes
+from hopper.models import GNN, Layer
 from hopper.models.combination import Combination, SumOfRelations
 from hopper.models.dropout import EdgeDropout
 from hopper.models.layer import SumLayer
+from hopper.models.sage import SAGELayer
 from hopper.ops import copy_sum, weighted_sum
 
 
@@ -136,3 +138,27 @@ class Gated(Layer):
             gates = self.edge_linear(self.edge_features(block, z_src.dtype)).squeeze(1)
             weights = weights * torch.sigmoid(gates)
         return weighted_sum(block, z_src, weights)
+
+
+class Prepared(GNN):
+    """Rows of the first layer are read whole."""
+
+    def __init__(self, *, in_dim: int, out_dim: int, **_others: Any) -> None:
+        super().__init__([SAGELayer(in_dim, out_dim)])
+
+    def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(super().prepare(index, nodes, rows))
+
+
+class Scaled(SAGELayer):
+    """New rows are not linear in those that are read."""
+
+    def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(super().update(h_dst, combined))
+
+
+class Other(GNN):
+    """The first layer does something else than the class that it is derived from."""
+
+    def __init__(self, *, in_dim: int, out_dim: int, **_others: Any) -> None:
+        super().__init__([Scaled(in_dim, out_dim)])

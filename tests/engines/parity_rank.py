@@ -67,6 +67,7 @@ def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str,
                 connect = partial(InProcessClient, _servicers(data))
             remote = RemoteRows(*(graph, addresses, 60, connect), wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
+        cluster.through_host = config.cluster.share_gpus
         trainer = make_trainer(Request(config, graph), cluster, rows)
         try:
             trainer.run()

@@ -1,7 +1,8 @@
-"""Ranks that share a GPU: messages through host memory, and the gradient of one process."""
+"""Ranks that share a GPU: the gradient of one process on the CPU."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,94 +10,30 @@ from typing import Any
 import pytest
 import torch
 
-from hopper.bench.parity import (
-    LIMITS,
-    SETTLED_LIMIT,
-    check_engine,
-    read_recorded,
-)
+from hopper.bench.parity import LIMITS, SETTLED_LIMIT, check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines.reference import Reference
-from hopper.graph.directory import GraphDirectory
-from hopper.hetero.write_partition import partition_by_relation
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.features import open_graph
+from hopper.graph import GraphDirectory
+from hopper.partition import PartitionedGraph
 
-from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
+from .conftest import RANK_SCRIPT, Sections, merged
+from .features import FEATURES, GRAPHS, World, case_of
+from .typed_cases import MODELS
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
-HOMOGENEOUS: dict[str, dict[str, Any]] = {
-    "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
-    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
-    "gat": {"name": "gat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
-    "deepgcn": {"name": "deepgcn", "layers": 3, "hidden": 8},
-    "film": {"name": "film", "layers": 3, "hidden": 8},
+ENGINES = ("model_centric", "hop", "zero_hop in passes", "cooperative")
+ON_DEVICE: Sections = {
+    "cache": {"policy": "benefit", "size": "40%", "memory": "device", "decline": False}
 }
-
-
-class Graphs:
-    """Two graphs, divided among two servers by node, and one of them by relation."""
-
-    def __init__(
-        self, plain: GraphDirectory, serve: Callable[[Path, int], list[str]], folder: Path
-    ) -> None:
-        self._folder = folder
-        typed = make_graph(folder / "typed", WITH_FEATURES)
-        partition_graph(plain, folder / "plain nodes", 2, "random")
-        partition_graph(typed, folder / "typed nodes", 2, "random")
-        partition_by_relation(typed, folder / "typed relations", 2, layers=3)
-        self._servers = {
-            name: serve(folder / name, 2) for name in ("plain nodes", "typed nodes")
-        } | {"typed relations": []}
-
-    def case(
-        self, run: str, model: dict[str, Any], engine: str, cluster: dict[str, Any], **train: Any
-    ) -> dict[str, Any]:
-        """Configure a run. The model and the engine choose its graph and division."""
-        kind = "plain" if model["name"] in HOMOGENEOUS else "typed"
-        parts = f"{kind} {'relations' if engine == 'raf' else 'nodes'}"
-        values = {
-            "data": {"partitioned": str(self._folder / parts)},
-            "model": model,
-            "sampler": {"fanouts": [4, 3, 2][: model["layers"]]},
-            "train": TRAIN | {"engine": engine, "run_dir": str(self._folder / run)} | train,
-            "hop": {"merge": "off"},
-            "cluster": cluster | {"servers": self._servers[parts], "ranks_per_server": 1},
-        }
-        return values | ({"learnable": LEARNABLE} if kind == "typed" else {})
-
-
-@pytest.fixture
-def graphs(
-    community_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    tmp_path: Path,
-) -> Graphs:
-    return Graphs(community_graph, serve_partitions, tmp_path)
-
-
-def test_messages_through_host_memory_are_the_same(
-    graphs: Graphs, train_cases: TrainCases, tmp_path: Path
-) -> None:
-    """Messages are copied to the host, sent and copied back, on a CPU too."""
-    results = {}
-    for shares in (False, True):
-        cases = [
-            graphs.case(
-                f"{shares} {engine} {model['name']}",
-                *(model, engine, {"share_gpus": shares}),
-                iterations_per_epoch=2,
-            )
-            for model, engines in (
-                (HOMOGENEOUS["gat"], ("model_centric", "hop")),
-                (MODELS["hgt"], ("cooperative", "raf")),
-            )
-            for engine in engines
-        ]
-        results[shares] = train_cases(cases, 2, tmp_path / f"{shares}")
-    for direct, through_host in zip(results[False], results[True], strict=True):
-        for kind in ("losses", "val", "bytes"):
-            assert through_host[kind] == direct[kind]
+# A feature, engines, models, and more.
+CHOSEN: list[tuple[str, tuple[str, ...], tuple[str, ...], Sections]] = [
+    ("node", ENGINES, ("gcn", "sage", "gat", "deepgcn", "film"), {}),
+    ("layer", ENGINES, ("wide sage",), {}),
+    ("node", ENGINES[:3], ("wide sage",), ON_DEVICE),
+    ("types, learned rows", (*ENGINES, "raf"), tuple(MODELS), {}),
+    ("types, learned rows", ENGINES[:3], ("rgcn",), ON_DEVICE | {"learnable": {"storage": "mmap"}}),
+    ("types, learned rows", ("raf",), ("rgcn",), ON_DEVICE | {"learnable": {"storage": "host"}}),
+]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -108,38 +45,40 @@ def test_messages_through_host_memory_are_the_same(
     ],
 )
 def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
-    graphs: Graphs,
-    train_cases: TrainCases,
-    tmp_path: Path,
     dtype: str,
     limit: float,
     loss_limit: float,
+    serve_partitions: Callable[[Path, int], list[str]],
+    run_ranks: Callable[..., list[Any]],
+    tmp_path: Path,
 ) -> None:
     """Every engine and model trains with two ranks on one GPU, some with caches of every kind."""
-    chosen = [(model, engine) for model in HOMOGENEOUS.values() for engine in ENGINES]
-    chosen += [(model, engine) for model in MODELS.values() for engine in (*ENGINES, "raf")]
-    cases, gpu = [], {"device": "cuda", "dtype": dtype}
-    for number, (model, engine) in enumerate(chosen):
-        cases.append(graphs.case(f"run {number}", model, engine, {"share_gpus": True}, **gpu))
-        if engine != "cooperative" and model in (HOMOGENEOUS["sage"], MODELS["rgcn"]):
-            cache = {"policy": "benefit", "size": "40%", "memory": "device", "decline": False}
-            run = {"train": cases[-1]["train"] | {"run_dir": str(tmp_path / f"cached {number}")}}
-            cases.append(cases[-1] | run | {"cache": cache})
-            if model["name"] == "rgcn":
-                cases[-1]["learnable"] = LEARNABLE | {
-                    "storage": "host" if engine == "raf" else "mmap"
-                }
-    for number, engine in enumerate(ENGINES):
-        case = graphs.case(
-            f"layer {number}", HOMOGENEOUS["sage"], engine, {"share_gpus": True}, **gpu
-        )
-        cases.append(case | {"sampler": {"kind": "layer", "layer_sizes": [60, 40]}})
-    train_cases(cases, 2, tmp_path)
-    for values in cases:
+    configs: list[dict[str, Any]] = []
+    divided: dict[Any, tuple[PartitionedGraph, list[str]]] = {}
+    for feature, engines, models, sections in CHOSEN:
+        for engine, model in ((engine, model) for engine in engines for model in models):
+            case = case_of(feature, engine, World(2, 1), 0, model)
+            if case.division not in divided:
+                name = FEATURES[feature].graph
+                path = tmp_path / name
+                graph = GraphDirectory.open(path) if path.exists() else GRAPHS[name](path)
+                parts = case.divide(graph, tmp_path / f"parts {len(divided)}")
+                served = parts.layout.reads_remote_rows
+                divided[case.division] = parts, serve_partitions(parts.path, 2) if served else []
+            parts, addresses = divided[case.division]
+            on_gpu = {
+                "train": {"device": "cuda", "dtype": dtype},
+                "cluster": {"servers": addresses, "share_gpus": True},
+            }
+            values = case.values(parts, tmp_path / f"run {len(configs)}")
+            configs.append(merged(values, on_gpu, sections))
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps([{"config": values} for values in configs]))
+    run_ranks(RANK_SCRIPT, 2, tmp_path / "ranks", str(file))
+    for values in configs:
         config = make_config(values)
-        graph = PartitionedGraph.open(config.data.partitioned)
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        reference = Reference(config, graph, 2, torch.device("cpu"))
+        reference = Reference(config, open_graph(config), 2, torch.device("cpu"))
         parity = check_engine(str(config.model), dtype, reference, recorded)
         assert parity.gradient_difference < limit, (config.model, config.train.engine)
         assert parity.loss_difference < loss_limit

@@ -17,7 +17,6 @@ import torch
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.config.engines import BASELINES
-from hopper.engines import ENGINE_CLASSES, find_engine
 from hopper.engines.reference import Reference
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
@@ -102,12 +101,3 @@ def test_the_loss_scale_is_that_of_torch() -> None:
         assert ours.factor == theirs.get_scale(), step
         factors.append(ours.factor)
     assert 1.0 < min(factors) < factors[-1]
-
-
-@pytest.mark.parametrize("engine", ["raf", "p3", "cooperative"])
-def test_an_engine_that_fetches_no_features_is_exact_whatever_their_wire(engine: str) -> None:
-    values = {"data": {"partitioned": "parts"}, "cluster": {"feature_wire": "int8"}}
-    config = make_config(values | {"train": {"engine": BASELINES.get(engine, engine)}})
-    assert find_engine(config).kind.spec.approximations(config) == []
-    told = ENGINE_CLASSES["zero_hop"].spec.approximations(config)
-    assert told == ["cluster.feature_wire = int8"]

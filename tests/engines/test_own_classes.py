@@ -1,5 +1,4 @@
-"""An engine, a sampler and a typed model from outside, and learnable rows wherever types have them:
-the gradient of one process, as with built-ins."""
+"""An engine and a sampler from outside: their gradient, draws and options."""
 
 from __future__ import annotations
 
@@ -20,20 +19,17 @@ from hopper.engines import Request, TrainState
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
 from hopper.engines.model_centric import ModelCentric
-from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
 from hopper.micrograph.samplers import find_sampler
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.timing.run_log import RunLog
 
+from .conftest import merged
 from .exactness import assert_exact
-from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, make_graph
+from .features import World, case_of
+from .typed_cases import LEARNABLE, TRAIN, WIDTHS, make_graph
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-NEAREST = {"engine": "nearest_rows:NearestRows"}
-DROPPING = {"kind": "drop_edge:DropEdge", "fanouts": [3, 2], "kind_options": {"keep": 0.6}}
 SAGE = {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3}
 
 
@@ -52,80 +48,18 @@ def case(
     } | more
 
 
-def compare(
-    cases: list[dict[str, Any]],
-    ranks_per_server: int,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    folder: Path,
-) -> list[dict[str, Any]]:
-    """Train the cases, on 2 servers, and compare each one's gradients with one process's."""
-    world, addresses = 2 * ranks_per_server, {}
-    for number, values in enumerate(cases):
-        parts = values["data"]["partitioned"]
-        graph = PartitionedGraph.open(parts)
-        if parts not in addresses:
-            served = graph.layout.reads_remote_rows
-            addresses[parts] = serve_partitions(Path(parts), 2) if served else []
-        values["train"]["run_dir"] = str(folder / str(number))
-        values["cluster"] = {"servers": addresses[parts], "ranks_per_server": ranks_per_server}
-    results = train_cases(cases, world, folder)
-    for values in cases:
-        assert_exact(values, world)
-    return results
-
-
-def test_plug_ins_have_the_gradient_of_one_process(
-    serve_partitions: Callable[[Path, int], list[str]], train_cases: TrainCases, tmp_path: Path
+@pytest.mark.parametrize("feature", ["types", "own sampler"])
+def test_an_engine_from_outside_has_the_gradient_of_one_process(
+    feature: str,
+    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
+    tmp_path: Path,
 ) -> None:
-    """An engine from outside, and a sampler where it divides topology."""
-    graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
-    partition_graph(graph, tmp_path / "nodes", 2, "random")
-    cases = [
-        case(tmp_path / "nodes", tmp_path, MODELS["rgcn"], NEAREST, sampler=sampler)
-        for sampler in ({"fanouts": [3, 2]}, DROPPING)
-    ]
-    compare(cases, 1, serve_partitions, train_cases, tmp_path / "runs")
-
-
-def test_wrong_plug_ins_and_options_are_refused(
-    community_graph: GraphDirectory, tmp_path: Path
-) -> None:
-    parts = partition_graph(community_graph, tmp_path / "parts", 2, "random")
-
-    def check_refused(message: str, error: type[Exception] = ConfigError, **sections: Any) -> None:
-        with pytest.raises(error, match=message):
-            check_request(
-                Request(make_config(case(parts.path, tmp_path, SAGE, {}) | sections), parts)
-            )
-
-    check_refused(
-        "train.engine: drop_edge:DropEdge: expected a subclass of hopper.engines.engine.Engine",
-        train={"engine": "drop_edge:DropEdge"},
-    )
-    check_refused(
-        "train.engine_options.speed: hop takes",
-        train={"engine": "hop", "engine_options": {"speed": 2}},
-    )
-    check_refused(
-        "sampler.kind: nearest_rows:NearestRows: expected a subclass of .*NeighborSampler",
-        sampler={"kind": "nearest_rows:NearestRows", "fanouts": [3, 2]},
-    )
-    check_refused(
-        "sampler.kind_options.keep: Input should be less than or equal to 1",
-        sampler=DROPPING | {"kind_options": {"keep": 2}},
-    )
-    check_refused(
-        "model.name: nowhere:Model: module 'nowhere' cannot", model=SAGE | {"name": "nowhere:Model"}
-    )
-    check_refused(
-        "name_options: those of a class of one's own", model=SAGE | {"name_options": {"a": 1}}
-    )
-    check_refused(
-        "learnable.types: expected node types that the model reads",
-        RequestError,
-        learnable={"types": ["nobody"]},
-    )
+    case = case_of(feature, "model_centric", World(2, 1), 0, "rgcn")
+    parts = case.divide(make_graph(tmp_path / "graph", tuple(WIDTHS)), tmp_path / "parts")
+    own = {"train": {"engine": "nearest_rows:NearestRows"}}
+    values = merged(case.values(parts, tmp_path / "run"), own)
+    train_cases([values], 2, tmp_path)
+    assert_exact(values, 2)
 
 
 def test_draws_of_a_plug_in_do_not_depend_on_other_roots(tmp_path: Path) -> None:
@@ -186,14 +120,3 @@ def test_options_have_the_types_of_the_constructors_annotations(
     made = make_engine(request, cluster, rows, RunLog(), make_learnable(request, cluster))
     assert isinstance(made.engine, Pairs)
     assert made.engine.bounds == (2, 5)
-
-
-def test_auto_leaves_out_an_engine_that_refuses(
-    community_graph: GraphDirectory, tmp_path: Path
-) -> None:
-    parts = partition_graph(community_graph, tmp_path / "parts", 2, "random")
-    values = case(parts.path, tmp_path / "run", SAGE, {"engine": "auto"}, hop={"merge": 2})
-    check_request(Request(make_config(values), parts))
-    values["train"] |= {"engine": "hop"}
-    with pytest.raises(RequestError, match=r"hop\.merge: expected at most 1"):
-        check_request(Request(make_config(values), parts))

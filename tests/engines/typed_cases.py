@@ -6,6 +6,7 @@ another width in every type.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import numpy as np
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
+from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metatree import make_metatree
+from hopper.hetero.vertex_cut import cut, part_bytes
 
 COUNTS = {"author": 60, "field": 9, "nobody": 0, "paper": 120}
 WIDTHS = {"author": 5, "field": 3, "nobody": 2, "paper": 7}
@@ -143,6 +147,14 @@ def make_drawn_graph(out: Path) -> GraphDirectory:
         },
         target="paper",
     )
+
+
+def memory_for_parts(
+    graph: GraphDirectory, root: Relation = CITES, metapaths: Sequence[Sequence[str]] = ()
+) -> int:
+    """Return the smallest memory of a server with which a root relation is cut in two."""
+    tree = make_metatree(make_metagraph(graph.schema), "paper", 2, metapaths)
+    return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, root, 2))
 
 
 def _ends(source: str, destination: str, edges: int) -> np.ndarray:

@@ -3,7 +3,6 @@ predictions by task."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,15 @@ import torch
 from torch.nn import functional
 
 from hopper.config import make_config
-from hopper.engines import Request
-from hopper.engines.checks import check_request
-from hopper.engines.training_parts import check_training_parts, make_objective
-from hopper.engines.unused import describe_unused
-from hopper.errors import ConfigError, GraphError
+from hopper.engines.training_parts import make_objective
+from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.describe import describe
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.graph.layout import label_names_file
 from hopper.graph.schema import Labels
 from hopper.partition import PartitionedGraph, partition_graph
-
-from .conftest import merged
+from tests.engines.conftest import merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
 
@@ -137,28 +132,12 @@ def test_imported_tables_have_tasks(tmp_path: Path) -> None:
         import_graph("csv", str(folder), tmp_path / "refused")
 
 
-def test_wrong_requests_are_refused(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_a_task_selects_the_best_model(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
-    partition_graph(graph, parts, 1)
-    opened = PartitionedGraph.open(parts)
-    for keys, message in (
-        (
-            {"task": {"weights": {"topics": 1.0}}},
-            r"task\.weights: expected tasks topic, value, keywords",
-        ),
-        ({"task": {"metrics": {"value": ["accuracy"]}}}, r"task\.metrics\.value: accuracy is for"),
-        ({"task": {"selects": "age"}}, r"task\.selects: expected one of topic"),
-        ({"train": {"loss": "cross_entropy"}}, r"train\.loss: the graph has labels of several"),
-        ({"train": {"more_metrics": ["mae"]}}, r"train\.more_metrics: the graph has labels"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            check_training_parts(make_config(values_of(parts, **keys)), opened.schema)
-    request = Request(make_config(values_of(parts, task={"selects": "value"})), opened)
-    check_request(request)
-    assert describe_unused(request) == []
-    assert make_objective(request.config, opened.schema).metric == "value.rmse"
+    schema = partition_graph(graph, parts, 1).schema
+    config = make_config(values_of(parts, task={"selects": "value"}))
+    assert make_objective(config, schema).metric == "value.rmse"
     description = describe(graph)["labels"]["node"]
     assert description["tasks"]["topic"]["classes"] == 4
     assert description["tasks"]["value"]["labelled"] < description["labelled"] == NODES
-    for earlier, later in itertools.pairwise(["topic", "value", "keywords"]):
-        assert list(description["tasks"]).index(earlier) < list(description["tasks"]).index(later)
+    assert list(description["tasks"]) == ["topic", "value", "keywords"]

@@ -21,21 +21,17 @@ from hopper.engines.assemble import (
     make_model,
     make_runner,
 )
-from hopper.engines.checks import check_request
 from hopper.engines.learnable_tables import make_tables
 from hopper.engines.reference import Reference
-from hopper.errors import ConfigError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import distinct_by_table, first_rows
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.unroll import unroll
-from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
-
-from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
+from tests.engines.typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -88,74 +84,6 @@ def check(values: dict[str, Any], world: int) -> None:
     parity = check_engine(str(config.model), "float64", reference, recorded)
     assert parity.gradient_difference < 1e-10, parity
     assert parity.loss_difference < 1e-10, parity
-
-
-def test_tables_are_resumed_and_the_target_type_has_one_too(
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    graph = make_graph(tmp_path / "graph", ("author", "nobody"))
-    by_relation, nodes = tmp_path / "relations", tmp_path / "nodes"
-    partition_by_relation(graph, by_relation, 2, layers=2)
-    partition_graph(graph, nodes, 2, "random")
-    addresses = serve_partitions(nodes, 2)
-
-    def configure(engine: str, folder: str, epochs: int, **train: Any) -> dict[str, Any]:
-        parts = by_relation if engine == "raf" else nodes
-        more = {"engine": engine, "epochs": epochs, "checkpoint_every": 2}
-        values = case("tables", "rgat", parts, tmp_path / folder, **(more | train))
-        cluster = {"ranks_per_server": 1, "servers": [] if engine == "raf" else addresses}
-        return values | {"cluster": cluster}
-
-    on_disk = {"learnable": LEARNABLE | {"tables": "per_server_table", "storage": "mmap"}}
-    cases = [
-        configure("raf", "whole", 2),
-        configure("raf", "halted", 1, record_gradients=[]),
-        configure("raf", "halted", 2, record_gradients=[], resume=True),
-        configure("cooperative", "cooperative", 2),
-        configure("raf", "cached", 2) | on_disk | {"cache": CACHE | {"policy": "hotness"}},
-        configure("cooperative", "recent", 2) | on_disk | {"cache": CACHE | {"policy": "lru"}},
-        configure("raf", "all cached", 2)
-        | on_disk
-        | {"cache": CACHE | {"policy": "benefit", "memory": "device"}},
-    ]
-    full_run, _, resumed, cooperative, cached, lru, all_cached = train_cases(cases, 2, tmp_path)
-    assert (cached["losses"], cached["val"]) == (full_run["losses"], full_run["val"])
-    assert (all_cached["losses"], all_cached["val"]) == (full_run["losses"], full_run["val"])
-    assert set(all_cached["lookups"]) - set(cached["lookups"]) == {"author", "nobody"}
-    assert (lru["losses"], lru["val"]) == (cooperative["losses"], cooperative["val"])
-    for result in (cached, lru, all_cached):
-        hits, misses = map(sum, zip(*result["lookups"].values(), strict=True))
-        assert hits
-        assert misses
-    assert resumed["losses"] == full_run["losses"]
-    assert resumed["val"] == full_run["val"]
-    assert full_run["losses"] == pytest.approx(cooperative["losses"], rel=1e-9)
-    for values in (cases[0], cases[3]):
-        check(values, 2)
-        config = make_config(values)
-        tables = make_tables(Request(config, PartitionedGraph.open(config.data.partitioned)))
-        papers = [table.name for table in tables if table.node_type == "paper"]
-        assert papers[0] == "paper"
-        assert len(papers) == len(set(papers)) > 2
-
-
-def test_rows_that_need_a_projection_are_refused(on_two: PartitionedGraph, tmp_path: Path) -> None:
-    values = case("", "rgcn", on_two.path, tmp_path / "run")
-    values["model"] |= {"input_weights": False}
-    with pytest.raises(RequestError, match=r"model\.input_weights: .* nobody, paper with features"):
-        check_request(Request(make_config(values), on_two))
-    bare = partition_graph(make_graph(tmp_path / "graph", ()), tmp_path / "bare", 2, "random")
-    with pytest.raises(RequestError, match=r"learnable\.dim: .* expected 8 or 0, given 6"):
-        check_request(Request(make_config(values), bare))
-    for model, expected in (
-        ({"name": "rgat"}, "input_weights: an option of rgcn, not of 'rgat'"),
-        ({"name": "rgcn", "layers": 1}, "input_weights: the only layer's rows are the logits"),
-    ):
-        refused = values | {"model": model | {"input_weights": False}, "sampler": {}}
-        with pytest.raises(ConfigError, match=expected):
-            make_config(refused)
 
 
 def compute_gradients(
@@ -275,39 +203,3 @@ def test_names_tell_depths_and_tables_apart(graph: GraphDirectory) -> None:
         "paper",
         "paper@to/paper",
     }
-
-
-def test_requests_that_do_not_fit_metapaths_are_refused(
-    graph: GraphDirectory, tmp_path: Path
-) -> None:
-    parts = partition_by_relation(graph, tmp_path / "along", 2, layers=2, metapaths=PATHS)
-
-    def config(option: str, **model: Any) -> Config:
-        values = case(option, "rgcn", parts.path, tmp_path / "run", engine="raf")
-        values["model"] |= model
-        return make_config(values)
-
-    check_request(Request(config("metapaths"), parts))
-    check_request(Request(config("", metapaths=PATHS[:3]), parts))
-    with pytest.raises(
-        RequestError, match=r"no server aggregates .*field/to/paper.* for the roots"
-    ):
-        check_request(Request(config(""), parts))
-    # Another server has the relation, but not where it is followed.
-    short = [["author/to/paper"], ["paper/to/paper", "field/to/paper"]]
-    apart = partition_by_relation(graph, tmp_path / "apart", 2, layers=2, metapaths=short)
-    metapaths_elsewhere = [["author/to/paper"], ["paper/to/paper", "author/to/paper"]]
-    with pytest.raises(RequestError, match=r"server \d lacks author/to/paper, which the model"):
-        check_request(Request(config("", metapaths=metapaths_elsewhere), apart))
-    assert apart.description["meta"]["metapaths"] == short
-    with pytest.raises(RequestError, match=r"server [01] holds .*, which no metapath begins with"):
-        check_request(Request(config("", metapaths=PATHS[:1]), parts))
-    with pytest.raises(RequestError, match=r"metapath 'author/to/paper,field.*': .* ends in"):
-        check_request(Request(config("", metapaths=[["author/to/paper", "field/to/paper"]]), parts))
-    with pytest.raises(ConfigError, match="only typed models follow them"):
-        make_config(
-            {
-                "data": {"partitioned": "parts"},
-                "model": {"name": "gcn", "metapaths": [["cites"]]},
-            }
-        )
