@@ -461,7 +461,7 @@ FEATURES: dict[str, Feature] = {
         "typed", ("rgcn", "rgat"), _drawn("drop_edge:DropEdge", keep=0.6), whole=OF_SEVERAL_TYPES
     ),
     "own model": Feature("typed", ("shared",)),
-    "own loss, updates and source": Feature(
+    "own loss, schedule and source": Feature(
         "bare",
         ("rgcn",),
         {
@@ -469,8 +469,6 @@ FEATURES: dict[str, Feature] = {
             "train": {
                 "loss": "focal_loss:FocalLoss",
                 "loss_options": {"gamma": 1.5},
-                "optimizer": "lion:Lion",
-                "optimizer_options": {"betas": [0.8, 0.9]},
                 "schedule": "one_cycle:OneCycle",
                 "schedule_options": {"start": 0.5},
             },
