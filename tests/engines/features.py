@@ -489,8 +489,6 @@ OF_CUT: list[tuple[str, World, int, str]] = [
     ("types, by weight", CUT, 1, "rgat"),
     ("types, with replacement", CUT, 0, "hgt"),
     ("types, with replacement", CUT, 1, "in parts, mean of present"),
-    ("types, in time", CUT, 0, "rgat"),
-    ("types, in time", CUT, 1, "rgcn without root weight"),
 ]
 IS_TYPED = {name: set(feature.models) <= {*TYPED} for name, feature in FEATURES.items()}
 
