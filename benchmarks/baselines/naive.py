@@ -28,7 +28,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.migration import ReplicaBuffers, Transfer, Transport
-from hopper.migrate.schedule import Visit, there_and_back, visits
+from hopper.migrate.schedule import Visit, visits
 from hopper.partition.layout import Columns
 
 
@@ -338,3 +338,18 @@ class _Trip:
         torch.autograd.backward(
             [part[kind] for kind in kinds], [self.carried.rows[kind] for kind in kinds]
         )
+
+
+def there_and_back(ranks: int) -> NDArray[np.int64]:
+    """Return where models are that visit all ranks in ascending and then in descending order.
+
+    Each starts and ends at home.
+
+    Returns
+    -------
+    [N, 2 N + 1] int64: model d is on rank (d + t) mod N up to time step N, and then on rank
+    (d - t) mod N.
+    """
+    home = np.arange(ranks)[:, None]
+    there, back = np.arange(ranks + 1), np.arange(1, ranks + 1)
+    return np.concatenate([(home + there) % ranks, (home - back) % ranks], axis=1)

@@ -6,7 +6,6 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -42,19 +41,6 @@ def versions() -> dict[str, str | None]:
         with suppress(PackageNotFoundError):
             result[package] = version(package)
     return {"python": platform.python_version(), "hopper": hopper.__version__} | result
-
-
-def benchmark_header(name: str) -> dict[str, Any]:
-    """Return the first entries of a benchmark's result: its name, date, commit, machine and
-    versions."""
-    return {
-        "schema": 1,
-        "benchmark": name,
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
-    }
 
 
 def commit() -> str:

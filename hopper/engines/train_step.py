@@ -39,13 +39,6 @@ class TrainStep(Generic[PlanT, InputsT]):
         """Whether ranks talk to each other to plan."""
         return self.state.channel is not self.state.cluster
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
-        """Plan, read and train one global batch, one after the other."""
-        plan, rows = self.plan_and_ask(batch), self.state.rows
-        with rows.one_operation():
-            inputs = self.read(plan, rows)
-        return self.train(plan, inputs)
-
     def plan_and_ask(self, batch: GlobalBatch) -> PlanT:
         """Make a plan, and tell the owners of learnable rows who reads them."""
         # Bytes of earlier plans that were never trained do not belong to this plan.

@@ -73,21 +73,6 @@ def round_trips(models: int, ranks: int, travelling: Collection[int]) -> NDArray
     return places
 
 
-def there_and_back(ranks: int) -> NDArray[np.int64]:
-    """Return where models are that visit all ranks in ascending and then in descending order.
-
-    Each starts and ends at home.
-
-    Returns
-    -------
-    [N, 2 N + 1] int64: model d is on rank (d + t) mod N up to time step N, and then on rank
-    (d - t) mod N.
-    """
-    home = np.arange(ranks)[:, None]
-    there, back = np.arange(ranks + 1), np.arange(1, ranks + 1)
-    return np.concatenate([(home + there) % ranks, (home - back) % ranks], axis=1)
-
-
 def _moves(models: list[int], ranks: NDArray[np.int64], rank: int) -> tuple[Move, ...]:
     pairs = zip(models, ranks.tolist(), strict=True)
     return tuple(Move(model, other_rank) for model, other_rank in pairs if other_rank != rank)

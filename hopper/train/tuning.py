@@ -23,6 +23,7 @@ import torch
 from hopper.cluster.cluster import Cluster
 from hopper.config import Config, change_config
 from hopper.engines import AUTO, Engine, Request, TrainStep, engines_of, find_engine
+from hopper.engines.engine import value_of
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import ConfigError, RequestError
 from hopper.files.whole_files import write_text
@@ -399,7 +400,7 @@ def _choose_options(
     config, is_auto = request.config, request.config.train.engine == AUTO
     engine = find_engine(with_options(config, {"train.engine": tuning.engine})).kind
     option = engine.spec.raised_option
-    if option and (_is_adaptive(config, engine) or (is_auto and _value(config, option) == "off")):
+    if option and (_is_adaptive(config, engine) or (is_auto and value_of(config, option) == "off")):
         # HopGNN, section 5.3: one more step is merged for as long as the time falls.
         value = 0
         while value < cluster.world - 1 and choose(option, value, value + 1):
@@ -413,12 +414,7 @@ def _choose_options(
 def _is_adaptive(config: Config, engine: type[Engine]) -> bool:
     """Return whether the engine's raised option is to be found out. Trials have none."""
     option = engine.spec.raised_option
-    return bool(option) and not is_trials(config) and _value(config, option) == "adaptive"
-
-
-def _value(config: Config, option: str) -> Any:
-    section, key = option.split(".")
-    return getattr(getattr(config, section), key)
+    return bool(option) and not is_trials(config) and value_of(config, option) == "adaptive"
 
 
 def check_replay(request: Request, check: Callable[[Request], None]) -> None:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopper.migrate.schedule import Move, Visit, round_trips, there_and_back, visits
+from benchmarks.baselines.naive import there_and_back
+from hopper.migrate.schedule import Move, Visit, round_trips, visits
 
 
 def ring(ranks: int) -> NDArray[np.int64]:

@@ -33,8 +33,6 @@ ONE_TYPE: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
     "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    # Numbers of steps are compared from the second epoch on.
-    "hop, adaptive": {"train": {"engine": "hop", "epochs": 3}, "hop": {"merge": "adaptive"}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"merge": 0, "pregather": False}},
     "trials": {"train": {"engine": "hop"}, "hop": {"replicas": "independent"}},
     "trials apart": {
@@ -53,11 +51,9 @@ TYPED: dict[str, dict[str, Any]] = {
     "cooperative": {"train": {"engine": "cooperative"}},
 }
 # Those that plan, read or end in a way of their own have the narrow pipeline too.
-NARROW = ("hop, adaptive", "trials apart", "cooperative, early end", "a cache", "raf")
+NARROW = ("hop", "trials apart", "cooperative, early end", "a cache", "raf")
 # So many that plans reach into the next epoch, and rows are kept for several of them.
 ITERATIONS = 5
-# What clocks decide may differ from run to run, and with it what is read.
-TIMED = ("hop, adaptive",)
 
 
 def make_values(
@@ -100,8 +96,7 @@ def compare(
         epochs = sorted(run_dir.rglob("epochs.jsonl"))
         assert epochs
         lines = [json.loads(line) for file in epochs for line in file.read_text().splitlines()]
-        keys = ["epoch", "iteration_losses", "val"]
-        keys += [] if name[0] in TIMED else ["bytes", "rows", "lookups"]
+        keys = ["epoch", "iteration_losses", "val", "bytes", "rows", "lookups"]
         # Key by key, so that an error says what differs.
         results[name] = {"losses": result["losses"]} | {
             key: [line.get(key) for line in lines] for key in keys
@@ -142,7 +137,7 @@ def test_kept_rows_change_only_the_traffic(
     partitioned, servers = served_graph
     model = {"name": "sage", "layers": 2, "hidden": 4}
     # Where a run ends early is compared above; this keeps what is sent for an end that differs.
-    left_out = ("hop, no pregather", "cooperative, early end", *TIMED)
+    left_out = ("hop, no pregather", "cooperative, early end")
     kinds = [name for name in ONE_TYPE if name not in left_out]
     configs = {}
     for kind in kinds:

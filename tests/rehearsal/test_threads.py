@@ -50,7 +50,10 @@ def test_an_engine_trains_alike_in_turns_and_at_once(
             log, learnable = RunLog(clock=cluster.clock), make_learnable(request, cluster)
             engine = make_engine(request, cluster, rows, log, learnable)
         for iteration in range(2):
-            engine.train_step(schedule.batch(0, iteration))
+            plan = engine.plan_and_ask(schedule.batch(0, iteration))
+            with rows.one_operation():
+                inputs = engine.read(plan, rows)
+            engine.train(plan, inputs)
         parameters = engine.models[0].packed.buffer.clone()
         engine.close()
         return parameters

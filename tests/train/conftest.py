@@ -135,13 +135,15 @@ class RunningRun(Run):
         """Return once ``count`` epochs are over."""
         self.await_condition(lambda: len(self.epochs()) >= count, f"{count} epochs")
 
-    def await_condition(self, holds: Callable[[], bool], what: str) -> None:
+    def await_condition(
+        self, holds: Callable[[], bool], what: str, limit: float = START_LIMIT
+    ) -> None:
         """Return once ``holds()`` is true; the run must not end before."""
-        deadline = time.monotonic() + START_LIMIT
+        deadline = time.monotonic() + limit
         while not holds():
             code = self.process.poll()
             assert code is None, f"ended with {code} before {what}: {self.stdout}{self.stderr}"
-            assert time.monotonic() < deadline, f"no {what} in {START_LIMIT:g} s: {self.stderr}"
+            assert time.monotonic() < deadline, f"no {what} in {limit:g} s: {self.stderr}"
             time.sleep(0.03)
 
     def members(self) -> list[psutil.Process]:

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed"
 )
 MARK = "RAY_LAUNCHED_BY"
+# Ray starts a dozen processes, one after the other, before it starts one of Hopper.
+START_LIMIT = 400.0
 
 
 def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
@@ -58,11 +60,12 @@ def _mark_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, str(tmp_path))
 
 
+@pytest.mark.timeout(2 * START_LIMIT)
 def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     reference: Any, runs: Any, request: pytest.FixtureRequest
 ) -> None:
     run = launch(runs, request.node.name, "--restarts", "1", checkpoint_every=4)
-    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint")
+    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint", START_LIMIT)
     victim = run.ranks()[1]
     victim.kill()
     assert run.finish() == 0, run.stdout + run.stderr
