@@ -1,8 +1,7 @@
 """One rank of a world that trains many small configurations in turn; not a test by itself.
 
 usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every case is {"config":
-nested values, "steps": iterations}; the first one's device is that of all. For each, rank 0 writes
-losses, and parameters and gradients of every iteration, beside the case's ``run_dir``.
+nested values}; the first one's device is that of all.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,53 +26,34 @@ from hopper.hetero.learnable import Leaf, LeafRows, first_rows
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import PartitionedGraph
 
-from .conftest import merged
-from .exactness import assert_exact
-from .features import Case, World, case_of
-from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, WITH_FEATURES, make_graph
+from .conftest import Divided, Train, assert_exact
+from .features import World, case_of, merged
+from .graphs import COUNTS, EDGES, LEARNABLE, MODELS, WITH_FEATURES
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-Divide = Callable[[Case], PartitionedGraph]
 NODES = {name: np.array([0, 1]) for name in ("author", "both", "paper")}
 SEED = 3
 
 
-@pytest.fixture(scope="module")
-def divide(tmp_path_factory: pytest.TempPathFactory) -> Divide:
-    """Divide the graph with two types without features as a case needs it, once for all."""
-    folder, divided = tmp_path_factory.mktemp("bare"), dict[Any, PartitionedGraph]()
-    graph = make_graph(folder / "graph", WITH_FEATURES)
-
-    def divide(case: Case) -> PartitionedGraph:
-        if case.division not in divided:
-            divided[case.division] = case.divide(graph, folder / f"parts {len(divided)}")
-        return divided[case.division]
-
-    return divide
-
-
 @pytest.mark.parametrize("engine", ["model_centric", "hop", "cooperative", "raf"])
 def test_rows_are_fetched_updated_and_saved_each_by_one_rank(
-    engine: str, divide: Divide, train_cases: TrainCases, tmp_path: Path
+    engine: str, divided: Divided, train: Train
 ) -> None:
     case = case_of("types, learned rows", engine, World(2, 2), 0, "rgcn")
     # The first update is one of the whole gradient.
-    bound = {"train": {"clip_norm": 0.0, "evaluate_every": 0}}
-    values = merged(case.values(divide(case), tmp_path / "run"), bound)
-    [result] = train_cases([values], 4, tmp_path)
-    assert_exact(values, 4)
-    shards = [load_file(tmp_path / f"run/learnable-rank-{rank}.safetensors") for rank in range(4)]
+    [run] = train([(case, {"train": {"clip_norm": 0.0, "evaluate_every": 0}})])
+    assert_exact(run.values, 4)
+    shards = [load_file(run.folder / f"learnable-rank-{rank}.safetensors") for rank in range(4)]
     for name in ("author", "field"):
         ids = np.concatenate([shard[f"{name}.ids"] for shard in shards])
         assert sorted(ids) == list(range(COUNTS[name]))
-    check_updates(tmp_path / "run/gradients", divide(case))
+    check_updates(run.folder / "gradients", divided(case))
     if engine == "cooperative":
         # Both ways of sending have to be among those compared.
-        spans = "".join(file.read_text() for file in (tmp_path / "run").glob("spans/*.jsonl"))
+        spans = "".join(file.read_text() for file in run.folder.glob("spans/*.jsonl"))
         assert re.search(r'"sums_from": \[\d', spans)
-        assert result["bytes"]["partial"] > 0
+        assert run.result["bytes"]["partial"] > 0
 
 
 def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
@@ -97,22 +77,18 @@ def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
         assert torch.allclose(updated, table[both], rtol=0, atol=1e-12)
 
 
-def test_one_norm_bounds_parameters_and_learnable_rows(
-    divide: Divide, train_cases: TrainCases, tmp_path: Path
-) -> None:
-    losses = {}
+def test_one_norm_bounds_parameters_and_learnable_rows(train: Train) -> None:
+    settings = [(clip, servers) for clip in (0.0, 0.2) for servers in (1, 2)]
+    asked: list[Any] = []
+    for clip, servers in settings:
+        case = case_of("types, learned rows", "zero_hop in passes", World(servers, 1), 0, "rgcn")
+        # An update that depends on the gradient's size.
+        own = {"clip_norm": clip, "optimizer": "sgd", "learning_rate": 0.1, "evaluate_every": 0}
+        rows = {"optimizer": "sgd", "learning_rate": 0.5}
+        asked.append((case, {"train": own | {"record_gradients": []}, "learnable": rows}))
+    runs = zip(settings, train(asked), strict=True)
+    losses = {setting: run.result["losses"] for setting, run in runs}
     for clip in (0.0, 0.2):
-        for servers in (1, 2):
-            world = World(servers, 1)
-            case = case_of("types, learned rows", "zero_hop in passes", world, 0, "rgcn")
-            # An update that depends on the gradient's size.
-            train = {"clip_norm": clip, "optimizer": "sgd", "learning_rate": 0.1}
-            train |= {"evaluate_every": 0, "record_gradients": []}
-            rows = {"optimizer": "sgd", "learning_rate": 0.5}
-            values = case.values(divide(case), tmp_path / f"{clip} {servers}")
-            values = merged(values, {"train": train, "learnable": rows})
-            [result] = train_cases([values], servers, tmp_path)
-            losses[clip, servers] = result["losses"]
         assert losses[clip, 2] == pytest.approx(losses[clip, 1], rel=1e-9)
     free, bounded = losses[0.0, 1], losses[0.2, 1]
     assert free[0] == bounded[0]
@@ -121,11 +97,11 @@ def test_one_norm_bounds_parameters_and_learnable_rows(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_only_parameters_of_empty_types_and_relations_never_learn(
-    name: str, tmp_path: Path
+    name: str, divided: Divided, tmp_path: Path
 ) -> None:
     """A parameter that never gets a gradient would pass every comparison."""
     case = case_of("types", "model_centric", World(1, 1), 0, name)
-    graph = case.divide(make_graph(tmp_path / "graph", tuple(COUNTS)), tmp_path / "parts")
+    graph = divided(case)
     config = make_config(case.values(graph, tmp_path / "run"))
     model = make_model(Request(config, graph))
     assert isinstance(model, HGNN)
@@ -158,9 +134,7 @@ def write_rows(folder: Path) -> np.ndarray:
     return rows
 
 
-def test_rows_begin_as_given_and_frozen_ones_stay(
-    divide: Divide, train_cases: TrainCases, tmp_path: Path
-) -> None:
+def test_rows_begin_as_given_and_frozen_ones_stay(train: Train, tmp_path: Path) -> None:
     given = write_rows(tmp_path / "rows")
     asked: list[tuple[str, dict[str, Any]]] = [
         ("zero_hop in passes", {}),
@@ -169,44 +143,40 @@ def test_rows_begin_as_given_and_frozen_ones_stay(
         ("raf", {"frozen": ["author"]}),
         ("raf", {"frozen": ["author"], "tables": "per_server_table"}),
     ]
-    configs = []
-    for number, (engine, learnable) in enumerate(asked):
-        case = case_of("types, learned rows", engine, World(2, 1), 0, "rgat")
-        values = case.values(divide(case), tmp_path / f"run {number}")
-        rows = {"learnable": {"initial": str(tmp_path / "rows")} | learnable}
-        train = {"train": {"checkpoint_every": 100, "evaluate_every": 0}}
-        configs.append(merged(values, rows, train))
-    results = train_cases(configs, 2, tmp_path)
-    for number, (_, learnable) in enumerate(asked):
-        assert_exact(configs[number], 2)
-        folder = tmp_path / f"run {number}"
-        tables = load_file(folder / "learnable-rank-0.safetensors")
+    shared = {"initial": str(tmp_path / "rows")}
+    often = {"train": {"checkpoint_every": 100, "evaluate_every": 0}}
+    cases = [case_of("types, learned rows", engine, World(2, 1), 0, "rgat") for engine, _ in asked]
+    runs = train(
+        [
+            (case, {"learnable": shared | learnable} | often)
+            for case, (_, learnable) in zip(cases, asked, strict=True)
+        ]
+    )
+    for number, (run, (_, learnable)) in enumerate(zip(runs, asked, strict=True)):
+        assert_exact(run.values, 2)
+        tables = load_file(run.folder / "learnable-rank-0.safetensors")
         learned = set(COUNTS) - {*WITH_FEATURES, *learnable.get("frozen", ())}
-        checkpoint = next(folder.glob("checkpoints/learnable-rank-0-*"))
+        checkpoint = next(run.folder.glob("checkpoints/learnable-rank-0-*"))
         saved = {name.split(".")[1].split("@")[0] for name in load_file(checkpoint)}
         assert saved == learned
         for name in [table for table in tables if not table.endswith(".ids")]:
             node_type, ids = name.split("@")[0], tables[f"{name}.ids"]
             first = given[ids] if node_type == "author" else first_rows(SEED, name, ids, 6)
             is_first = bool((tables[name] == first).all())
-            assert is_first == (node_type not in learned or not ids.size), name
+            assert is_first == (node_type not in learned or not ids.size), (number, name)
+    results = [run.result for run in runs]
     assert results[1]["bytes"]["gradient"] < results[0]["bytes"]["gradient"]
     assert results[2]["losses"] == pytest.approx(results[3]["losses"], rel=1e-9)
 
 
-def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    graph = make_graph(tmp_path / "graph", WITH_FEATURES)
-    parts = partition_graph(graph, tmp_path / "parts", 1, "random")
+def test_rows_that_do_not_fit_are_refused(divided: Divided, tmp_path: Path) -> None:
+    case = case_of("types, learned rows", "model_centric", World(1, 1), 0, "rgat")
+    parts, file = divided(case), tmp_path / "rows" / "author.npy"
     write_rows(tmp_path / "rows")
 
     def check_refused(message: str, **learnable: Any) -> None:
-        values = {
-            "data": {"partitioned": str(parts.path)},
-            "model": MODELS["rgat"],
-            "sampler": {"fanouts": [3, 2]},
-            "learnable": LEARNABLE | {"initial": str(tmp_path / "rows")} | learnable,
-        }
-        config = make_config(values)
+        own = {"learnable": {"initial": str(tmp_path / "rows")} | learnable}
+        config = make_config(merged(case.values(parts, tmp_path), own))
         with pytest.raises(RequestError, match=message):
             check_request(Request(config, parts))
 
@@ -219,12 +189,12 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         initial=str(tmp_path / "nowhere"),
     )
     check_refused(r"author.npy: expected floats \[60, 8\] .* given float32 \[60, 6\]", dim=8)
-    np.save(tmp_path / "rows" / "author.npy", np.zeros((60, 6), np.int64))
+    np.save(file, np.zeros((60, 6), np.int64))
     check_refused(r"expected floats \[60, 6\] .* given int64 \[60, 6\]")
-    (tmp_path / "rows" / "author.npy").write_bytes(b"")
+    file.write_bytes(b"")
     check_refused("author.npy: not a readable .npy file")
-    with (tmp_path / "rows" / "author.npy").open("wb") as file:
-        np.savez(file, rows=np.zeros((60, 6), np.float32))
+    with file.open("wb") as archive:
+        np.savez(archive, rows=np.zeros((60, 6), np.float32))
     check_refused("author.npy: expected one .npy array, given an archive of several")
 
 

@@ -5,7 +5,7 @@ The gradients are in test_conformance.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,7 @@ import torch
 
 from hopper.config import make_config
 from hopper.engines import Request
-from hopper.engines.assemble import (
-    make_link_batches,
-    make_runner,
-    make_sampler,
-    make_schedule,
-)
+from hopper.engines.assemble import make_link_batches, make_runner, make_sampler, make_schedule
 from hopper.engines.checks import check_request
 from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.graph import GraphDirectory
@@ -29,47 +24,24 @@ from hopper.graph.schema import Labels, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
-from tests.graphs import RATED, RATES, RATINGS, WROTE, draw_ends, make_library
 
-from .conftest import merged
-from .exactness import assert_exact
-from .features import GRAPHS, World, case_of
+from .conftest import Divided, GraphOf, Train, assert_exact
+from .features import World, case_of, merged
+from .graphs import BORROWS, WROTE
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
-BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
-
-
-@pytest.fixture(scope="module")
-def divided(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """A library on one, two and four servers, its nodes divided differently each time.
-
-    Its ratings, and who wrote what, are predicted together.
-    """
-    folder = tmp_path_factory.mktemp("divided")
-    library = make_library(folder / "graph", [RATES, WROTE])
-    for servers in (1, 2, 4):
-        partition_graph(library, folder / str(servers), servers, "random", seed=servers)
-    return {servers: folder / str(servers) for servers in (1, 2, 4)}
-
 
 @pytest.mark.parametrize("engine", ["model_centric", "cooperative"])
-def test_negatives_from_a_file(
-    engine: str,
-    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
-    tmp_path: Path,
-) -> None:
-    case = case_of("links", engine, World(2, 1), 0, "sage")
-    parts = case.divide(GRAPHS["links"](tmp_path / "graph"), tmp_path / "parts")
-    file, links = tmp_path / "train.npy", parts.schema.splits["train"]
-    np.save(file, np.random.default_rng(1).integers(0, 300, (links, 2, 3)))
-    values = case.values(parts, tmp_path / "run")
-    values["task"] = {"decoder": "dot", "fixed_negatives": {"train": str(file)}}
-    train_cases([values], 2, tmp_path)
-    assert_exact(values, 2)
-    request = Request(make_config(values), parts)
-    batches, stored = make_link_batches(request, make_sampler(request)), np.load(file)
-    assert batches is not None
+def test_negatives_from_a_file(engine: str, train: Train, divided: Divided, tmp_path: Path) -> None:
+    case = replace(case_of("links", engine, World(2, 1), 0, "sage"), sections={})
+    parts, file = divided(case), tmp_path / "train.npy"
+    stored = np.random.default_rng(1).integers(0, 300, (parts.schema.splits["train"], 2, 3))
+    np.save(file, stored)
+    task = {"decoder": "dot", "fixed_negatives": {"train": str(file)}}
+    [run] = train([(case, {"task": task})])
+    assert_exact(run.values, 2)
+    request, batches = batches_of(parts, **task)
     roots = make_schedule(request).batch(0, 0).roots
     pairs = batches.pairs(roots, 0, 0)
     originals = request.graph.original_ids("item")[pairs.versions["item"]]
@@ -85,35 +57,34 @@ def test_negatives_from_a_file(
             check_request(request)
 
 
-def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
-    config = make_config(
-        {
-            "data": {"partitioned": str(parts)},
-            "model": {"name": "rgcn", "layers": 2, "hidden": 8},
-            "task": task,
-            "train": {"batch_size": 20, "engine": "zero_hop"},
-        }
-    )
-    request = Request(config, PartitionedGraph.open(parts))
+def batches_of(
+    parts: PartitionedGraph, batch_size: int = 20, kind: str = "node", **task: Any
+) -> tuple[Request, Any]:
+    typed = len(parts.schema.relations) > 1
+    values = {
+        "data": {"partitioned": str(parts.path)},
+        "model": {"name": "rgcn" if typed else "sage", "layers": 2, "hidden": 8},
+        "sampler": {"kind": kind, "fanouts": [3, 2]},
+        "task": task,
+        "train": {"batch_size": batch_size, "engine": "zero_hop"},
+    }
+    request = Request(make_config(values), parts)
     return request, make_link_batches(request, make_sampler(request))
+
+
+def library_on(servers: int, divided: Divided) -> PartitionedGraph:
+    return divided(case_of("links of several types", "model_centric", World(servers, 1)))
 
 
 @pytest.mark.parametrize(
     "negatives", ["uniform", "joint", "in_batch", "degree", "own_parts:Strides"]
 )
-def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int, Path]) -> None:
+def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: Divided) -> None:
     results = []
-    for servers, parts in divided.items():
+    for servers in (1, 2, 4):
         # As many links in all.
-        request, batches = batches_of(parts, negatives=negatives, num_negatives=4)
-        request = request.under(
-            request.config.model_copy(
-                update={
-                    "train": request.config.train.model_copy(update={"batch_size": 40 // servers})
-                }
-            )
-        )
-        batches = make_link_batches(request, make_sampler(request))
+        parts = library_on(servers, divided)
+        request, batches = batches_of(parts, 40 // servers, negatives=negatives, num_negatives=4)
         roots = make_schedule(request).batch(1, 2).roots
         pairs = batches.pairs(roots, 1, 2)
         originals = np.concatenate(
@@ -127,18 +98,23 @@ def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int,
             np.testing.assert_array_equal(expected, array)
 
 
-def test_own_negatives_that_are_no_nodes_are_refused(divided: dict[int, Path]) -> None:
+def test_own_negatives_that_are_no_nodes_are_refused(divided: Divided) -> None:
     own = {"negatives": "own_parts:Strides", "negatives_options": {"beyond": 100}}
-    request, batches = batches_of(divided[1], **own)
+    request, batches = batches_of(library_on(1, divided), **own)
     roots = make_schedule(request).batch(0, 0).roots
-    with pytest.raises(
-        ConfigError, match=r"own_parts:Strides: expected original ids of (book|reader)"
-    ):
+    expected = r"own_parts:Strides: expected original ids of (book|reader)"
+    with pytest.raises(ConfigError, match=expected):
         batches.pairs(roots, 0, 0)
 
 
-def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> None:
-    request, _batches = batches_of(divided[1])
+@pytest.mark.parametrize("feature", ["links of several types", "links of several types in time"])
+def test_no_edge_that_a_batch_predicts_is_drawn(feature: str, divided: Divided) -> None:
+    """In time, both ends of a link, and all that it is compared with, are at its time."""
+    is_timed = "in time" in feature
+    request, _ = batches_of(
+        divided(case_of(feature, "model_centric", World(1, 1))),
+        kind="temporal" if is_timed else "node",
+    )
     trainer = make_runner(request, RunLog(None), 10**6, torch.device("cpu"))
     trainer.sampler.fanouts = (-1, -1)
     table, relations = request.links.table, request.schema.target_relations
@@ -147,8 +123,8 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
         (relations[table.relations[root]], int(table.src[root]), int(table.dst[root]))
         for root in roots
     }
-    turned = RATED
-    left_out |= {(turned, v, u) for relation, u, v in left_out if relation == RATES}
+    into, turned = Relation(*BORROWS), Relation("book", "lent_to", "reader")
+    left_out |= {(turned, v, u) for relation, u, v in left_out if relation == into}
     (subgraph,) = trainer.sample(roots, 0, 1)
     drawn: set[tuple[Relation, int, int]] = set()
     for hop in subgraph.hops:
@@ -158,8 +134,14 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
             drawn |= {(relation, *pair) for pair in zip(*(e.tolist() for e in ends), strict=True)}
     assert drawn
     assert not drawn & left_out
+    if is_timed:
+        assert subgraph.pairs is not None
+        versions = subgraph.pairs.versions.items()
+        times = np.concatenate([trainer.sampler.times_of(name, ids) for name, ids in versions])
+        for of_links in (subgraph.pairs.heads, subgraph.pairs.tails):
+            assert (times[of_links] == table.times[roots][:, None]).all()
+        return
     # Every other edge into a root is.
-    into = RATES
     topology = request.graph.topology(into)
     for book in subgraph.nodes["book"][: subgraph.sizes[0]["book"]].tolist():
         sources = topology.indices[topology.indptr[book] : topology.indptr[book + 1]].tolist()
@@ -184,91 +166,20 @@ def test_a_full_batch_leaves_edges_to_read(tmp_path: Path) -> None:
     check_request(Request(make_config(merged(values, kept)), parts))
 
 
-def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) -> None:
-    """At every hop it sees the purchases of an item that are not later than the link, without those
-    that the batch predicts."""
-    generator = np.random.default_rng(8)
-    pairs, when = draw_ends(generator, 50, 30, 400), generator.integers(0, 12, 400)
-    directory = GraphDirectory.from_arrays(
-        tmp_path / "graph",
-        {
-            BUYS: pairs,
-            SOLD: pairs[::-1],
-            ("user", "knows", "user"): generator.integers(0, 50, (2, 120)),
-        },
-        features={"user": generator.random((50, 4)), "item": generator.random((30, 3))},
-        times={BUYS: when, SOLD: when},
-        target=BUYS,
-        options=ImportOptions(split=RandomSplit(0.7, 0.15, by_time=True)),
-    )
-    graph = partition_graph(directory, tmp_path / "parts", 2, "random")
-    values = {"model": {"name": "rgcn", "layers": 2, "hidden": 8}, "train": {"batch_size": 9}}
-    values |= {"sampler": {"kind": "temporal", "fanouts": [3, 2]}, "task": {"num_negatives": 3}}
-    config = make_config(values | {"data": {"partitioned": str(graph.path)}})
-    request = Request(config, graph)
-    trainer = make_runner(request, RunLog(None), 10**6, torch.device("cpu"))
-    trainer.sampler.fanouts = (-1, -1)
-    table = request.links.table
-    roots = make_schedule(request).batch(0, 1).roots
-    batch = set(zip(table.src[roots].tolist(), table.dst[roots].tolist(), strict=True))
-    (subgraph,) = trainer.sample(roots, 0, 1)
-    assert subgraph.pairs is not None
-    versions = list(subgraph.pairs.versions.items())
-    times = np.concatenate([trainer.sampler.times_of(name, ids) for name, ids in versions])
-    for ends in (subgraph.pairs.heads, subgraph.pairs.tails):
-        # Both ends of a link, and all that it is compared with, are at its time.
-        assert (times[ends] == table.times[roots][:, None]).all()
-    into, purchases = Relation(*BUYS), {}
-    all_times = directory.times(into)
-    links = {split: request.graph.links(split) for split in ("train", "val", "test")}
-    held_out = {
-        (int(u), int(v))
-        for split in ("val", "test")
-        for u, v in zip(links[split].src, links[split].dst, strict=True)
-    }
-    csc = directory.topology(into)
-    for item in range(30):
-        for place in range(csc.indptr[item], csc.indptr[item + 1]):
-            user, when = int(csc.indices[place]), int(all_times[csc.edge_ids[place]])
-            if (user, item) not in held_out:
-                purchases.setdefault(item, []).append((user, when))
-    originals = {node_type: graph.original_ids(node_type) for node_type in ("user", "item")}
-    predicted = {(int(originals["user"][u]), int(originals["item"][v])) for u, v in batch}
-    seen = 0
-    for hop, sizes in zip(subgraph.hops, subgraph.sizes, strict=False):
-        edges = hop[into]
-        for row in range(sizes["item"]):
-            item = int(originals["item"][subgraph.nodes["item"][row]])
-            until = int(subgraph.times["item"][row])
-            sources = edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
-            assert (subgraph.times["user"][sources] == until).all()
-            drawn = sorted(originals["user"][subgraph.nodes["user"][sources]].tolist())
-            there = [u for u, when in purchases.get(item, []) if when <= until]
-            assert drawn == sorted(u for u in there if (u, item) not in predicted)
-            seen += len(drawn)
-    assert seen > 100
-
-
-def library_of_labels(out: Path) -> GraphDirectory:
-    """Write a library in which edges to books have classes, but for some of them."""
-    generator = np.random.default_rng(6)
-    labels = {RATES: generator.integers(-1, 4, RATINGS), WROTE: generator.integers(-1, 3, 90)}
-    return make_library(out, [RATES, WROTE], labels=labels)
-
-
-def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) -> None:
-    graph = library_of_labels(tmp_path / "graph")
+def test_a_partition_keeps_all_edges_and_the_labels_of_splits(
+    graph_of: GraphOf, divided: Divided
+) -> None:
+    graph = graph_of("library of labels")
     assert graph.schema.predicted == "edge"
-    assert graph.schema.target_labels == Labels("class", 4)
-    stored = np.concatenate([graph.labels(relation) for relation in (RATES, WROTE)])
+    assert graph.schema.target_labels == Labels("class", 3)
+    stored = np.concatenate([graph.labels(Relation(*words)) for words in (BORROWS, WROTE)])
+    assert stored.min() < 0
     for servers in (1, 3):
-        parts = tmp_path / str(servers)
-        partition_graph(graph, parts, servers, "random")
-        partitioned = PartitionedGraph.open(parts)
+        parts = divided(case_of("labels of several types", "hop", World(servers, 1)))
         for relation, kind in graph.schema.relations.items():
-            assert partitioned.topology(relation).indices.size == kind.count
+            assert parts.topology(relation).indices.size == kind.count
         for split in ("train", "val", "test"):
-            links = partitioned.links(split)
+            links = parts.links(split)
             assert links.labels is not None
             np.testing.assert_array_equal(links.labels, stored[links.ids])
             # Those without labels are in no split.
@@ -276,16 +187,16 @@ def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) ->
             assert links.labels.min() >= 0
 
 
-def test_labels_of_target_relations_have_to_agree(tmp_path: Path) -> None:
-    graph = library_of_labels(tmp_path / "graph")
-    labels = dict(graph.schema.labels) | {WROTE: Labels("float", 1)}
-    broken = graph.schema.__class__(**vars(graph.schema) | {"labels": labels})
+def test_labels_of_target_relations_have_to_agree(graph_of: GraphOf, tmp_path: Path) -> None:
+    schema = graph_of("library of labels").schema
+    labels = dict(schema.labels) | {Relation(*WROTE): Labels("float", 1)}
+    broken = schema.__class__(**vars(schema) | {"labels": labels})
     with (
         pytest.raises(GraphError, match="target: expected edges of all target relations"),
         GraphWriter(tmp_path / "broken", broken),
     ):
         pass
-    with pytest.raises(GraphError, match=r"labels of reader/rates/book: expected 3, one for each"):
+    with pytest.raises(GraphError, match=r"labels of reader/borrows/book: expected 3, one for"):
         GraphDirectory.from_arrays(
-            tmp_path / "short", {RATES: [[0, 1, 1], [0, 0, 1]]}, labels={RATES: [1, 0]}
+            tmp_path / "short", {BORROWS: [[0, 1, 1], [0, 0, 1]]}, labels={BORROWS: [1, 0]}
         )

@@ -6,7 +6,6 @@ The gradients are in test_conformance.py.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,22 @@ from cache_server.store.shard import Shard
 from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
-from hopper.engines.assemble import make_model, make_runner
-from hopper.engines.sharded_parameters import ShardedParameters, servers_of_parameters
+from hopper.engines.assemble import make_runner
+from hopper.engines.sharded_parameters import ShardedParameters
 from hopper.errors import ConfigError, ExactnessError, RequestError
 from hopper.features import RemoteRows
-from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.hetero.rooted import root_name
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.migrate.flat_model import FlatModel
-from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
 from hopper.train.checkpoint_files import CheckpointFiles
 
-from .conftest import merged
-from .exactness import assert_exact
-from .features import CUT, FEATURES, GRAPHS, World, case_of
-from .typed_cases import BORROWS, CITES, KNOWS, LIKES, WROTE, memory_for_parts
+from .conftest import Divided, GraphOf, Train, TrainCases, assert_exact
+from .features import CUT, Sections, World, case_of, merged
+from .graphs import BORROWS, CITES, KNOWS, LIKES, WROTE, memory_for_parts
 
-pytestmark = pytest.mark.filterwarnings("ignore:split ")
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 OF_EDGES = {
     "links of one of several types": {KNOWS, LIKES},
     "links of several types": {BORROWS, WROTE},
@@ -50,49 +43,32 @@ OF_EDGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], GraphDirectory]:
-    """Graphs of features.py, each written once."""
-    folder = tmp_path_factory.mktemp("graphs")
-
-    def graph(name: str) -> GraphDirectory:
-        out = folder / name
-        return GraphDirectory.open(out) if out.exists() else GRAPHS[name](out)
-
-    return graph
-
-
 @pytest.mark.parametrize(("feature", "model"), [("types", "hgt"), ("types, learned rows", "rgat")])
 def test_what_servers_send_does_not_grow_with_their_ranks(
-    feature: str,
-    model: str,
-    graphs: Callable[[str], GraphDirectory],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    feature: str, model: str, train: Train
 ) -> None:
     """A server adds up the weights of its relations alone, and one rank of each server adds up
     those that all have. What stays with one server is in the files of a run all the same."""
-    results, runs = [], []
-    for engine, world in (("zero_hop in passes", (2, 1)), ("raf", (2, 1)), ("raf", (2, 2))):
-        case = case_of(feature, engine, World(*world), 0, model)
-        parts = case.divide(graphs(FEATURES[feature].graph), tmp_path / f"parts {len(runs)}")
-        runs.append(tmp_path / f"run {len(runs)}")
-        # With a bound that counts, and moments that every update depends on.
-        train = {"epochs": 2, "clip_norm": 0.3, "weight_decay": 0.01, "checkpoint_every": 100}
-        train |= {"evaluate_every": int("learned" not in feature), "record_gradients": []}
-        values = merged(case.values(parts, runs[-1]), {"train": train})
-        results += train_cases([values], case.world.size, tmp_path)
-    by_node = results[0]
-    file = CheckpointFiles(runs[0]).newest.relative_to(runs[0])  # type: ignore[union-attr]
-    for run, result in zip(runs[1:], results[1:], strict=True):
-        assert result["losses"] == pytest.approx(by_node["losses"], rel=1e-9)
-        assert result["val"] == by_node["val"]
-        for name in ("best.safetensors", file):
-            tensors, expected = load_file(run / name), load_file(runs[0] / name)
+    worlds = (("zero_hop in passes", World(2, 1)), ("raf", World(2, 1)), ("raf", World(2, 2)))
+    # With a bound that counts, and moments that every update depends on.
+    bound = {"epochs": 2, "clip_norm": 0.3, "weight_decay": 0.01, "checkpoint_every": 100}
+    bound |= {"evaluate_every": int("learned" not in feature), "record_gradients": []}
+    asked: list[Any] = [
+        (case_of(feature, engine, world, 0, model), {"train": bound}) for engine, world in worlds
+    ]
+    by_node, *by_relation = train(asked)
+    expected_files = CheckpointFiles(by_node.folder).newest, by_node.folder / "best.safetensors"
+    for run in by_relation:
+        assert run.result["losses"] == pytest.approx(by_node.result["losses"], rel=1e-9)
+        assert run.result["val"] == by_node.result["val"]
+        for file in expected_files:
+            assert file is not None
+            expected = load_file(file)
+            tensors = load_file(run.folder / file.relative_to(by_node.folder))
             assert tensors.keys() == expected.keys()
             for key, value in expected.items():
-                assert tensors[key] == pytest.approx(value, rel=1e-7, abs=1e-9), (name, key)
-    sent = [result["bytes"]["gradient"] for result in results]
+                assert tensors[key] == pytest.approx(value, rel=1e-7, abs=1e-9), (file, key)
+    sent = [run.result["bytes"]["gradient"] for run in (by_node, *by_relation)]
     assert sent[0] > sent[1] > 0
     # Gradients of learnable rows travel between ranks of a server, too.
     assert sent[1] == sent[2] or "learned" in feature
@@ -109,41 +85,11 @@ def test_a_parameter_that_another_server_uses_too_is_named() -> None:
         shards.sum_gradients("summing")
 
 
-def test_parameters_of_what_one_server_stores_are_its_own(
-    graphs: Callable[[str], GraphDirectory], tmp_path: Path
-) -> None:
-    parts = partition_by_relation(graphs("typed"), tmp_path / "parts", 4, layers=2)
-    values = case_of("types", "raf", World(4, 1), 0, "rgcn").values(parts, tmp_path)
-    model = make_model(Request(make_config(values), parts))
-    assert isinstance(model, HGNN)
-    servers = servers_of_parameters(model, parts.partitions, ["paper"])
-    everyone = {0, 1, 2, 3}
-    first, last = model.relation_layer(0), model.relation_layer(1)
-    for place, relation in enumerate(last.relations):
-        holders = {s for s, partition in enumerate(parts.partitions) if relation in partition.roots}
-        assert servers[f"layers.1.aggregations.{place}.weight.weight"] == holders
-        assert holders
-    assert any(len(homes) == 1 for homes in servers.values())
-    for name in ("paper", "field"):
-        users = servers[f"inputs.{model.types.index(name)}.weight"]
-        holders = {
-            s for s, partition in enumerate(parts.partitions) if name in partition.node_types
-        }
-        assert users == (everyone if name == "paper" else holders)
-    assert all(
-        servers[f"layers.{index}.updates.{layer.types.index('paper')}.linear.bias"] == everyone
-        for index, layer in enumerate((first, last))
-    )
-
-
 @pytest.mark.parametrize("servers", [4, 6])
-def test_a_relation_that_is_too_large_is_cut(
-    servers: int, graphs: Callable[[str], GraphDirectory], tmp_path: Path
-) -> None:
+def test_a_relation_that_is_too_large_is_cut(servers: int, divided: Divided) -> None:
     """There are four root relations. On four servers two of them share one, because one takes two.
     On six the largest of the others has a replica."""
-    case = case_of("types", "raf", CUT._replace(servers=servers), 0, "rgcn")
-    parts = case.divide(graphs("typed"), tmp_path / "parts")
+    parts = divided(case_of("types", "raf", CUT._replace(servers=servers), 0, "rgcn"))
     shares = [partition.part for partition in parts.partitions if partition.roots == (CITES,)]
     assert shares == [(0, 2), (1, 2)]
     assert [partition.part.num_shards for partition in parts.partitions].count(1) == servers - 2
@@ -153,26 +99,27 @@ def test_a_relation_that_is_too_large_is_cut(
 
 
 def test_a_graph_whose_only_root_relation_is_cut(
-    graphs: Callable[[str], GraphDirectory], train_cases: TrainCases, tmp_path: Path
+    graph_of: GraphOf, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     """The relation, with metapaths, is cut over two servers with two ranks each."""
-    graph, paths = graphs("bare"), [["author/to/paper", "paper/to/author"]]
+    graph, paths = graph_of("bare"), [["author/to/paper", "paper/to/author"]]
     memory = memory_for_parts(graph, Relation("author", "to", "paper"), paths)
     options: dict[str, Any] = {"metapaths": paths, "server_memory": memory}
     parts = partition_by_relation(graph, tmp_path / "parts", 2, 2, **options)
     assert [partition.part for partition in parts.partitions] == [(0, 2), (1, 2)]
     case = case_of("metapaths", "raf", World(2, 2), 0, "hgt")
-    values = merged(case.values(parts, tmp_path / "run"), {"model": {"metapaths": paths}})
+    along: Sections = {"model": {"metapaths": paths}}
+    values = merged(case.values(parts, tmp_path / "run"), along)
     [result] = train_cases([values], 4, tmp_path)
     assert_exact(values, 4)
     assert result["rows"]["remote"] == 0
 
 
 def test_links_of_other_splits_are_stored_nowhere_even_reversed(
-    graphs: Callable[[str], GraphDirectory], tmp_path: Path
+    graph_of: GraphOf, divided: Divided, tmp_path: Path
 ) -> None:
-    graph = graphs("people")
-    parts = partition_by_relation(graph, tmp_path / "parts", 3, 2)
+    graph = graph_of("people")
+    parts = divided(case_of("links of one of several types", "raf", World(3, 1)))
     by_node = partition_graph(graph, tmp_path / "by node", 1)
     knows, turned = Relation(*KNOWS), Relation("person", "known_by", "person")
     assert parts.reverse_relations(knows) == by_node.reverse_relations(knows) == [turned]
@@ -192,18 +139,16 @@ def test_links_of_other_splits_are_stored_nowhere_even_reversed(
 
 @pytest.mark.parametrize("feature", OF_EDGES)
 def test_a_server_reads_its_own_folder_and_what_all_have(
-    feature: str, graphs: Callable[[str], GraphDirectory], tmp_path: Path
+    feature: str, divided: Divided, tmp_path: Path
 ) -> None:
     """A machine without the folders of other servers leaves out edges, and finds known links."""
-    graph = graphs(FEATURES[feature].graph)
-    parts = partition_by_relation(graph, tmp_path / "parts", 3, 2)
     case = case_of(feature, "raf", World(3, 1), 1, "rgcn")
+    parts = divided(case)
     config = make_config(case.values(parts, tmp_path / "run"))
     for server in range(3):
+        others = [f"server-{number}" for number in range(3) if number != server]
         folder = tmp_path / f"machine {server}"
-        shutil.copytree(parts.path, folder)
-        for other_server in {0, 1, 2} - {server}:
-            shutil.rmtree(folder / f"server-{other_server}")
+        shutil.copytree(parts.path, folder, ignore=shutil.ignore_patterns(*others))
         request = Request(config, PartitionedGraph.open(folder))
         trainer = make_runner(request, RunLog(None), 100, torch.device("cpu"), server=server)
         assert trainer.links is not None
@@ -221,12 +166,9 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
             assert request.graph.topology(relation).indices.size
 
 
-def test_weights_count_what_ends_of_every_type_sample(
-    graphs: Callable[[str], GraphDirectory], tmp_path: Path
-) -> None:
-    parts = partition_by_relation(
-        graphs("library"), tmp_path / "parts", 2, 2, weights_fanouts=[2, 2]
-    )
+def test_weights_count_what_ends_of_every_type_sample(graph_of: GraphOf, tmp_path: Path) -> None:
+    graph = graph_of("library")
+    parts = partition_by_relation(graph, tmp_path / "parts", 2, 2, weights_fanouts=[2, 2])
     weights = parts.description["meta"]["weights"]
     assert set(weights) == {str(relation) for relation in parts.schema.relations}
     assert all(weight > 0 for weight in weights.values())
@@ -241,11 +183,8 @@ def test_weights_count_what_ends_of_every_type_sample(
     ],
 )
 def test_what_cannot_be_divided_is_refused(
-    options: dict[str, Any],
-    message: str,
-    graphs: Callable[[str], GraphDirectory],
-    tmp_path: Path,
+    options: dict[str, Any], message: str, graph_of: GraphOf, tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match=message):
-        partition_by_relation(graphs("library"), tmp_path / "parts", 2, 2, **options)
+        partition_by_relation(graph_of("library"), tmp_path / "parts", 2, 2, **options)
     assert not (tmp_path / "parts").exists()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,14 @@ import pytest
 
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import read_tensors
 
-from .conftest import Sections, merged
-from .exactness import assert_exact
-from .features import CACHE, FEATURES, GRAPHS, VARIANTS, WORLDS, Case, World, case_of
+from .conftest import Train, TrainCases, assert_exact
+from .features import CACHE, VARIANTS, WORLDS, Case, Sections, World, case_of, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,11 @@ CHANGES = {
     "mapped, on the device": Change(MAPPED | cached("benefit", memory="device")),
 }
 LAYOUTS = ("partitioned", "halo")
+MAPPINGS = ("mapped", "mapped and cached", "in host memory")
 
 
 @dataclass(frozen=True)
-class Run:
+class Base:
     """A run, and what may be different about it; see :class:`.features.Case`.
 
     Attributes
@@ -93,84 +90,54 @@ class Run:
         case = case_of(self.feature, self.engine, world, 0, self.model)
         variant = self.variant or case.variant
         assert variant in VARIANTS[self.engine]
-        return Case(self.feature, self.engine, variant, world, case.model, case.sections)
+        return replace(case, variant=variant, world=world)
 
 
 RECENT = {"sampler": {"kind_options": {"pick": "recent"}}}
 SINGLE = {"train": {"dtype": "float32"}}
-RUNS = [
-    Run("node", "zero_hop in passes", LAYOUTS, "gcn", halo_suffices=True),
-    Run("node", "naive", LAYOUTS, "gcn"),
-    Run("labor", "cooperative", ("partitioned", "again"), "gat", sections=SINGLE),
-    Run("types", "model_centric", LAYOUTS, "hgt", world=World(2, 2)),
-    Run("types", "model_centric", LAYOUTS, "rgcn", "locality", halo_suffices=True),
-    Run("in time", "hop", LAYOUTS, "gat", sections=RECENT),
-    Run("types, in time", "zero_hop in passes", LAYOUTS, "rgat", halo_suffices=True),
+PASSES, BOTH = "zero_hop in passes", World(2, 2)
+HOST = "through host memory"
+EVERY_CACHE = ("lru", "benefit", "lru on the device", "benefit on the device")
+BASES = [
+    Base("node", PASSES, LAYOUTS, "gcn", halo_suffices=True),
+    Base("node", "naive", LAYOUTS, "gcn"),
+    Base("labor", "cooperative", ("partitioned", "again"), "gat", sections=SINGLE),
+    Base("types", "model_centric", LAYOUTS, "hgt", world=BOTH),
+    Base("types", "model_centric", LAYOUTS, "rgcn", "locality", halo_suffices=True),
+    Base("in time", "hop", LAYOUTS, "gat", sections=RECENT),
+    Base("types, in time", PASSES, LAYOUTS, "rgat", halo_suffices=True),
     # Lists of other servers, and scores, leave out links.
-    Run("links of several types in time", "model_centric", LAYOUTS, world=World(2, 2)),
-    Run("labels of several types in time", "hop", LAYOUTS, sections=RECENT),
-    Run("links", "cooperative", ("partitioned",), "sage", sections={"sampler": {"kind": "full"}}),
-    Run(
-        "node",
-        "model_centric",
-        ("lru", "benefit", "lru on the device", "benefit on the device", "through host memory"),
-        "gat",
+    Base("links of several types in time", "model_centric", LAYOUTS, world=BOTH),
+    Base("labels of several types in time", "hop", LAYOUTS, sections=RECENT),
+    Base("links", "cooperative", ("partitioned",), "sage", sections={"sampler": {"kind": "full"}}),
+    Base("node", "model_centric", (*EVERY_CACHE, HOST), "gat"),
+    Base(
+        "node", "hop", ("lru", "penalty", "again", "through host memory"), "sage", sections=SINGLE
     ),
-    Run("node", "hop", ("lru", "penalty", "again", "through host memory"), "sage", sections=SINGLE),
-    Run("node", "zero_hop in passes", ("penalty", "benefit", "benefit on the device"), "gat"),
-    Run("features of edges", "model_centric", ("lru", "penalty"), "sage"),
-    Run("node", "model_centric", ("lru on the device",), "gat", "locality"),
-    Run("node", "cooperative", ("lru on the device",), "gat"),
-    Run(
-        "types, learned rows",
-        "zero_hop in passes",
-        ("resumed", "mapped", "mapped and cached", "in host memory"),
-        "rgcn",
-    ),
-    Run("types, learned rows", "raf", ("resumed", "through host memory"), "rgat"),
-    Run("tables", "raf", ("resumed", "mapped and cached", "mapped, on the device"), "hgt"),
-    Run("tables", "cooperative", ("mapped and cached", "through host memory"), "hgt"),
+    Base("node", PASSES, ("penalty", "benefit", "benefit on the device"), "gat"),
+    Base("features of edges", "model_centric", ("lru", "penalty"), "sage"),
+    Base("node", "model_centric", ("lru on the device",), "gat", "locality"),
+    Base("node", "cooperative", ("lru on the device",), "gat"),
+    Base("types, learned rows", PASSES, ("resumed", *MAPPINGS), "rgcn"),
+    Base("types, learned rows", "raf", ("resumed", HOST), "rgat"),
+    Base("tables", "raf", ("resumed", "mapped and cached", "mapped, on the device"), "hgt"),
+    Base("tables", "cooperative", ("mapped and cached", HOST), "hgt"),
 ]
 
 
-@pytest.fixture(scope="module")
-def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], PartitionedGraph]:
-    """Write a case's graph and divide it, once for all runs."""
-    folder = tmp_path_factory.mktemp("graphs")
-    graphs: dict[str, GraphDirectory] = {}
-    divisions: dict[tuple[Any, ...], PartitionedGraph] = {}
-
-    def divide(case: Case) -> PartitionedGraph:
-        name = FEATURES[case.feature].graph
-        if name not in graphs:
-            graphs[name] = GRAPHS[name](folder / name)
-        if case.division not in divisions:
-            out = folder / f"parts {len(divisions)}"
-            divisions[case.division] = case.divide(graphs[name], out)
-        return divisions[case.division]
-
-    return divide
-
-
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.feature}, {run.engine}")
-def test_changes_of_traffic_change_nothing_else(
-    run: Run,
-    divided: Callable[[Case], PartitionedGraph],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    configs: list[dict[str, Any]] = []
+@pytest.mark.parametrize("base", BASES, ids=lambda base: f"{base.feature}, {base.engine}")
+def test_changes_of_traffic_change_nothing_else(base: Base, train: Train, tmp_path: Path) -> None:
+    asked: list[tuple[Case, Sections]] = []
     names: list[str] = []
 
     def add(name: str, topology: str, *sections: Sections) -> None:
-        case = run.case(topology)
-        values = case.values(divided(case), tmp_path / name)
         train = {"epochs": 2, "evaluate_every": 1, "checkpoint_every": 2, "record_gradients": []}
-        configs.append(merged(values, {"train": train}, run.sections, *sections))
+        shared = {"train": train | {"run_dir": str(tmp_path / name)}}
+        asked.append((base.case(topology), merged(shared, base.sections, *sections)))
         names.append(name)
 
     add("plain", "replicated")
-    for name in run.changes:
+    for name in base.changes:
         change = CHANGES[name]
         if change.resumed is None:
             add(name, change.topology, change.sections)
@@ -178,35 +145,34 @@ def test_changes_of_traffic_change_nothing_else(
             add(name, change.topology, change.sections, {"train": {"epochs": 1}})
             add(name, change.topology, change.resumed, {"train": {"resume": True}})
     # Of two runs in one folder the second one counts.
-    trained = train_cases(configs, run.world.size, tmp_path)
-    results = dict(zip(names, trained, strict=True))
+    results = dict(zip(names, [run.result for run in train(asked)], strict=True))
     plain, looked_up = results["plain"], set()
-    for name in run.changes:
+    for name in base.changes:
         result, on_device = results[name], "device" in name
         # On a device the same rows are multiplied in other blocks.
         expected = pytest.approx(plain["losses"], rel=1e-9) if on_device else plain["losses"]
         assert result["losses"] == expected, name
         assert result["val"] == plain["val"], name
         if name in LAYOUTS:
-            check_layout(run, name, results)
-        elif name in ("again", "through host memory"):
+            check_layout(base, name, results)
+        elif name in ("again", HOST):
             assert result["bytes"] == plain["bytes"], name
-        elif "learn" in run.feature or "tables" in run.feature:
-            check_tables(run, name, tmp_path, result)
+        elif "learn" in base.feature or "tables" in base.feature:
+            check_tables(base, name, tmp_path, result)
         elif on_device:
-            check_device_cache(run, name, result, plain)
+            check_device_cache(base, name, result, plain)
         else:
-            looked_up.add(check_cache(run, result, plain, tmp_path / name))
+            looked_up.add(check_cache(base, result, plain, tmp_path / name))
     assert len(looked_up) <= 1, "policies look for other rows"
 
 
-def check_layout(run: Run, name: str, results: dict[str, dict[str, Any]]) -> None:
+def check_layout(base: Base, name: str, results: dict[str, dict[str, Any]]) -> None:
     """Assert that neighbours are asked for where they are elsewhere, and nothing more."""
     result, plain = results[name], results["plain"]
     assert result["rows"] == plain["rows"]
     assert result["bytes"] | {"topology": 0} == plain["bytes"] | {"topology": 0}
     asked = result["bytes"]["topology"] - plain["bytes"]["topology"]
-    if run.engine == "cooperative" or (name == "halo" and run.halo_suffices):
+    if base.engine == "cooperative" or (name == "halo" and base.halo_suffices):
         assert asked == 0
     elif name == "partitioned":
         assert asked > 0
@@ -214,7 +180,7 @@ def check_layout(run: Run, name: str, results: dict[str, dict[str, Any]]) -> Non
         assert result["bytes"]["topology"] < results["partitioned"]["bytes"]["topology"]
 
 
-def check_cache(run: Run, result: dict[str, Any], plain: dict[str, Any], run_dir: Path) -> int:
+def check_cache(base: Base, result: dict[str, Any], plain: dict[str, Any], run_dir: Path) -> int:
     """Assert that rows of other servers are looked for; return how many."""
     assert plain["lookups"] == {}
     hits, misses = map(sum, zip(*result["lookups"].values(), strict=True))
@@ -224,7 +190,7 @@ def check_cache(run: Run, result: dict[str, Any], plain: dict[str, Any], run_dir
     assert (rows["local"], rows["remote"]) == (plain_rows["local"], plain_rows["remote"])
     assert rows["remote_unique"] + rows["cached"] == plain_rows["remote_unique"]
     assert result["bytes"]["feature"] < plain["bytes"]["feature"]
-    assert len(result["lookups"]) == (2 if run.feature == "features of edges" else 1)
+    assert len(result["lookups"]) == (2 if base.feature == "features of edges" else 1)
     assert rows["cached"] == hits
     logged = np.zeros(2, int)
     for file in (run_dir / "spans").glob("rank-*.jsonl"):
@@ -235,7 +201,9 @@ def check_cache(run: Run, result: dict[str, Any], plain: dict[str, Any], run_dir
     return int(hits + misses)
 
 
-def check_device_cache(run: Run, name: str, result: dict[str, Any], plain: dict[str, Any]) -> None:
+def check_device_cache(
+    base: Base, name: str, result: dict[str, Any], plain: dict[str, Any]
+) -> None:
     """Assert that rows of a rank's own server are cached too, and every row is looked up."""
     ((hits, misses),) = result["lookups"].values()
     rows, plain_rows = result["rows"], plain["rows"]
@@ -243,14 +211,14 @@ def check_device_cache(run: Run, name: str, result: dict[str, Any], plain: dict[
     assert misses == rows["local"] + rows["remote"]
     assert hits + misses == plain_rows["local"] + plain_rows["remote"]
     assert rows["local"] < plain_rows["local"]
-    if run.engine != "cooperative" and "lru" not in name:
+    if base.engine != "cooperative" and "lru" not in name:
         assert result["bytes"]["feature"] < plain["bytes"]["feature"]
         assert rows["remote_unique"] < plain_rows["remote_unique"]
 
 
-def check_tables(run: Run, name: str, folder: Path, result: dict[str, Any]) -> None:
+def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) -> None:
     """Assert that learnable rows, their files included, are the same, and are looked for."""
-    for rank in range(run.world.size):
+    for rank in range(base.world.size):
         file = f"learnable-rank-{rank}.safetensors"
         assert (folder / name / file).read_bytes() == (folder / "plain" / file).read_bytes()
         assert len([*(folder / name / "checkpoints").glob(f"learnable-rank-{rank}-step-*")]) >= 2
@@ -260,7 +228,7 @@ def check_tables(run: Run, name: str, folder: Path, result: dict[str, Any]) -> N
         hits, misses = map(sum, zip(*lookups.values(), strict=True))
         assert hits > 0
         assert misses > 0
-        has_features = "device" in name or run.engine == "zero_hop in passes"
+        has_features = "device" in name or base.engine == "zero_hop in passes"
         assert ("paper" in lookups) == has_features, "features of other servers are looked for too"
 
 
@@ -279,21 +247,22 @@ def test_halos_and_what_is_asked_for_beyond_them(train_cases: TrainCases, tmp_pa
         edge_weights=np.exp(generator.normal(0, 2, edges)),
         options=ImportOptions(split=RandomSplit(0.3, 0.2)),
     )
+    shared: Sections = {
+        "model": {"name": "sage", "layers": 3, "hidden": 4, "edge_features": True},
+        "sampler": {"kind": "weighted", "fanouts": [2, 2, 2]},
+        "train": {"batch_size": 8, "epochs": 1, "dtype": "float64", "evaluate_every": 0}
+        | {"iterations_per_epoch": 2, "record_gradients": [0, 1]},
+        "hop": {"merge": "off"},
+    }
     cases = {}
     for halo, engines in {1: ("zero_hop", "model_centric"), 2: ("zero_hop", "hop")}.items():
         parts = partition_graph(graph, tmp_path / f"{halo}", 3, "random", topology=f"halo:{halo}")
         for share in parts.description["per_server"]:
             assert share["edges"] + share["halo_edges"] < 0.9 * edges
         for engine in engines:
-            cases[halo, engine] = {
-                "data": {"partitioned": str(parts.path)},
-                "model": {"name": "sage", "layers": 3, "hidden": 4, "edge_features": True},
-                "sampler": {"kind": "weighted", "fanouts": [2, 2, 2]},
-                "train": {"engine": engine, "batch_size": 8, "epochs": 1, "dtype": "float64"}
-                | {"iterations_per_epoch": 2, "evaluate_every": 0, "record_gradients": [0, 1]}
-                | {"run_dir": str(tmp_path / f"{halo} {engine}")},
-                "hop": {"merge": "off"},
-            }
+            own = {"engine": engine, "run_dir": str(tmp_path / f"{halo} {engine}")}
+            data = {"data": {"partitioned": str(parts.path)}}
+            cases[halo, engine] = merged(shared, data, {"train": own})
     results = dict(zip(cases, train_cases([*cases.values()], 3, tmp_path), strict=True))
     asked = {case: result["bytes"]["topology"] for case, result in results.items()}
     assert asked[1, "model_centric"] > asked[1, "zero_hop"] > 0
@@ -303,23 +272,20 @@ def test_halos_and_what_is_asked_for_beyond_them(train_cases: TrainCases, tmp_pa
         assert_exact(values, 3, str(name))
 
 
-def test_any_exact_engine_resumes_what_another_began(
-    divided: Callable[[Case], PartitionedGraph], train_cases: TrainCases, tmp_path: Path
-) -> None:
+def test_any_exact_engine_resumes_what_another_began(train: Train, tmp_path: Path) -> None:
     """But for rounding, also with other servers and ranks; learnable rows are dealt out anew."""
 
-    def run(name: str, engine: str, world: World, **train: Any) -> dict[str, Any]:
+    def run(name: str, engine: str, world: World, **more: Any) -> dict[str, Any]:
+        own = {"iterations_per_epoch": 3, "checkpoint_every": 2, "record_gradients": []}
+        own |= {"run_dir": str(tmp_path / name)} | more
         case = case_of("types, learned rows", engine, world, 0, "rgcn")
-        values = case.values(divided(case), tmp_path / name)
-        more = {"iterations_per_epoch": 3, "checkpoint_every": 2, "record_gradients": []}
-        [result] = train_cases([merged(values, {"train": more | train})], world.size, tmp_path)
-        return result
+        return train([(case, {"train": own})])[0].result
 
     whole = run("whole", "hop", World(2, 1), epochs=4)
     run("begun", "hop", World(2, 1), epochs=2)
     expected = read_tensors(CheckpointFiles(tmp_path / "whole").newest)  # type: ignore[arg-type]
     copies = tmp_path / "copies"
-    for engine, world in (("zero_hop in passes", World(1, 1)), ("cooperative", World(2, 2))):
+    for engine, world in ((PASSES, World(1, 1)), ("cooperative", World(2, 2))):
         shutil.copytree(tmp_path / "begun", tmp_path / engine)
         (tmp_path / engine / "summary.json").unlink()
         kept = {"checkpoint_copy": str(copies), "keep_checkpoints": 3}

@@ -7,8 +7,8 @@ learning rate, gradients averaged over trials, updates away from home, divisors 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from hopper.config import load_config, make_config
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 
-from .conftest import Sections, merged
-from .features import GRAPHS
+from .conftest import Divided, Train
+from .features import Case, Sections, World, case_of, merged
 
-pytestmark = pytest.mark.filterwarnings("ignore:split ")
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+BASE: Sections = {
+    "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "sampler": {"fanouts": [4, 3]},
+    "train": {"batch_size": 15, "epochs": 2, "iterations_per_epoch": 0, "clip_norm": 0.0}
+    | {"weight_decay": 0.0, "evaluate_every": 1, "record_gradients": []}
+    | {"checkpoint_every": 10_000},
+}
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,39 @@ class Sweep:
     ----------
     trials: what each of them overrides, by ``section.key``.
     sections: the configuration of all; hop: what is said of training them together.
-    graph: a key of features.GRAPHS. servers, ranks: who trains them.
+    feature: a key of features.FEATURES. servers, ranks: who trains them.
     """
 
     trials: Sequence[dict[str, Any]]
     sections: Sections = field(default_factory=dict)
     hop: dict[str, Any] = field(default_factory=dict)
-    graph: str = "items"
+    feature: str = "node"
     servers: int = 2
     ranks: int = 1
+
+    @property
+    def case(self) -> Case:
+        """The case whose graph and division are used."""
+        world = World(self.servers, self.ranks)
+        return replace(case_of(self.feature, "hop", world), sections={})
+
+    def base(self, **train: Any) -> dict[str, Any]:
+        """The configuration that all trials share."""
+        few = {"iterations_per_epoch": 2} if self.feature in ("links", "labels") else {}
+        return merged(BASE, {"train": few}, self.sections, {"train": train})
+
+    def together(self, **train: Any) -> tuple[Case, Sections]:
+        """Ask for a run that trains all trials at once."""
+        hop = {"replicas": "independent", "trials": list(self.trials)} | self.hop
+        return self.case, merged(self.base(**train), {"hop": hop})
+
+    def alone(self, overrides: dict[str, Any], **train: Any) -> tuple[Case, Sections]:
+        """Ask for a run that trains one trial by itself."""
+        values = self.base(**train, engine="zero_hop")
+        for name, value in overrides.items():
+            section, _, key = name.partition(".")
+            values = merged(values, {section: {key: value}})
+        return self.case, values
 
 
 # 83 training nodes: a short last batch; batches of 1 leave ranks without roots.
@@ -84,7 +110,7 @@ SWEEPS = {
     "of several types": Sweep(
         [{}, {"model.name": "rgat", "model.heads": 2}, {"model.name": "hgt"}],
         {"model": {"name": "rgcn"}},
-        graph="typed",
+        feature="types",
     ),
     # Rows of other widths, and decoders of their own.
     "links": Sweep(
@@ -98,7 +124,7 @@ SWEEPS = {
             "task": {"negatives": "joint", "num_negatives": 3},
             "train": {"micro_batch": 5, "more_metrics": ["hits@3"]},
         },
-        graph="links",
+        feature="links",
     ),
     "links, own draws": Sweep(
         [{"train.seed": 5}, {"train.seed": 6, "task.dim": 3}],
@@ -113,64 +139,19 @@ SWEEPS = {
             "task": {"negatives": "uniform", "num_negatives": 3},
             "sampler": {"kind": "temporal"},
         },
-        graph="links",
+        feature="links",
         servers=3,
     ),
     "labels": Sweep(
         [{"model.hidden": 5}, {"task.decoder": "bilinear"}, {"model.dropout": 0.5}],
         {"train": {"more_metrics": ["macro_f1"]}},
-        graph="labels",
+        feature="labels",
         ranks=2,
     ),
 }
 
 
-@pytest.fixture(scope="module")
-def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """Divide a graph over servers, once for all sweeps."""
-    folder = tmp_path_factory.mktemp("parts")
-
-    def parts(name: str, servers: int) -> Path:
-        out, graph = folder / f"{name} {servers}", folder / name
-        if not out.exists():
-            opened = GraphDirectory.open(graph) if graph.exists() else GRAPHS[name](graph)
-            partition_graph(opened, out, servers, "random")
-        return out
-
-    return parts
-
-
-def base(sweep: Sweep, parts: Path, run_dir: str | Path, **train: Any) -> dict[str, Any]:
-    """Configure what all trials of a sweep share."""
-    values = {
-        "data": {"partitioned": str(parts)},
-        "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
-        "sampler": {"fanouts": [4, 3]},
-        "train": {"batch_size": 15, "epochs": 2, "learning_rate": 0.01, "dtype": "float64"}
-        | {"seed": 3, "checkpoint_every": 10_000, "run_dir": str(run_dir)},
-        "cluster": {"ranks_per_server": sweep.ranks},
-    }
-    if "links" in str(parts) or "labels" in str(parts):
-        values["train"] |= {"iterations_per_epoch": 2}
-    return merged(values, sweep.sections, {"train": train})
-
-
-def together(sweep: Sweep, values: dict[str, Any]) -> dict[str, Any]:
-    """Configure a run that trains all trials at once."""
-    hop = {"replicas": "independent", "trials": list(sweep.trials)} | sweep.hop
-    return merged(values, {"train": {"engine": "hop"}, "hop": hop})
-
-
-def alone(overrides: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Configure a run that trains one trial by itself."""
-    values = merged(values, {"train": {"engine": "zero_hop"}})
-    for name, value in overrides.items():
-        section, _, key = name.partition(".")
-        values = merged(values, {section: {key: value}})
-    return values
-
-
-def final_parameters(run_dir: Path, prefix: str) -> dict[str, Any]:
+def final_parameters(run_dir: Path, prefix: str = "") -> dict[str, Any]:
     """Read the parameters of the checkpoint that the last epoch leaves behind."""
     tensors = load_file(CheckpointFiles(run_dir).newest)  # type: ignore[arg-type]
     start = f"{prefix}model."
@@ -178,34 +159,24 @@ def final_parameters(run_dir: Path, prefix: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_trial_equals_itself_trained_alone(
-    name: str,
-    parts_of: Callable[[str, int], Path],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
+def test_every_trial_equals_itself_trained_alone(name: str, train: Train) -> None:
     """Shapes, draws, negatives, decoders, stops and scores are those of a run of its own."""
     sweep = SWEEPS[name]
-    parts = parts_of(sweep.graph, sweep.servers)
-    configs = [together(sweep, base(sweep, parts, tmp_path / "all"))]
-    for index, overrides in enumerate(sweep.trials):
-        configs.append(alone(overrides, base(sweep, parts, tmp_path / f"{index}")))
-    _, *results = train_cases(configs, sweep.servers * sweep.ranks, tmp_path)
+    together, *runs = train([sweep.together(), *map(sweep.alone, sweep.trials)])
     epochs_run = set()
-    for index, expected in enumerate(results):
-        folder = tmp_path / f"all/trial-{index}"
+    for index, run in enumerate(runs):
+        folder = together.folder / f"trial-{index}"
         epochs = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
         losses = [loss for epoch in epochs for loss in epoch["iteration_losses"]]
-        assert losses == pytest.approx(expected["losses"], rel=1e-9), index
-        assert [epoch["val"] for epoch in epochs] == expected["val"], index
-        joint = final_parameters(tmp_path / "all", f"trial-{index}.")
-        single = final_parameters(tmp_path / f"{index}", "")
+        assert losses == pytest.approx(run.result["losses"], rel=1e-9), index
+        assert [epoch["val"] for epoch in epochs] == run.result["val"], index
+        joint = final_parameters(together.folder, f"trial-{index}.")
+        single = final_parameters(run.folder)
         assert joint.keys() == single.keys()
         for key, value in single.items():
             assert joint[key] == pytest.approx(value, rel=1e-7, abs=1e-10), (index, key)
         summary, single_summary = (
-            json.loads((path / "summary.json").read_text())
-            for path in (folder, tmp_path / f"{index}")
+            json.loads((path / "summary.json").read_text()) for path in (folder, run.folder)
         )
         assert summary["scores"] == single_summary["scores"]
         assert summary["scores"]["test"]
@@ -214,42 +185,31 @@ def test_every_trial_equals_itself_trained_alone(
     assert (len(epochs_run) > 1) == (name == "some stop early")
 
 
-def test_features_are_read_once_for_all_trials(
-    parts_of: Callable[[str, int], Path], train_cases: TrainCases, tmp_path: Path
-) -> None:
-    sweep, parts = Sweep(SWEEPS["more trials than ranks"].trials), parts_of("items", 2)
+def test_features_are_read_once_for_all_trials(train: Train) -> None:
+    sweep = Sweep(SWEEPS["more trials than ranks"].trials)
     own_draws = Sweep([{"train.seed": 3}, {"train.seed": 4}], hop={"share_sampling": False})
-    configs = [
-        together(sweep, base(sweep, parts, tmp_path / "shared")),
-        alone({}, base(sweep, parts, tmp_path / "zero_hop")),
-        together(own_draws, base(own_draws, parts, tmp_path / "own")),
-    ]
-    shared, zero_hop, own = train_cases(configs, 2, tmp_path)
+    runs = train([sweep.together(), sweep.alone({}), own_draws.together()])
+    shared, zero_hop, own = (run.result for run in runs)
     # Six trials fetch what the engine that fetches least does for one.
     assert shared["bytes"]["feature"] == zero_hop["bytes"]["feature"] > 0
     assert shared["rows"] == zero_hop["rows"]
     assert own["bytes"]["feature"] > zero_hop["bytes"]["feature"]
     # Around the ring with parameters, gradients and loss; home without the parameters.
-    trials = json.loads((tmp_path / "shared" / "summary.json").read_text())["trials"]
+    trials = json.loads((runs[0].folder / "summary.json").read_text())["trials"]
     elements = sum((2 * t["parameters"] + 1) + t["parameters"] + 1 for t in trials)
     iterations = 3
     assert shared["bytes"]["model"] == iterations * 8 * elements
     assert shared["bytes"]["gradient"] == 0
 
 
-def test_a_trial_s_folder_holds_its_ordinary_configuration(
-    parts_of: Callable[[str, int], Path], train_cases: TrainCases, tmp_path: Path
-) -> None:
-    sweep, parts = Sweep(SWEEPS["more trials than ranks"].trials), parts_of("items", 1)
-    seeds = Sweep([])
-    configs = [
-        together(sweep, base(sweep, parts, tmp_path / "run", epochs=1)),
-        together(seeds, base(seeds, parts, tmp_path / "seeds", epochs=1)),
-    ]
-    train_cases(configs, 1, tmp_path)
+def test_a_trial_s_folder_holds_its_ordinary_configuration(train: Train, divided: Divided) -> None:
+    sweep, seeds = Sweep(SWEEPS["more trials than ranks"].trials, servers=1), Sweep([], servers=1)
+    swept, seeded = train([sweep.together(epochs=1), seeds.together(epochs=1)])
+    plain = sweep.case.values(divided(sweep.case), Path())
     for index, overrides in enumerate(sweep.trials):
-        config = load_config(tmp_path / "run" / f"trial-{index}" / "config.json")
-        assert config == make_config(alone(overrides, base(sweep, parts, "", epochs=1))), index
-    seeded = load_config(tmp_path / "seeds" / "trial-0" / "config.json")
-    assert (seeded.train.seed, seeded.train.model_seed) == (3, 3)
-    assert not (tmp_path / "seeds" / "trial-1").exists()
+        config = load_config(swept.folder / f"trial-{index}" / "config.json")
+        _, own = sweep.alone(overrides, epochs=1, run_dir="")
+        assert config == make_config(merged(plain, own)), index
+    config = load_config(seeded.folder / "trial-0" / "config.json")
+    assert (config.train.seed, config.train.model_seed) == (3, 3)
+    assert not (seeded.folder / "trial-1").exists()

@@ -10,34 +10,31 @@ import numpy as np
 import pytest
 import torch
 
-from cache_server.store.shard import Shard
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_sampler
 from hopper.engines.reference import EveryServersRows
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Nodes
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
 from hopper.partition import PartitionedGraph, partition_graph
-from tests.graphs import EDGE, EDGES, NODES, make_nodes
+from tests.engines.graphs import EDGE, NODES, make_nodes
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
 
 @pytest.fixture(scope="module")
 def one_type(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    return make_nodes(tmp_path_factory.mktemp("edges") / "graph", edge_features=True)
+    return make_nodes(tmp_path_factory.mktemp("edges") / "graph")
 
 
 def test_every_edge_has_its_own_features(one_type: GraphDirectory, tmp_path: Path) -> None:
     """Features that hold an edge's ends stay with that edge, whichever server stores them."""
-    parts = tmp_path / "parts"
-    partition_graph(one_type, parts, 3, "random")
-    graph = PartitionedGraph.open(parts)
+    graph = partition_graph(one_type, tmp_path / "parts", 3, "random")
     values = {"model": {"name": "sage", "layers": 2, "edge_features": True}}
-    values |= {"data": {"partitioned": str(parts)}, "sampler": {"fanouts": [3, 2]}}
+    values |= {"data": {"partitioned": str(graph.path)}, "sampler": {"fanouts": [3, 2]}}
     sampler = make_sampler(Request(make_config(values), graph))
     subgraph = sampler.sample(np.arange(0, 60, 4), 0, 1).with_edges([EDGE])
     edges = subgraph.edges[EDGE]
@@ -56,70 +53,37 @@ def test_every_edge_has_its_own_features(one_type: GraphDirectory, tmp_path: Pat
 def test_messages_add_source_rows_and_edge_features(kind: Any, project_first: bool) -> None:
     """A layer yields what the formula, written out over all edges, yields."""
     generator = torch.Generator().manual_seed(2)
-    edges, e = (
-        torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]]),
-        torch.rand(5, 3, generator=generator),
-    )
-    x = torch.rand(4, 6, generator=generator)
+    src, dst = torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]])
+    e, x = torch.rand(5, 3, generator=generator), torch.rand(4, 6, generator=generator)
     layer = kind(6, 5, project_first=project_first, edge_dim=3)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(generator=generator)
-    out_degree, in_degree = (torch.bincount(edges[end], minlength=4) for end in (0, 1))
-    block = block_of(edges, 4, 3, out_degree, in_degree)
+    out_degree, in_degree = (torch.bincount(end, minlength=4) for end in (src, dst))
+    indptr, ids = torch.tensor([0, 2, 4, 5]), torch.arange(4)
+    ends = Nodes("node", ids, out_degree), Nodes("node", ids[:3], in_degree[:3])
+    block = Block(4, 3, indptr, src, EDGE, torch.zeros(5).long(), *ends)
     block.edge_features = e
     rows = layer(block, x, x[:3])
     if kind is GCNLayer:
-        root_rows = x[:3] @ layer.weight / (in_degree[:3, None] + 1)
+        root_rows = x[:3] @ layer.weight / (in_degree[:3, None] + 1) + layer.bias
         source_rows = x @ layer.weight
-        share = ((out_degree[edges[0]] + 1.0) * (in_degree[edges[1]] + 1)) ** -0.5
-        bias: Any = layer.bias
+        share = ((out_degree[src] + 1.0) * (in_degree[dst] + 1)) ** -0.5
     else:
-        root_rows, bias = layer.self_linear(x[:3]), 0.0
-        source_rows = x @ layer.neighbor_linear.weight.T
-        share = 1.0 / in_degree[edges[1]]
-    messages = (source_rows[edges[0]] + e @ layer.edge_linear.weight.T) * share[:, None]
-    expected = root_rows + torch.zeros(3, 5).index_add(0, edges[1], messages) + bias
+        root_rows, source_rows = layer.self_linear(x[:3]), x @ layer.neighbor_linear.weight.T
+        share = 1.0 / in_degree[dst]
+    messages = (source_rows[src] + e @ layer.edge_linear.weight.T) * share[:, None]
+    expected = root_rows + torch.zeros(3, 5).index_add(0, dst, messages)
     assert torch.allclose(rows, expected, atol=1e-5)
-
-
-def block_of(
-    edges: torch.Tensor, num_src: int, num_dst: int, out: torch.Tensor, into: torch.Tensor
-) -> Block:
-    from hopper.graph.block import Nodes
-
-    counts = torch.bincount(edges[1], minlength=num_dst)
-    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    ids = torch.arange(num_src)
-    src, dst = Nodes("node", ids, out), Nodes("node", ids[:num_dst], into[:num_dst])
-    return Block(num_src, num_dst, indptr, edges[0], EDGE, torch.zeros(5).long(), src, dst)
-
-
-def test_a_server_stores_edge_features_in_the_order_of_its_edges(
-    one_type: GraphDirectory, tmp_path: Path
-) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(one_type, parts, 2, "random", topology="partitioned")
-    graph = PartitionedGraph.open(parts)
-    first = 0
-    for server in range(2):
-        table = Shard.open(parts / f"server-{server}").table("features", str(EDGE))
-        topology = graph.topology(EDGE, server)
-        assert (table.spec.first_id, table.spec.count) == (first, topology.indices.size)
-        assert topology.starts is not None
-        assert topology.starts[graph.book.range("node", server)[0]] == first
-        first += table.spec.count
-    assert first == EDGES
 
 
 def test_a_partition_without_their_places_is_refused(
     one_type: GraphDirectory, tmp_path: Path
 ) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(one_type, parts, 1)
-    description = parts / "partition.json"
+    parts = partition_graph(one_type, tmp_path / "parts", 1)
+    description = parts.path / "partition.json"
     stored = json.loads(description.read_text())
     del stored["edge_offsets"]
     description.write_text(json.dumps(stored))
     with pytest.raises(GraphError, match=r"field 'edge_offsets': expected the relations .*write"):
-        PartitionedGraph.open(parts)
+        PartitionedGraph.open(parts.path)

@@ -1,27 +1,20 @@
-"""Metapaths, and tables of learnable rows by sub-metatree: the same gradient under every engine.
+"""Metapaths, and tables of learnable rows by sub-metatree: what is sampled, whose rows are read.
 
-On two servers of one rank each all cases are trained, in worlds of four ranks half of them each.
-Engines that move rows share them: cooperative trains all, the others each a third.
+That engines train them alike is shown in tests/engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
 from hopper.engines import Request
-from hopper.engines.assemble import (
-    make_model,
-    make_runner,
-)
-from hopper.engines.learnable_tables import make_tables
+from hopper.engines.assemble import make_model, make_runner
 from hopper.engines.reference import Reference
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
@@ -31,23 +24,8 @@ from hopper.hetero.metatree import make_metatree
 from hopper.hetero.unroll import unroll
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
-from tests.engines.typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-PATHS = [
-    ["author/to/paper"],
-    ["author/to/paper", "paper/to/author"],
-    ["paper/to/paper", "field/to/paper"],
-    ["paper/to/paper", "author/to/paper"],
-]
-CACHE = {"size": "40%", "decline": False}
-OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "metapaths": ({"metapaths": PATHS}, {}),
-    "tables": ({}, {"tables": "per_server_table"}),
-    "relations": ({}, {"tables": "per_relation"}),
-    "both": ({"metapaths": PATHS}, {"tables": "per_server_table"}),
-}
+from tests.engines.features import PATHS, TABLES, Sections, World, case_of, merged
+from tests.engines.graphs import WITH_FEATURES, make_graph
 
 
 @pytest.fixture(scope="module")
@@ -58,32 +36,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 @pytest.fixture(scope="module")
 def on_two(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
     return partition_graph(graph, tmp_path_factory.mktemp("two") / "parts", 2, "random")
-
-
-def case(option: str, model: str, parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
-    of_model, of_rows = OPTIONS[option] if option else ({}, {})
-    return {
-        "data": {"partitioned": str(parts)},
-        "model": MODELS[model] | of_model,
-        "sampler": {"fanouts": [3, 2]},
-        "train": TRAIN | {"iterations_per_epoch": 2, "run_dir": str(run_dir)} | train,
-        "hop": {"merge": "off"},
-        "learnable": LEARNABLE | of_rows,
-    }
-
-
-def check(values: dict[str, Any], world: int) -> None:
-    """Assert that losses and gradients, of every table too, are those of one process."""
-    config = make_config(values)
-    graph = PartitionedGraph.open(config.data.partitioned)
-    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-    learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
-    assert learned == [f"learnable.{table.name}" for table in make_tables(Request(config, graph))]
-    assert learned
-    reference = Reference(config, graph, world)
-    parity = check_engine(str(config.model), "float64", reference, recorded)
-    assert parity.gradient_difference < 1e-10, parity
-    assert parity.loss_difference < 1e-10, parity
 
 
 def compute_gradients(
@@ -123,27 +75,17 @@ def test_unrolled_types_with_equal_rows_are_the_plain_model(
 
     The gradient of a row is the sum over its copies.
     """
-    values = case("", model, on_two.path, tmp_path / "run")
-    layers = MODELS[model]["layers"]
-    values["sampler"] = {"fanouts": [3, 2, 2][:layers]}
+    case = case_of("types, learned rows", "model_centric", World(2, 1), 0, model)
+    values = case.values(on_two, tmp_path / "run")
     plain_loss, plain = compute_gradients(make_config(values), on_two, same_rows)
-    paths = {"metapaths": every_path(on_two, layers)}
-    options: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (paths, {}),
-        ({}, {"tables": "per_server_table"}),
-        ({}, {"tables": "per_relation"}),
-        (paths, {"tables": "per_server_table"}),
-    ]
-    for of_model, of_rows in options:
-        option_values = values | {
-            "model": values["model"] | of_model,
-            "learnable": values["learnable"] | of_rows,
-        }
-        loss, gradients = compute_gradients(make_config(option_values), on_two, same_rows)
+    paths: Sections = {"model": {"metapaths": every_path(on_two, values["model"]["layers"])}}
+    for option in (paths, *TABLES, paths | TABLES[0]):
+        config = make_config(merged(values, option))
+        loss, gradients = compute_gradients(config, on_two, same_rows)
         assert loss == pytest.approx(plain_loss, rel=1e-12)
         assert gradients.keys() == plain.keys()
         for name, value in plain.items():
-            assert torch.allclose(gradients[name], value, rtol=0, atol=1e-12), (of_rows, name)
+            assert torch.allclose(gradients[name], value, rtol=0, atol=1e-12), (option, name)
 
 
 def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
@@ -161,7 +103,9 @@ def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
 
 
 def test_what_no_metapath_follows_is_not_sampled(on_two: PartitionedGraph, tmp_path: Path) -> None:
-    config = make_config(case("metapaths", "rgcn", on_two.path, tmp_path / "run"))
+    case = case_of("types, learned rows", "model_centric", World(2, 1), 0, "rgcn")
+    along: Sections = {"model": {"metapaths": PATHS}}
+    config = make_config(merged(case.values(on_two, tmp_path / "run"), along))
     trainer = make_runner(Request(config, on_two), RunLog(None), 10**6, torch.device("cpu"))
     (subgraph,) = trainer.sample(np.arange(30), 0, 0)
     sampled_types = {name for name, ids in subgraph.nodes.items() if ids.size}

@@ -1,10 +1,8 @@
-"""Several tasks of one model: a weighted sum of losses under every engine, the metrics of each, and
-predictions by task."""
+"""Several tasks of one model: a weighted sum of losses, the metrics of each, tables with tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,66 +14,23 @@ from hopper.engines.training_parts import make_objective
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.describe import describe
-from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.importers import import_graph
 from hopper.graph.layout import label_names_file
 from hopper.graph.schema import Labels
-from hopper.partition import PartitionedGraph, partition_graph
-from tests.engines.conftest import merged
+from tests.engines.features import TASKS
+from tests.engines.graphs import NODES, make_tasks
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
 
-TASK = {"weights": {"value": 0.25}, "metrics": {"topic": ["macro_f1", "accuracy"]}}
-MODEL = {"name": "sage", "layers": 2, "hidden": 8}
-NODES = 150
 
-
-def labels_of(generator: np.random.Generator) -> dict[str, Any]:
-    """A class with a name, two values, and three labels; some nodes lack some of them."""
-    topics = generator.integers(-1, 4, NODES)
-    value = generator.normal(size=(NODES, 2)).astype(np.float32)
-    value[generator.random(NODES) < 0.3] = np.nan
-    return {
-        "topic": ["" if topic < 0 else f"t{topic}" for topic in topics.tolist()],
-        "value": value,
-        "keywords": generator.integers(0, 2, (NODES, 3)),
-    }
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    generator = np.random.default_rng(5)
-    return GraphDirectory.from_arrays(
-        tmp_path_factory.mktemp("tasks") / "graph",
-        generator.integers(0, NODES, (2, 1200)),
-        features=generator.random((NODES, 6)),
-        labels={"node": labels_of(generator)},
-        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
-    )
-
-
-def values_of(parts: Path, **sections: Any) -> dict[str, Any]:
-    values = {"model": MODEL, "sampler": {"fanouts": [3, 2]}, "task": TASK}
-    return merged({"data": {"partitioned": str(parts)}}, values, sections)
-
-
-def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_the_loss_is_the_weighted_sum(tmp_path: Path) -> None:
     """A root adds nothing to the loss of a task that it has no label of. Every task has scores."""
-    parts = tmp_path / "parts"
-    partition_graph(graph, parts, 1)
-    config = make_config(values_of(parts))
-    schema = PartitionedGraph.open(parts).schema
-    labels = schema.target_labels
-    assert labels is not None
-    assert labels == Labels(
-        "tasks",
-        9,
-        (
-            ("topic", Labels("class", 4)),
-            ("value", Labels("float", 2)),
-            ("keywords", Labels("multi_hot", 3)),
-        ),
-    )
-    objective = make_objective(config, schema)
+    graph = make_tasks(tmp_path / "graph")
+    config = make_config({"data": {"partitioned": "parts"}, "task": TASKS})
+    tasks = {"topic": Labels("class", 4), "value": Labels("float", 2)}
+    tasks["keywords"] = Labels("multi_hot", 3)
+    assert graph.schema.target_labels == Labels("tasks", 9, tuple(tasks.items()))
+    objective = make_objective(config, graph.schema)
     assert (objective.metric, objective.higher_is_better) == ("topic.macro_f1", True)
     stored = torch.from_numpy(np.array(graph.labels("node")))
     assert stored.shape == (NODES, 6)
@@ -105,6 +60,13 @@ def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> 
     assert scores["topic.accuracy"] == pytest.approx(float(right))
     error = (logits[:, 4:6] - stored[:, 1:3])[known].square().mean().sqrt()
     assert scores["value.rmse"] == pytest.approx(float(error))
+    # A task may select the best model.
+    selecting = make_config({"data": {"partitioned": "parts"}, "task": {"selects": "value"}})
+    assert make_objective(selecting, graph.schema).metric == "value.rmse"
+    description = describe(graph)["labels"]["node"]
+    assert description["tasks"]["topic"]["classes"] == 4
+    assert description["tasks"]["value"]["labelled"] < description["labelled"] == NODES
+    assert list(description["tasks"]) == [*tasks]
 
 
 def test_imported_tables_have_tasks(tmp_path: Path) -> None:
@@ -130,14 +92,3 @@ def test_imported_tables_have_tasks(tmp_path: Path) -> None:
     (folder / "nodes.csv").write_text("id,label,label.topic\na,1,2\n")
     with pytest.raises(GraphError, match=r"expected labels of tasks .* or of none"):
         import_graph("csv", str(folder), tmp_path / "refused")
-
-
-def test_a_task_selects_the_best_model(graph: GraphDirectory, tmp_path: Path) -> None:
-    parts = tmp_path / "parts"
-    schema = partition_graph(graph, parts, 1).schema
-    config = make_config(values_of(parts, task={"selects": "value"}))
-    assert make_objective(config, schema).metric == "value.rmse"
-    description = describe(graph)["labels"]["node"]
-    assert description["tasks"]["topic"]["classes"] == 4
-    assert description["tasks"]["value"]["labelled"] < description["labelled"] == NODES
-    assert list(description["tasks"]) == ["topic", "value", "keywords"]
