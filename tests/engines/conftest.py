@@ -1,156 +1,147 @@
-"""Training many configurations on one set of ranks, and comparing each with one process."""
+"""Dividing graphs once for all tests, training cases on ranks, comparing each with one process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import count, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from hopper.bench.parity import RecordedGradient
+from hopper.bench.parity import RecordedGradient, check_engine, compare_gradients, read_recorded
 from hopper.config import make_config
-from hopper.config.engines import BASELINES
+from hopper.engines import Request
+from hopper.engines.reference import Reference
+from hopper.features import open_graph
 from hopper.graph import GraphDirectory
-from hopper.hetero.divide import divide_graph
-from hopper.partition import partition_graph
+from hopper.partition import PartitionedGraph
 from hopper.rehearsal.world import run_ranks
-from hopper.train.rank import make_deterministic
+from hopper.train.rank import check_training, make_deterministic
 
-from .exactness import assert_exact
+from .features import FEATURES, Case, Sections, merged
+from .graphs import GRAPHS
 from .parity_rank import train_in_turn
 
 RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
-Sections = Mapping[str, Mapping[str, Any]]
-
-# The ways in which engines train that exactness is stated of, by name.
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
-    "locality": {"train": {"engine": "locality"}},
-    "hop": {"train": {"engine": "hop"}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-    "naive": {"train": {"engine": BASELINES["naive"]}},
-    "p3": {"train": {"engine": BASELINES["p3"]}},
-    # A full batch is an epoch.
-    "neutronstar": {
-        "train": {"engine": BASELINES["neutronstar"], "epochs": 2, "iterations_per_epoch": 0}
-    },
-    "raf": {"train": {"engine": "raf"}},
-}
-TRAIN: dict[str, Any] = {
-    "batch_size": 9,
-    "epochs": 1,
-    "dtype": "float64",
-    "seed": 3,
-    "evaluate_every": 0,
-    "record_gradients": [0, 1],
-    "iterations_per_epoch": 2,
-}
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A case's configuration, rank 0's results, and what was recorded of its gradients."""
+class Run(NamedTuple):
+    """A case that was trained: its configuration, its folder, and what rank 0 counted."""
 
+    case: Case
     values: dict[str, Any]
+    folder: Path
     result: dict[str, Any]
-    recorded: list[RecordedGradient]
 
 
-CheckEngines = Callable[..., dict[tuple[str, ...], Trained]]
-
-
-def merged(*all_sections: Sections) -> dict[str, Any]:
-    """A configuration with the keys of all sections; later ones win."""
-    values: dict[str, Any] = {}
-    for sections in all_sections:
-        for section, keys in sections.items():
-            values[section] = values.get(section, {}) | dict(keys)
-    return values
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+Divided = Callable[[Case], PartitionedGraph]
+GraphOf = Callable[[str], GraphDirectory]
+Train = Callable[[Sequence[tuple[Case, Sections]]], list[Run]]
 
 
 @pytest.fixture(scope="session")
-def train_cases() -> Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]:
+def graph_of(tmp_path_factory: pytest.TempPathFactory) -> GraphOf:
+    """Return a graph of graphs.py, which is written once for all tests."""
+    folder = tmp_path_factory.mktemp("graphs")
+
+    @cache
+    def write(name: str) -> GraphDirectory:
+        with warnings.catch_warnings(action="ignore"):
+            return GRAPHS[name](folder / name)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def divided(graph_of: GraphOf, tmp_path_factory: pytest.TempPathFactory) -> Divided:
+    """Divide a case's graph, once for all tests."""
+    folder, divisions = tmp_path_factory.mktemp("divided"), dict[Any, PartitionedGraph]()
+
+    def divide(case: Case) -> PartitionedGraph:
+        if case.division not in divisions:
+            graph = graph_of(FEATURES[case.feature].graph)
+            divisions[case.division] = case.divide(graph, folder / f"parts {len(divisions)}")
+        return divisions[case.division]
+
+    return divide
+
+
+@pytest.fixture(scope="session")
+def train_cases() -> TrainCases:
     """Train every configuration in turn on ``world`` ranks, and return rank 0's results by case.
 
-    The ranks are threads; tests/engines/test_real_graph.py has processes.
+    What a run would refuse is refused. The ranks are threads; test_processes.py has processes.
     """
 
     def train(configs: list[dict[str, Any]], world: int, folder: Path) -> list[dict[str, Any]]:
         cases = [make_config(config) for config in configs]
         make_deterministic()
+        for case in cases:
+            check_training(Request(case, open_graph(case)))
         with pytest.MonkeyPatch.context() as patch:
             # Nobody reads these files after a power failure.
             patch.setattr(os, "fsync", lambda _file: None)
             ranks = run_ranks(
                 world, cases[0].cluster.ranks_per_server, partial(train_in_turn, cases), timeout=60
             )
-        for results in ranks[1:]:
-            assert [case["losses"] for case in results] == [case["losses"] for case in ranks[0]]
         return list(ranks[0])
 
     return train
 
 
 @pytest.fixture
-def check_engines(
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
-    tmp_path: Path,
-) -> CheckEngines:
-    """Train cases, and assert that each has the loss and the gradient of one process.
+def train(divided: Divided, train_cases: TrainCases, tmp_path: Path) -> Train:
+    """Train cases, each with more sections, those of a world on one set of ranks."""
+    numbers = count()
 
-    A case's name begins with that of an engine in :data:`ENGINES`; its value is its configuration
-    by section. The graph is divided by node as the keywords say, for p3 by dimension as well, and
-    for raf by relation.
+    def train(asked: Sequence[tuple[Case, Sections]]) -> list[Run]:
+        def world_of(number: int) -> tuple[int, int]:
+            world = asked[number][0].world
+            return world.servers, world.ranks_per_server
+
+        runs = dict[int, Run]()
+        for world, chosen in groupby(sorted(range(len(asked)), key=world_of), key=world_of):
+            of_world = []
+            for number in chosen:
+                case, sections = asked[number]
+                folder = tmp_path / f"run {next(numbers)}"
+                values = merged(case.values(divided(case), folder), sections)
+                of_world.append((number, case, values, Path(values["train"]["run_dir"])))
+            results = train_cases([run[2] for run in of_world], world[0] * world[1], tmp_path)
+            for (number, *run), result in zip(of_world, results, strict=True):
+                runs[number] = Run(*run, result)
+        return [runs[number] for number in range(len(asked))]
+
+    return train
+
+
+def assert_exact(
+    values: Mapping[str, Any], world: int, name: str = "", *, in_other_orders: bool = True
+) -> list[RecordedGradient]:
+    """Assert that loss and gradient of every recorded iteration are those of one process.
+
+    Parameters
+    ----------
+    values: the run's configuration. world: how many ranks trained it. name: of the case.
+    in_other_orders: assert that one process computes the same in another order of summation.
     """
-
-    def check(
-        graph: GraphDirectory,
-        cases: Mapping[tuple[str, ...], Sections],
-        servers: int,
-        ranks_per_server: int = 1,
-        **division: Any,
-    ) -> dict[tuple[str, ...], Trained]:
-        divided: dict[str, Path] = {}
-        for way in sorted({_way_of(name[0]) for name in cases}):
-            out = divided[way] = tmp_path / f"{graph.path.name} {way}"
-            if way == "by relation":
-                divide_graph(graph, out, servers, "meta", layers=2)
-            elif way == "by dimension":
-                partition_graph(graph, out, servers, "random", features="by-dimension")
-            else:
-                partition_graph(graph, out, servers, **{"method": "random"} | division)
-        configs = {}
-        for number, (name, sections) in enumerate(cases.items()):
-            parts = divided[_way_of(name[0])]
-            cluster = {
-                "servers": serve_partitions(parts, servers) if servers > 1 else [],
-                "ranks_per_server": ranks_per_server,
-            }
-            run = {
-                "data": {"partitioned": str(parts)},
-                "train": {"run_dir": str(tmp_path / f"{graph.path.name}-{number}")},
-                "cluster": cluster,
-            }
-            base = {"sampler": {"fanouts": [3, 2]}, "train": TRAIN, "hop": {"merge": "off"}}
-            configs[name] = merged(base, ENGINES[name[0]], sections, run)
-        world = servers * ranks_per_server
-        results = train_cases(list(configs.values()), world, tmp_path / f"{graph.path.name} ranks")
-        return {
-            name: Trained(values, result, assert_exact(values, world, ", ".join(name))[1])
-            for (name, values), result in zip(configs.items(), results, strict=True)
-        }
-
-    return check
-
-
-def _way_of(engine: str) -> str:
-    """How the graph of an engine is divided."""
-    return {"p3": "by dimension", "raf": "by relation"}.get(engine, "by node")
+    config = make_config(dict(values))
+    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+    assert [moment.step for moment in recorded] == list(config.train.record_gradients), name
+    reference = Reference(config, open_graph(config), world)
+    parity = check_engine(name or str(values), "float64", reference, recorded)
+    assert parity.gradient_difference < 1e-10, parity
+    assert parity.loss_difference < 1e-10, parity
+    if in_other_orders:
+        first = recorded[0]
+        where = first.epoch, first.iteration, first.parameters
+        (loss, gradients), (other_loss, others) = (reference.gradient(*where, n) for n in (0, 1))
+        difference = compare_gradients(first.step, others, gradients, other_loss, loss)
+        assert difference.largest < 1e-10, (name, difference)
+        assert difference.loss < 1e-10, (name, difference)
+    return recorded

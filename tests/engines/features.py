@@ -1,4 +1,4 @@
-"""What a run may ask of an engine, as data: graphs, models, features, and how engines are varied.
+"""What a run may ask of an engine, as data: models, features, and how engines are varied.
 
 :func:`choose` combines them, for test_conformance.py. No tests of its own.
 """
@@ -6,142 +6,90 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from pairwise import pairwise
 
+from hopper.config.engines import BASELINES
 from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.hetero.divide import divide_graph, partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
-from tests.conftest import make_community_graph
-from tests.graphs import make_nodes
 
-from .conftest import ENGINES, Sections, merged
-from .typed_cases import (
-    COUNTS,
-    LEARNABLE,
-    MODELS,
-    WITH_FEATURES,
-    make_drawn_graph,
-    make_graph,
-    make_library,
-    make_people,
-)
+from .graphs import LEARNABLE, MODELS, memory_for_parts
 
+Sections = Mapping[str, Mapping[str, Any]]
 GLOBAL_BATCH = 24
 """roots of an iteration, on any number of ranks: all cases of a training then have its losses"""
-NEAR = Relation("item", "near", "item")
 
 
-def _links(out: Path, *, labelled: bool) -> GraphDirectory:
-    """Edges of the community graph, with times; some are in no split, and are read all the same."""
-    items = make_community_graph(out.with_name(f"items of {out.name}"), nodes=300)
-    topology = items.topology(NEAR)
-    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-    ends = np.stack([topology.indices, dst])
-    order = np.random.default_rng(2).permutation(dst.size)
-    return GraphDirectory.from_arrays(
-        out,
-        {NEAR: ends},
-        {"item": np.asarray(items.features("item"))},
-        {NEAR: ends.sum(0) % 3} if labelled else None,
-        {"train": order[:200], "val": order[200:230], "test": order[230:240]},
-        times={NEAR: ends.sum(0) % 9},
-        target=NEAR,
-    )
+def merged(*all_sections: Sections) -> dict[str, Any]:
+    """A configuration with the keys of all sections; later ones win."""
+    values: dict[str, Any] = {}
+    for sections in all_sections:
+        for section, keys in sections.items():
+            values[section] = values.get(section, {}) | dict(keys)
+    return values
 
 
-def _tasks(out: Path) -> GraphDirectory:
-    """A class with a name, two values, and three labels; some nodes lack some of them."""
-    generator = np.random.default_rng(5)
-    topics = generator.integers(-1, 4, 150)
-    value = generator.normal(size=(150, 2)).astype(np.float32)
-    value[generator.random(150) < 0.3] = np.nan
-    labels = {
-        "topic": ["" if topic < 0 else f"t{topic}" for topic in topics.tolist()],
-        "value": value,
-        "keywords": generator.integers(0, 2, (150, 3)),
-    }
-    return GraphDirectory.from_arrays(
-        out,
-        generator.integers(0, 150, (2, 1200)),
-        features=generator.random((150, 6)),
-        labels={"node": labels},
-        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
-    )
+def _model(name: str, layers: int, hidden: int, **options: Any) -> dict[str, Any]:
+    return {"name": name, "layers": layers, "hidden": hidden} | options
 
 
-GRAPHS: dict[str, Callable[[Path], GraphDirectory]] = {
-    "items": lambda out: make_community_graph(out, nodes=300),
-    "bare items": lambda out: make_community_graph(out, nodes=300, with_features=False),
-    "nodes": lambda out: make_nodes(out, edge_features=True, edge_weights=True, times=True),
-    "tasks": _tasks,
-    "links": lambda out: _links(out, labelled=False),
-    "labels": lambda out: _links(out, labelled=True),
-    "typed": lambda out: make_graph(out, tuple(COUNTS)),
-    "bare": lambda out: make_graph(out, WITH_FEATURES),
-    "learned": lambda out: make_graph(out, ()),
-    "drawn": make_drawn_graph,
-    "people": make_people,
-    "library": make_library,
-    "library of labels": lambda out: make_library(out, labelled=True),
-    "library in time": lambda out: make_library(out, is_timed=True),
-    "library of labels in time": lambda out: make_library(out, labelled=True, is_timed=True),
-}
 ONE_TYPE: dict[str, dict[str, Any]] = {
-    "gcn": {"name": "gcn", "layers": 2, "hidden": 8, "dropout": 0.3},
-    "sage": {"name": "sage", "layers": 3, "hidden": 8, "dropout": 0.3},
-    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 3, "dropout": 0.3},
+    "gcn": _model("gcn", 2, 8, dropout=0.3),
+    "sage": _model("sage", 3, 8, dropout=0.3),
+    "gat": _model("gat", 2, 4, heads=3, dropout=0.3),
     # Wider than the features, so that these are added up before they are multiplied.
-    "wide sage": {"name": "sage", "layers": 2, "hidden": 12, "dropout": 0.3},
-    "deepgcn": {"name": "deepgcn", "layers": 3, "hidden": 8, "dropout": 0.3},
-    "film": {"name": "film", "layers": 3, "hidden": 8, "dropout": 0.3},
-    "pool": {"name": "sage", "aggregator": "pool", "layers": 2, "hidden": 8, "dropout": 0.3},
-    "lstm": {"name": "sage", "aggregator": "lstm", "layers": 2, "hidden": 8, "dropout": 0.3},
-    "wide gcn": {"name": "gcn", "layers": 2, "hidden": 12, "dropout": 0.3},
-    "one layer": {"name": "sage", "layers": 1, "hidden": 8},
-    "one deep layer": {"name": "deepgcn", "layers": 1, "hidden": 8},
+    "wide sage": _model("sage", 2, 12, dropout=0.3),
+    "deepgcn": _model("deepgcn", 3, 8, dropout=0.3),
+    "film": _model("film", 3, 8, dropout=0.3),
+    "pool": _model("sage", 2, 8, aggregator="pool", dropout=0.3),
+    "lstm": _model("sage", 2, 8, aggregator="lstm", dropout=0.3),
+    "wide gcn": _model("gcn", 2, 12, dropout=0.3),
+    "one layer": _model("sage", 1, 8),
+    "one deep layer": _model("deepgcn", 1, 8),
 }
+_APART = MODELS["own, relations apart"]
+_SHARED = {"name_options": {"smooth": True}, "dropout": 0.2}
 TYPED: dict[str, dict[str, Any]] = MODELS | {
-    "rgcn, one by one": {"name": "rgcn", "layers": 2, "hidden": 8, "merge": False},
-    "rgat, one by one": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2, "merge": False},
-    "hgt, one by one": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "merge": False},
-    "hgt, three layers": {"name": "hgt", "layers": 3, "hidden": 8, "heads": 2, "dropout": 0.2},
-    "rgcn without root weight": {"name": "rgcn", "layers": 2, "hidden": 8, "root_weight": False},
-    "rgat with a head": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "head": True},
-    "own, mean, without root weight": {
-        **MODELS["own, mean of present"],
-        "combine": "mean",
-        "root_weight": False,
-    },
-    "gated": {
-        "name": "hgnn",
-        "layers": 2,
-        "hidden": 8,
-        "aggregate": "tests.engines.own_aggregations:Gated",
-    },
-    "rgcn of rows": {"name": "rgcn", "layers": 2, "hidden": 8, "input_weights": False},
-    "shared": {
-        "name": "shared_weights:SharedWeights",
-        "name_options": {"smooth": True},
-        "layers": 2,
-        "hidden": 8,
-        "dropout": 0.2,
-    },
+    "rgcn, one by one": _model("rgcn", 2, 8, merge=False),
+    "rgat, one by one": _model("rgat", 2, 4, heads=2, merge=False),
+    "hgt, one by one": _model("hgt", 2, 8, heads=2, merge=False),
+    "hgt, three layers": _model("hgt", 3, 8, heads=2, dropout=0.2),
+    "rgcn without root weight": _model("rgcn", 2, 8, root_weight=False),
+    "rgat with a head": _model("rgat", 2, 8, heads=2, head=True),
+    "own, mean, without root weight": MODELS["own, mean of present"]
+    | {"combine": "mean", "root_weight": False},
+    "gated": _model("hgnn", 2, 8, aggregate="tests.engines.own_parts:Gated"),
+    "rgcn of rows": _model("rgcn", 2, 8, input_weights=False),
+    "shared": _model("shared_weights:SharedWeights", 2, 8, **_SHARED),
 }
+# What a relation's parts on several servers yield is joined.
+_PARTS = _APART | {"aggregate": "own_parts:DroppingInParts"}
+_SMOOTH = {"aggregate": "own_parts:Smooth", "combine": "mean_of_present"}
+IN_PARTS: dict[str, dict[str, Any]] = {
+    "in parts": _PARTS,
+    "in parts, mean of present": _PARTS | {"combine": "mean_of_present"},
+    "in parts, mean": _PARTS | {"combine": "mean"},
+    "in parts, not added up": _PARTS | _SMOOTH,
+}
+ALL_MODELS = ONE_TYPE | TYPED | IN_PARTS
 FULL: dict[str, Any] = {"kind": "full"}
 CACHE: dict[str, Any] = {"size": "20%", "decline": False}
-# How every engine is varied, from case to case. A name in braces stands for the engine's own.
+EDGE_FEATURES: Sections = {"model": {"edge_features": True}}
+# The ways in which engines train. A full batch is an epoch.
+ENGINES: dict[str, dict[str, Any]] = {
+    name: {"train": {"engine": BASELINES.get(name, name)}}
+    for name in ("model_centric", "hop", "cooperative", "naive", "p3", "neutronstar", "raf")
+} | {"zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}}}
+# How every engine is varied, from case to case.
 VARIANTS: dict[str, dict[str, Sections]] = {
     "model_centric": {
         "model_centric": {},
-        "locality": ENGINES["locality"],
+        "locality": {"train": {"engine": "locality"}},
         "model_centric, cached": {"cache": CACHE | {"policy": "hotness"}},
         "model_centric, on the device": {"cache": CACHE | {"policy": "lru", "memory": "device"}},
         "model_centric, foreseen": {"pipeline": {"depth": 2, "lookahead": 2}},
@@ -192,6 +140,8 @@ WORLDS = (World(2, 1), World(2, 2), World(3, 1, "partitioned"), World(2, 1, "hal
 # Where relations are divided; on six servers some have replicas.
 BY_RELATION = (World(2, 1), World(2, 2), World(3, 1), World(6, 1))
 ALONE = (World(1, 1), World(1, 2))
+# A root relation has its edges on two servers.
+CUT, CUT_OF_SIX = World(4, 1, "cut"), World(6, 1, "cut")
 
 
 @dataclass(frozen=True)
@@ -200,7 +150,7 @@ class Feature:
 
     Attributes
     ----------
-    graph: a key of :data:`GRAPHS`.
+    graph: a key of :data:`.graphs.GRAPHS`.
     models: keys of :data:`ONE_TYPE` or :data:`TYPED`, of which each case has one.
     sections: the configuration.
     variants: more of it, of which each case has one.
@@ -229,20 +179,25 @@ def _drawn(kind: str, **options: Any) -> Sections:
     return {"sampler": {"kind": kind} | ({"kind_options": options} if options else {})}
 
 
-ANY = tuple(ONE_TYPE)
-TIMELESS = ("sage", "gat", "wide sage", "film", "pool", "lstm", "one layer")
-NOT_FULL = {"neutronstar": r"^sampler\.kind: neutronstar trains full batches"}
+def _layers(*sizes: int) -> Sections:
+    return {"sampler": {"kind": "layer", "layer_sizes": [*sizes]}}
+
+
+def _sampled(sections: Sections, graph: str = "items", **more: Any) -> Feature:
+    """Ask for a way to draw neighbours, which engines of full batches do not train."""
+    refused = {"neutronstar": r"^sampler\.kind: neutronstar trains full batches"}
+    return Feature(graph, tuple(ONE_TYPE), sections, refused=refused, **more)
+
+
+NOT_COOPERATIVE = ("model_centric", "zero_hop in passes", "hop", "naive", "p3", "raf")
 NO_LEARNED = {engine: rf"^learnable\.types: {engine} " for engine in ("naive", "p3", "neutronstar")}
+NO_INT8 = {"p3": r"^features: by-dimension divides a row's numbers, and int8"}
 LINKS: dict[str, dict[str, Any]] = {
     "dot, joint": {"decoder": "dot", "negatives": "joint", "num_negatives": 5},
     "distmult, uniform": {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3},
     "mlp, in batch": {"decoder": "mlp", "negatives": "in_batch", "num_negatives": 4},
-    "rotate, by degree": {
-        "decoder": "rotate",
-        "negatives": "degree",
-        "num_negatives": 3,
-        "corrupt": "tail",
-    },
+    "rotate, by degree": {"decoder": "rotate", "negatives": "degree", "num_negatives": 3}
+    | {"corrupt": "tail"},
     "dot, own": {"decoder": "dot", "negatives": "own_parts:Strides", "num_negatives": 3},
     "complex, not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
 }
@@ -256,91 +211,63 @@ OF_LABELS: list[Sections] = [
 ]
 UNIFORM: Sections = {"task": LINKS["distmult, uniform"]}
 PICKS = [_drawn("temporal", pick=pick) for pick in ("uniform", "recent")]
+BY_WEIGHT = [_drawn("weighted"), _drawn("weighted", replace=True)]
+UNBIASED = [_drawn("weighted", unbiased=True), _drawn("weighted", unbiased=True, replace=True)]
+OF_AUTHORS: Sections = {"learnable": {"types": ["author"], "tables": "per_server_table"}}
+TABLES: list[Sections] = [
+    {"learnable": {"tables": "per_server_table"}},
+    {"learnable": {"tables": "per_relation"}},
+]
 PATHS = [
     ["author/to/paper"],
     ["author/to/paper", "paper/to/author"],
     ["paper/to/paper", "field/to/paper"],
     ["paper/to/paper", "author/to/paper"],
 ]
-ALONG = {"layers": 2, "metapaths": PATHS}
+TASKS = {"weights": {"value": 0.25}, "metrics": {"topic": ["macro_f1", "accuracy"]}}
+FORMS = ["bfloat16", "paper=int8", "author/to/paper=int8", "field=float16"]
+FOCAL = {"loss": "focal_loss:FocalLoss", "loss_options": {"gamma": 1.5}}
+ONE_CYCLE = {"schedule": "one_cycle:OneCycle", "schedule_options": {"start": 0.5}}
+TIMELESS = ("sage", "gat", "wide sage", "film", "pool", "lstm", "one layer")
+LEARNING = ("rgcn", "rgat", "hgt", "rgcn in blocks", *tuple(TYPED)[-7:-2])
+READS_EDGES = (*(name for name in TYPED if "one by one" in name), "rgat", "gated", "hgt")
+OF_KNOWN = ("rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart")
 FEATURES: dict[str, Feature] = {
     # Of one node type: how neighbours are drawn.
-    "node": Feature(
-        "items", ANY, refused=NOT_FULL, scored=True, of_every_model=("cooperative", "naive", "p3")
-    ),
-    "few roots": Feature("items", ANY, refused=NOT_FULL, few=True),
+    "node": _sampled({}, scored=True, of_every_model=("cooperative", "naive", "p3")),
+    "few roots": _sampled({}, few=True),
     "full": Feature(
-        "items",
-        ANY,
-        {"sampler": FULL, "train": {"epochs": 2}},
+        *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}),
         scored=True,
         of_every_model=("neutronstar",),
     ),
-    "labor": Feature("items", ANY, _drawn("labor"), refused=NOT_FULL),
-    "layer": Feature(
-        "items",
-        ANY,
-        {"sampler": {"kind": "layer", "layer_sizes": [60, 40, 30]}},
-        refused=NOT_FULL,
-        whole=OF_ONE_TYPE,
-    ),
+    "labor": _sampled(_drawn("labor")),
+    "layer": _sampled(_layers(60, 40, 30), whole=OF_ONE_TYPE),
     # One or two nodes of the whole graph a hop: most frontiers stay empty.
-    "empty frontiers": Feature(
-        "items",
-        ANY,
-        {"sampler": {"kind": "layer", "layer_sizes": [2, 1, 1]}},
-        refused=NOT_FULL,
-        whole=OF_ONE_TYPE,
-    ),
-    "by weight": Feature(
-        "nodes",
-        ANY,
-        variants=(_drawn("weighted"), _drawn("weighted", replace=True)),
-        refused=NOT_FULL,
-    ),
-    "by weight, unbiased": Feature(
-        "nodes",
-        ANY,
-        variants=(
-            _drawn("weighted", unbiased=True),
-            _drawn("weighted", unbiased=True, replace=True),
-        ),
-        refused=NOT_FULL,
-        whole=tuple(engine for engine in OF_ONE_TYPE if engine != "cooperative"),
-    ),
-    "with replacement": Feature("nodes", ANY, _drawn("replacement"), refused=NOT_FULL),
+    "empty frontiers": _sampled(_layers(2, 1, 1), whole=OF_ONE_TYPE),
+    "by weight": _sampled({}, "nodes", variants=BY_WEIGHT),
+    "by weight, unbiased": _sampled({}, "nodes", variants=UNBIASED, whole=NOT_COOPERATIVE),
+    "with replacement": _sampled(_drawn("replacement"), "nodes"),
     "in time": Feature("nodes", TIMELESS, variants=PICKS, scored=True),
     # Of one node type: what is read and predicted.
-    "features of edges": Feature(
-        "nodes", ("sage", "wide sage", "gat", "gcn"), {"model": {"edge_features": True}}
-    ),
+    "features of edges": Feature("nodes", ("sage", "wide sage", "gat", "gcn"), EDGE_FEATURES),
     "int8": Feature(
-        "items",
-        ANY,
+        *("items", tuple(ONE_TYPE)),
         division={"feature_dtypes": ["int8"]},
         scored=True,
-        refused={"p3": r"^features: by-dimension divides a row's numbers, and int8"},
+        refused=NO_INT8,
     ),
-    "bfloat16": Feature("items", ANY, division={"feature_dtypes": ["bfloat16"]}),
+    "bfloat16": Feature("items", tuple(ONE_TYPE), division={"feature_dtypes": ["bfloat16"]}),
     "learned rows": Feature(
-        "bare items",
-        ("sage", "gcn", "gat"),
-        {"learnable": LEARNABLE},
+        *("bare items", ("sage", "gcn", "gat"), {"learnable": LEARNABLE}),
         refused=NO_LEARNED,
         scored=True,
     ),
     "learned rows beside features": Feature(
-        "items",
-        ("sage", "gat"),
-        {"learnable": LEARNABLE | {"types": ["item"]}},
+        *("items", ("sage", "gat"), {"learnable": LEARNABLE | {"types": ["item"]}}),
         refused=NO_LEARNED,
     ),
-    "several tasks": Feature(
-        "tasks",
-        ("sage", "gat"),
-        {"task": {"weights": {"value": 0.25}, "metrics": {"topic": ["macro_f1", "accuracy"]}}},
-        scored=True,
-    ),
+    "several tasks": Feature("tasks", ("sage", "gat"), {"task": TASKS}, scored=True),
     "links": Feature("links", ("sage", "gat", "gcn"), variants=OF_LINKS),
     "links in time": Feature("links", ("sage", "gat"), UNIFORM, PICKS, scored=True),
     "labels": Feature("labels", ("sage", "gat", "gcn"), variants=OF_LABELS),
@@ -349,9 +276,7 @@ FEATURES: dict[str, Feature] = {
     "types": Feature("typed", tuple(TYPED)[:-2], of_every_model=("cooperative", "raf")),
     "types, few roots": Feature("typed", ("hgt", "rgcn", "own, relations apart"), few=True),
     "types, labor": Feature("bare", ("rgat", "rgcn", "hgt"), _drawn("labor")),
-    "types, learned rows": Feature(
-        "bare", ("rgcn", "rgat", "hgt", "rgcn in blocks", *tuple(TYPED)[-7:-2]), scored=True
-    ),
+    "types, learned rows": Feature("bare", LEARNING, scored=True),
     # What only draws that no layer reads would find is read all the same.
     "types, unread": Feature(
         "bare", ("rgcn without root weight",), {"sampler": {"fanouts": [1, 3]}}
@@ -361,21 +286,14 @@ FEATURES: dict[str, Feature] = {
     ),
     "types, frozen rows": Feature("bare", ("rgat", "rgcn"), {"learnable": {"frozen": ["author"]}}),
     "metapaths": Feature(
-        "bare",
-        ("rgcn", "own, relations apart", "hgt"),
-        {"model": {"metapaths": PATHS}},
-        ({}, {"learnable": {"tables": "per_server_table"}}),
-        of_relations=ALONG,
+        *("bare", ("rgcn", "own, relations apart", "hgt"), {"model": {"metapaths": PATHS}}),
+        ({}, TABLES[0]),
+        of_relations={"layers": 2, "metapaths": PATHS},
         scored=True,
     ),
     "tables": Feature(
-        "bare",
-        ("rgcn", "hgt"),
-        variants=(
-            {"learnable": {"tables": "per_server_table"}},
-            {"learnable": {"tables": "per_relation"}},
-            {"learnable": {"tables": "per_server_table"}, "sampler": {"kind": "labor"}},
-        ),
+        *("bare", ("rgcn", "hgt")),
+        variants=(*TABLES, TABLES[0] | _drawn("labor")),
         of_relations={"layers": 2},
         scored=True,
     ),
@@ -384,54 +302,29 @@ FEATURES: dict[str, Feature] = {
         "learned", ("rgcn of rows",), {"learnable": {"tables": "per_relation", "dim": 0}}
     ),
     "types, by weight": Feature(
-        "drawn",
-        ("rgat", "own, mean of present", "rgcn"),
-        variants=(_drawn("weighted"), _drawn("weighted", replace=True)),
-        scored=True,
+        "drawn", ("rgat", "own, mean of present", "rgcn"), variants=BY_WEIGHT, scored=True
     ),
     "types, unbiased": Feature(
-        "drawn",
-        ("rgcn", "hgt", "rgat"),
-        variants=(
-            _drawn("weighted", unbiased=True),
-            _drawn("weighted", unbiased=True, replace=True)
-            | {"learnable": {"types": ["author"], "tables": "per_server_table"}},
-        ),
-        whole=tuple(engine for engine in OF_SEVERAL_TYPES if engine != "cooperative"),
+        *("drawn", ("rgcn", "hgt", "rgat")),
+        variants=(UNBIASED[0], UNBIASED[1] | OF_AUTHORS),
+        whole=NOT_COOPERATIVE,
     ),
     "types, with replacement": Feature(
         "drawn", ("hgt", "rgcn"), _drawn("replacement") | {"learnable": {"types": ["author"]}}
     ),
     "types, in time": Feature(
-        "drawn",
-        ("rgcn without root weight", "rgat", "hgt, three layers"),
-        {"model": {"edge_features": True}},
+        *("drawn", ("rgcn without root weight", "rgat", "hgt, three layers"), EDGE_FEATURES),
         PICKS,
         scored=True,
     ),
-    "types, features of edges": Feature(
-        "drawn",
-        tuple(name for name in TYPED if "one by one" in name or name in ("rgat", "gated", "hgt")),
-        {"model": {"edge_features": True}},
-    ),
+    "types, features of edges": Feature("drawn", READS_EDGES, EDGE_FEATURES),
     "types, stored forms": Feature(
-        "drawn",
-        ("rgcn", "hgt"),
-        {"model": {"edge_features": True}},
-        division={
-            "feature_dtypes": ["bfloat16", "paper=int8", "author/to/paper=int8", "field=float16"]
-        },
+        "drawn", ("rgcn", "hgt"), EDGE_FEATURES, division={"feature_dtypes": FORMS}
     ),
-    "links of one of several types": Feature(
-        "people",
-        ("rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart"),
-        variants=OF_LINKS,
-        scored=True,
-    ),
+    "links of one of several types": Feature("people", OF_KNOWN, variants=OF_LINKS, scored=True),
     "links of several types": Feature(
-        "library",
-        ("rgat", "rgat with a head", "hgt", "rgcn in blocks"),
-        variants=[*OF_LINKS, UNIFORM | _drawn("weighted")],
+        *("library", ("rgat", "rgat with a head", "hgt", "rgcn in blocks")),
+        variants=[*OF_LINKS, UNIFORM | BY_WEIGHT[0]],
         scored=True,
     ),
     "links of several types in time": Feature(
@@ -448,15 +341,28 @@ FEATURES: dict[str, Feature] = {
         "typed", ("rgcn", "rgat"), _drawn("drop_edge:DropEdge", keep=0.6), whole=OF_SEVERAL_TYPES
     ),
     "own model": Feature("typed", ("shared",)),
-    "own loss and source": Feature(
-        "bare",
-        ("rgcn",),
-        {
-            "data": {"features": {"author": "own_parts:Angles"}},
-            "train": {"loss": "focal_loss:FocalLoss", "loss_options": {"gamma": 1.5}},
-        },
+    "own loss, schedule and source": Feature(
+        *("bare", ("rgcn",)),
+        {"data": {"features": {"author": "own_parts:Angles"}}, "train": FOCAL | ONE_CYCLE},
     ),
 }
+# What meets relations that are cut: a feature, which turn of its variants, and a model.
+OF_CUT: list[tuple[str, World, int, str]] = [
+    ("types", CUT, 0, "rgcn"),
+    ("types", CUT, 1, "rgat with a head"),
+    ("types", CUT, 0, "hgt, one layer"),
+    *(("types", CUT, turn, model) for turn, model in enumerate(IN_PARTS)),
+    ("types", CUT_OF_SIX, 0, "rgcn without root weight"),
+    ("types", CUT_OF_SIX, 1, "rgcn of bases"),
+    ("types, learned rows", CUT, 0, "hgt"),
+    ("tables", CUT_OF_SIX, 0, "rgat"),
+    ("types, by weight", CUT, 0, "rgcn"),
+    ("types, by weight", CUT, 1, "rgat"),
+    ("types, with replacement", CUT, 0, "hgt"),
+    ("types, with replacement", CUT, 1, "in parts, mean of present"),
+    ("types, in time", CUT, 0, "rgat"),
+    ("types, in time", CUT, 1, "rgcn without root weight"),
+]
 IS_TYPED = {name: set(feature.models) <= {*TYPED} for name, feature in FEATURES.items()}
 
 
@@ -477,6 +383,8 @@ class Case:
         feature, world = FEATURES[self.feature], self.world
         options = feature.of_relations if self.engine == "raf" else {}
         way = self.engine if self.engine in ("raf", "p3") else world.topology
+        if world.topology == "cut":
+            way = "cut"
         of_ranks = world.ranks_per_server if way == "replicated" else 1
         return feature.graph, way, world.servers, of_ranks, str((options, feature.division))
 
@@ -485,6 +393,9 @@ class Case:
         feature, (servers, ranks, topology) = FEATURES[self.feature], self.world
         if self.engine == "raf" and graph.schema.predicted != "node":
             return partition_by_relation(graph, out, servers, 3)
+        if topology == "cut":
+            memory = memory_for_parts(graph)
+            return partition_by_relation(graph, out, servers, 2, server_memory=memory)
         if self.engine == "raf":
             options = {"layers": 3} | dict(feature.division) | dict(feature.of_relations)
             divide_graph(graph, out, servers, "meta", **options)
@@ -493,7 +404,7 @@ class Case:
             partition_graph(graph, out, servers, "random", **options)
         else:
             options = {"topology": topology} | dict(feature.division)
-            if feature.graph == "items" and topology == "replicated":
+            if feature.graph == "items" and topology == "replicated" and ranks > 1:
                 options |= {"backend": "pymetis", "ranks_per_server": ranks}
             else:
                 options |= {"method": "random"}
@@ -502,8 +413,7 @@ class Case:
 
     def values(self, parts: PartitionedGraph, run_dir: Path) -> dict[str, Any]:
         """Return the configuration of a run."""
-        feature, world = FEATURES[self.feature], self.world
-        model = (TYPED if IS_TYPED[self.feature] else ONE_TYPE)[self.model]
+        feature, world, model = FEATURES[self.feature], self.world, ALL_MODELS[self.model]
         train = {
             "batch_size": GLOBAL_BATCH // world.size,
             "epochs": 1,
@@ -534,6 +444,9 @@ class Case:
             values["train"] |= {"epochs": 2, "iterations_per_epoch": 0, "batch_size": 100}
             is_timed = values["sampler"].get("kind") == "temporal"
             values["sampler"] = values["sampler"] | {"fanouts": [-1] * 3} if is_timed else FULL
+        if world.topology == "cut":
+            # Features of edges would be refused.
+            values["model"]["edge_features"] = False
         for key in ("fanouts", "layer_sizes"):
             if key in values["sampler"]:
                 values["sampler"][key] = values["sampler"][key][: model["layers"]]
@@ -566,10 +479,11 @@ def choose() -> list[Case]:
             if engine not in FEATURES[name].refused:
                 cases.append(case_of(name, engine, world, turns[engine], *model))
                 turns[engine] += 1
+    cases += [case_of(name, "raf", world, turn, model) for name, world, turn, model in OF_CUT]
     return cases
 
 
-def case_of(name: str, engine: str, where: int | World, turn: int, model: str = "") -> Case:
+def case_of(name: str, engine: str, where: int | World, turn: int = 0, model: str = "") -> Case:
     """Return the case of a turn, which says which variants and models it has."""
     feature, variants = FEATURES[name], [*VARIANTS[engine]]
     world = where

@@ -1,8 +1,7 @@
 """One rank of a world that trains many small configurations in turn; not a test by itself.
 
 usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every case is {"config":
-nested values, "steps": iterations}; the first one's device is that of all. For each, rank 0 writes
-losses, and parameters and gradients of every iteration, beside the case's ``run_dir``.
+nested values}; the first one's device is that of all.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str,
                 connect = partial(InProcessClient, _servicers(data))
             remote = RemoteRows(*(graph, addresses, 60, connect), wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
+        cluster.through_host = config.cluster.share_gpus
         trainer = make_trainer(Request(config, graph), cluster, rows)
         try:
             trainer.run()

@@ -1,167 +1,90 @@
-"""Links: every engine that predicts them computes the gradient of one process."""
+"""Links, and labels of edges: the pairs of a batch, and what is drawn for them.
+
+The gradients are in test_conformance.py.
+"""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
 
 from hopper.config import make_config
-from hopper.config.engines import BASELINES
 from hopper.engines import Request
-from hopper.engines.assemble import (
-    make_link_batches,
-    make_runner,
-    make_sampler,
-    make_schedule,
-)
+from hopper.engines.assemble import make_link_batches, make_runner, make_sampler, make_schedule
 from hopper.engines.checks import check_request
-from hopper.engines.unused import describe_unused
-from hopper.errors import ConfigError, RequestError
+from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
+from hopper.graph.schema import Labels, Relation
+from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
-from tests.graphs import RATED, RATES, WROTE, make_library
 
-from .conftest import CheckEngines, merged
+from .conftest import Divided, GraphOf, Train, assert_exact
+from .features import World, case_of, merged
+from .graphs import BORROWS, WROTE
 
-pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
-
-ONE_TYPE = {
-    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
-    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.2},
-    "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
-}
-TASKS: dict[str, dict[str, Any]] = {
-    "dot, joint": {"decoder": "dot", "negatives": "joint", "num_negatives": 5},
-    "distmult, uniform": {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3},
-    "mlp, in batch": {"decoder": "mlp", "negatives": "in_batch", "num_negatives": 4},
-    "rotate, by degree": {
-        "decoder": "rotate",
-        "negatives": "degree",
-        "num_negatives": 3,
-        "corrupt": "tail",
-    },
-    "dot, own": {"decoder": "dot", "negatives": "own_parts:Strides", "num_negatives": 3},
-    "complex, not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
-}
-LABELS: dict[str, Any] = {"decoder": "bilinear", "dim": 5}
-NEAR = Relation("item", "near", "item")
-LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
-MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
 
-@pytest.fixture(scope="module")
-def link_graph(
-    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> GraphDirectory:
-    """The community graph with its edges as links."""
-    return GraphDirectory.from_arrays(
-        tmp_path_factory.mktemp("near") / "links",
-        {NEAR: ends_of(community_graph)},
-        features={"item": np.asarray(community_graph.features("item"))},
-        target=NEAR,
-        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
-    )
-
-
-def ends_of(community_graph: GraphDirectory) -> np.ndarray:
-    topology = community_graph.topology(NEAR)
-    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-    return np.stack([topology.indices, dst])
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """A library whose ratings, and who wrote what, are predicted together."""
-    return make_library(tmp_path_factory.mktemp("library") / "graph", [RATES, WROTE])
-
-
-def sections_of(model: dict[str, Any], task: str) -> dict[str, Any]:
-    train = {"learning_rate": 0.01, "loss": LOSSES.get(task, "auto")}
-    return {"model": model, "task": TASKS[task], "train": train}
-
-
-def values_of(parts: Path, *case: Any) -> dict[str, Any]:
-    train = {"batch_size": 9, "epochs": 1, "engine": "model_centric"}
-    return merged({"data": {"partitioned": str(parts)}, "train": train}, sections_of(*case))
-
-
-def test_negatives_from_a_file(
-    link_graph: GraphDirectory, check_engines: CheckEngines, tmp_path: Path
-) -> None:
-    links = link_graph.schema.splits["train"]
-    file = tmp_path / "train.npy"
-    np.save(file, np.random.default_rng(1).integers(0, 300, (links, 2, 3)))
+@pytest.mark.parametrize("engine", ["model_centric", "cooperative"])
+def test_negatives_from_a_file(engine: str, train: Train, divided: Divided, tmp_path: Path) -> None:
+    case = replace(case_of("links", engine, World(2, 1), 0, "sage"), sections={})
+    parts, file = divided(case), tmp_path / "train.npy"
+    stored = np.random.default_rng(1).integers(0, 300, (parts.schema.splits["train"], 2, 3))
+    np.save(file, stored)
     task = {"decoder": "dot", "fixed_negatives": {"train": str(file)}}
-    sections = {"model": ONE_TYPE["sage"], "task": task}
-    trained = check_engines(link_graph, {(engine,): sections for engine in MOVING}, 2)
-    config = make_config(trained["model_centric",].values)
-    request = Request(config, PartitionedGraph.open(config.data.partitioned))
-    batches, stored = make_link_batches(request, make_sampler(request)), np.load(file)
-    assert batches is not None
+    [run] = train([(case, {"task": task})])
+    assert_exact(run.values, 2)
+    request, batches = batches_of(parts, **task)
     roots = make_schedule(request).batch(0, 0).roots
     pairs = batches.pairs(roots, 0, 0)
     originals = request.graph.original_ids("item")[pairs.versions["item"]]
     np.testing.assert_array_equal(originals[pairs.tails[:, 1:4]], stored[roots, 0])
     np.testing.assert_array_equal(originals[pairs.heads[:, 4:]], stored[roots, 1])
+    out_of_range = r"expected original ids of item in \[0, 300\) in the place of a tail, given"
     for changed, expected in (
         (stored[:, :1], r"task\.fixed_negatives\.train: .*expected integers of shape"),
-        (
-            stored + 300,
-            r"expected original ids of item in \[0, 300\) in the place of a tail, given",
-        ),
+        (stored + 300, out_of_range),
     ):
         np.save(file, changed)
         with pytest.raises(RequestError, match=expected):
             check_request(request)
 
 
-def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
-    config = make_config(
-        {
-            "data": {"partitioned": str(parts)},
-            "model": {"name": "rgcn", "layers": 2, "hidden": 8},
-            "task": task,
-            "train": {"batch_size": 20, "engine": "zero_hop"},
-        }
-    )
-    request = Request(config, PartitionedGraph.open(parts))
+def batches_of(
+    parts: PartitionedGraph, batch_size: int = 20, kind: str = "node", **task: Any
+) -> tuple[Request, Any]:
+    typed = len(parts.schema.relations) > 1
+    values = {
+        "data": {"partitioned": str(parts.path)},
+        "model": {"name": "rgcn" if typed else "sage", "layers": 2, "hidden": 8},
+        "sampler": {"kind": kind, "fanouts": [3, 2]},
+        "task": task,
+        "train": {"batch_size": batch_size, "engine": "zero_hop"},
+    }
+    request = Request(make_config(values), parts)
     return request, make_link_batches(request, make_sampler(request))
 
 
-@pytest.fixture(scope="module")
-def divided(library: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The library on one, two and four servers, its nodes divided differently each time."""
-    folder = tmp_path_factory.mktemp("divided")
-    for servers in (1, 2, 4):
-        partition_graph(library, folder / str(servers), servers, "random", seed=servers)
-    return {servers: folder / str(servers) for servers in (1, 2, 4)}
+def library_on(servers: int, divided: Divided) -> PartitionedGraph:
+    return divided(case_of("links of several types", "model_centric", World(servers, 1)))
 
 
 @pytest.mark.parametrize(
     "negatives", ["uniform", "joint", "in_batch", "degree", "own_parts:Strides"]
 )
-def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int, Path]) -> None:
+def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: Divided) -> None:
     results = []
-    for servers, parts in divided.items():
+    for servers in (1, 2, 4):
         # As many links in all.
-        request, batches = batches_of(parts, negatives=negatives, num_negatives=4)
-        request = request.under(
-            request.config.model_copy(
-                update={
-                    "train": request.config.train.model_copy(update={"batch_size": 40 // servers})
-                }
-            )
-        )
-        batches = make_link_batches(request, make_sampler(request))
+        parts = library_on(servers, divided)
+        request, batches = batches_of(parts, 40 // servers, negatives=negatives, num_negatives=4)
         roots = make_schedule(request).batch(1, 2).roots
         pairs = batches.pairs(roots, 1, 2)
         originals = np.concatenate(
@@ -175,18 +98,23 @@ def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int,
             np.testing.assert_array_equal(expected, array)
 
 
-def test_own_negatives_that_are_no_nodes_are_refused(divided: dict[int, Path]) -> None:
+def test_own_negatives_that_are_no_nodes_are_refused(divided: Divided) -> None:
     own = {"negatives": "own_parts:Strides", "negatives_options": {"beyond": 100}}
-    request, batches = batches_of(divided[1], **own)
+    request, batches = batches_of(library_on(1, divided), **own)
     roots = make_schedule(request).batch(0, 0).roots
-    with pytest.raises(
-        ConfigError, match=r"own_parts:Strides: expected original ids of (book|reader)"
-    ):
+    expected = r"own_parts:Strides: expected original ids of (book|reader)"
+    with pytest.raises(ConfigError, match=expected):
         batches.pairs(roots, 0, 0)
 
 
-def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> None:
-    request, _batches = batches_of(divided[1])
+@pytest.mark.parametrize("feature", ["links of several types", "links of several types in time"])
+def test_no_edge_that_a_batch_predicts_is_drawn(feature: str, divided: Divided) -> None:
+    """In time, both ends of a link, and all that it is compared with, are at its time."""
+    is_timed = "in time" in feature
+    request, _ = batches_of(
+        divided(case_of(feature, "model_centric", World(1, 1))),
+        kind="temporal" if is_timed else "node",
+    )
     trainer = make_runner(request, RunLog(None), 10**6, torch.device("cpu"))
     trainer.sampler.fanouts = (-1, -1)
     table, relations = request.links.table, request.schema.target_relations
@@ -195,8 +123,8 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
         (relations[table.relations[root]], int(table.src[root]), int(table.dst[root]))
         for root in roots
     }
-    turned = RATED
-    left_out |= {(turned, v, u) for relation, u, v in left_out if relation == RATES}
+    into, turned = Relation(*BORROWS), Relation("book", "lent_to", "reader")
+    left_out |= {(turned, v, u) for relation, u, v in left_out if relation == into}
     (subgraph,) = trainer.sample(roots, 0, 1)
     drawn: set[tuple[Relation, int, int]] = set()
     for hop in subgraph.hops:
@@ -206,8 +134,14 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
             drawn |= {(relation, *pair) for pair in zip(*(e.tolist() for e in ends), strict=True)}
     assert drawn
     assert not drawn & left_out
+    if is_timed:
+        assert subgraph.pairs is not None
+        versions = subgraph.pairs.versions.items()
+        times = np.concatenate([trainer.sampler.times_of(name, ids) for name, ids in versions])
+        for of_links in (subgraph.pairs.heads, subgraph.pairs.tails):
+            assert (times[of_links] == table.times[roots][:, None]).all()
+        return
     # Every other edge into a root is.
-    into = RATES
     topology = request.graph.topology(into)
     for book in subgraph.nodes["book"][: subgraph.sizes[0]["book"]].tolist():
         sources = topology.indices[topology.indptr[book] : topology.indptr[book + 1]].tolist()
@@ -215,111 +149,54 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
         assert remaining == {edge for edge in drawn if edge[0] == into and edge[2] == book}
 
 
-FULL_BATCHES: list[tuple[str, dict[str, Any]]] = [
-    ("links", {"num_negatives": 2}),
-    ("links", {"num_negatives": 2, "exclude": False, "negatives": "uniform"}),
-    ("labels", LABELS),
-]
-# Every two of a world, a way and a task meet, not all three.
-OF_FULL_BATCHES = pairwise(
-    [(2, 1), (3, 1)], ("hybrid", "fetch", "recompute"), range(len(FULL_BATCHES))
-)
-
-
-@pytest.mark.parametrize("world", [(2, 1), (3, 1)])
-def test_full_batches(
-    world: tuple[int, int],
-    community_graph: GraphDirectory,
-    check_engines: CheckEngines,
-    tmp_path: Path,
-) -> None:
-    """All training links, or all edges with labels, are one batch.
-
-    Every epoch draws other negatives. Rows that an earlier epoch fetched are not fetched again.
-    """
-    ends = ends_of(community_graph)
-    order = np.random.default_rng(2).permutation(ends.shape[1])
-    # Some edges are in no split: they are read, whatever is trained.
-    splits = {"train": order[:200], "val": order[200:260], "test": order[260:300]}
-    for name, labels in (("links", None), ("labels", {NEAR: ends.sum(0) % 3})):
-        graph = GraphDirectory.from_arrays(
-            tmp_path / name,
-            {NEAR: ends},
-            {"item": np.asarray(community_graph.features("item"))},
-            labels,
-            splits,
-            target=NEAR,
-        )
-        cases = {
-            ("neutronstar", way, str(number)): {
-                "model": ONE_TYPE["gat"],
-                "sampler": {"kind": "full"},
-                "task": FULL_BATCHES[number][1],
-                "train": {"engine_options": {"dependencies": way}, "epochs": 3},
-            }
-            for here, way, number in OF_FULL_BATCHES
-            if here == world and FULL_BATCHES[number][0] == name
-        }
-        for (_, way, _), trained in check_engines(graph, cases, *world).items():
-            lines = Path(trained.values["train"]["run_dir"], "epochs.jsonl").read_text()
-            fetched = [json.loads(line)["bytes"]["feature"] for line in lines.splitlines()]
-            assert (fetched[0] > 0) == (way == "recompute") or way == "hybrid"
-            # Later epochs fetch what no epoch before has read.
-            assert fetched[2] < max(1, fetched[0] / 4)
-
-
-def test_a_full_batch_leaves_edges_to_read(link_graph: GraphDirectory, tmp_path: Path) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(link_graph, parts, 2, "random")
-    values = values_of(parts, ONE_TYPE["sage"], "dot, joint")
-    values["sampler"] = {"kind": "full"}
-    graph = PartitionedGraph.open(parts)
-    with pytest.raises(RequestError, match=r"^task\.exclude: .* leaves no edge of .* to read"):
-        check_request(Request(make_config(values), graph))
-    values["task"] |= {"exclude": False}
-    check_request(Request(make_config(values), graph))
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"train": {"engine": "raf"}}, "train.engine: "),
-        (
-            {"train": {"engine": BASELINES["neutronstar"]}},
-            "train.engine: neutronstar knows no node types",
-        ),
-        ({"sampler": {"kind": "labor"}}, "sampler.kind: links are predicted"),
-        ({"task": {"kind": "node"}}, "task.kind: the graph's target is"),
-        ({"model": {"name": "nars", "layers": 1, "hidden": 8}}, "model.name: links are predicted"),
-    ],
-)
-def test_wrong_requests_are_refused(
-    changes: dict[str, Any], expected: str, divided: dict[int, Path]
-) -> None:
-    parts = divided[2]
-    values: dict[str, Any] = {
-        "data": {"partitioned": str(parts)},
-        "model": {"name": "rgcn", "layers": 2, "hidden": 8},
-    }
-    for section, keys in changes.items():
-        values[section] = keys if section == "model" else values.get(section, {}) | keys
-    with pytest.raises(RequestError) as error:
-        check_request(Request(make_config(values), PartitionedGraph.open(parts)))
-    assert str(error.value).startswith(expected), str(error.value)
-
-
-def test_links_need_a_graph_that_has_them(community_graph: GraphDirectory, tmp_path: Path) -> None:
-    partition_graph(community_graph, tmp_path / "parts", 1)
-    config = make_config(
-        {"data": {"partitioned": str(tmp_path / "parts")}, "task": {"kind": "link"}}
+def test_a_full_batch_leaves_edges_to_read(tmp_path: Path) -> None:
+    ends = np.random.default_rng(0).integers(0, 40, (2, 300))
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        {("item", "near", "item"): ends},
+        features={"item": np.ones((40, 3))},
+        target=("item", "near", "item"),
+        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
     )
-    with pytest.raises(RequestError, match="imported with --target RELATION"):
-        check_request(Request(config, PartitionedGraph.open(tmp_path / "parts")))
-    values = {"data": {"partitioned": str(tmp_path / "parts")}, "task": {"decoder": "mlp"}}
-    graph = PartitionedGraph.open(tmp_path / "parts")
-    trials: dict[str, Any] = {"replicas": "independent", "trials": [{"task.decoder": "mlp"}]}
-    swept = make_config(values | {"hop": trials, "train": {"engine": "hop"}})
-    with pytest.raises(RequestError, match=r"hop\.trials: task\.decoder: the model predicts"):
-        check_request(Request(swept, graph))
-    request = Request(make_config(values), graph)
-    assert describe_unused(request) == ["not used: task.decoder: nodes are predicted, not links"]
+    parts = partition_graph(graph, tmp_path / "parts", 2, "random")
+    values = {"data": {"partitioned": str(parts.path)}, "sampler": {"kind": "full"}}
+    with pytest.raises(RequestError, match=r"^task\.exclude: .* leaves no edge of .* to read"):
+        check_request(Request(make_config(values), parts))
+    kept = {"task": {"exclude": False}}
+    check_request(Request(make_config(merged(values, kept)), parts))
+
+
+def test_a_partition_keeps_all_edges_and_the_labels_of_splits(
+    graph_of: GraphOf, divided: Divided
+) -> None:
+    graph = graph_of("library of labels")
+    assert graph.schema.predicted == "edge"
+    assert graph.schema.target_labels == Labels("class", 3)
+    stored = np.concatenate([graph.labels(Relation(*words)) for words in (BORROWS, WROTE)])
+    assert stored.min() < 0
+    for servers in (1, 3):
+        parts = divided(case_of("labels of several types", "hop", World(servers, 1)))
+        for relation, kind in graph.schema.relations.items():
+            assert parts.topology(relation).indices.size == kind.count
+        for split in ("train", "val", "test"):
+            links = parts.links(split)
+            assert links.labels is not None
+            np.testing.assert_array_equal(links.labels, stored[links.ids])
+            # Those without labels are in no split.
+            assert links.count
+            assert links.labels.min() >= 0
+
+
+def test_labels_of_target_relations_have_to_agree(graph_of: GraphOf, tmp_path: Path) -> None:
+    schema = graph_of("library of labels").schema
+    labels = dict(schema.labels) | {Relation(*WROTE): Labels("float", 1)}
+    broken = schema.__class__(**vars(schema) | {"labels": labels})
+    with (
+        pytest.raises(GraphError, match="target: expected edges of all target relations"),
+        GraphWriter(tmp_path / "broken", broken),
+    ):
+        pass
+    with pytest.raises(GraphError, match=r"labels of reader/borrows/book: expected 3, one for"):
+        GraphDirectory.from_arrays(
+            tmp_path / "short", {BORROWS: [[0, 1, 1], [0, 0, 1]]}, labels={BORROWS: [1, 0]}
+        )

@@ -7,48 +7,28 @@ not restore, schedules that a resumed run would continue otherwise, engines that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
-from safetensors.numpy import load_file
+from torch import nn
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
 from hopper.config.plug_ins import find_plug_in
 from hopper.config.train import BUILT_INS
 from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, LRScheduler
-from hopper.engines.optimizer import RULES, UpdateRule
-from hopper.engines.reference import Reference
-from hopper.engines.training_parts import check_training_parts, make_objective
-from hopper.errors import ConfigError
-from hopper.features import open_graph
-from hopper.graph import GraphDirectory, GraphSchema, Labels, NodeType
-from hopper.hetero.divide import partition_by_relation
+from hopper.engines.optimizer import RULES, Adam, AdamW, Optimizer, Sgd, UpdateRule
+from hopper.engines.training_parts import check_training_parts
+from hopper.graph import GraphSchema, Labels, NodeType
+from hopper.migrate.flat_model import FlatModel
 from hopper.models.label_examples import make_examples
 from hopper.models.link_losses import LINK_LOSSES
 from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import LOSSES, Loss
 from hopper.models.metrics import METRICS, Metric
-from hopper.partition import partition_graph
 
-from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
-
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-PLUG_INS: dict[str, Any] = {
-    "loss": "focal_loss:FocalLoss",
-    "loss_options": {"gamma": 1.5},
-    "metric": "macro_f1:MacroF1",
-    "optimizer": "lion:Lion",
-    "optimizer_options": {"betas": [0.8, 0.9]},
-    "schedule": "one_cycle:OneCycle",
-    "schedule_options": {"start": 0.5},
-    "epochs": 3,
-    "weight_decay": 0.01,
-}
 CLASSES = 4
 
 
@@ -114,21 +94,6 @@ def test_a_metric_is_made_of_sums(name: str) -> None:
             right = torch.nn.functional.one_hot(labels, CLASSES).double()
         best = metric.value(metric.sums(right, labels))
         assert (best > metric.value(sums)) is metric.higher_is_better
-
-
-def test_macro_f1_counts_classes_alike() -> None:
-    config = config_of(metric="macro_f1:MacroF1")
-    objective = make_objective(config, schema(classes=3))
-    logits = torch.eye(3)[[0, 0, 0, 1, 0]]
-    labels = torch.tensor([0, 0, 0, 1, 1])
-    # Class 0: 2 * 3 / (3 + 4); class 1: 2 * 1 / (2 + 1); class 2 is not met.
-    assert objective.scores(objective.metric_sums(logits, labels))[
-        objective.metric
-    ] == pytest.approx((6 / 7 + 2 / 3) / 2)
-    # Nobody sees unlabelled roots.
-    more = objective.metric_sums(torch.eye(3)[[2, 1]], torch.tensor([-1, 1]))
-    assert more.sum() == 3
-    assert objective.metric == "macro_f1"
 
 
 @pytest.mark.parametrize("name", [*RULES, "lion:Lion"])
@@ -201,109 +166,48 @@ def test_a_schedule_begins_after_warming_up() -> None:
     assert [lowest.factor(step, 9) for step in (0, 1, 2, 3)] == [1.0, 0.1, 0.05, 0.05]
 
 
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        ({"loss": "huber"}, "train.loss: expected auto, cross_entropy, binary_cross_entropy, "),
-        (
-            {"optimizer": "lion"},
-            "train.optimizer: expected adam, adamw, sgd or package.module:Class",
-        ),
-        ({"loggers": ["csv"]}, "train.loggers: expected tensorboard, mlflow, wandb or package"),
-        ({"loggers": ["a:B"], "loggers_options": [{}, {}]}, "loggers_options: expected one table"),
-        ({"loss": "squared_error"}, "train.loss: squared_error is for labels of kind float; the "),
-        ({"metric": "rmse"}, "train.metric: rmse is for labels of kind float; the graph's are of "),
-        ({"loss": "own_parts:MeanLoss"}, "that of a root depends on the others"),
-        ({"loss": "own_parts:SummedLoss"}, "SummedLoss: expected one loss per root, of shapes"),
-        ({"loss": "own_parts:CutLoss"}, "expected a gradient of the logits"),
-        ({"metric": "own_parts:Share"}, "expected sums that can be added over ranks"),
-        ({"optimizer": "own_parts:Normed"}, "expected an update of each number by itself"),
-        ({"schedule": "own_parts:Growing"}, "expected a finite number, 0 or more, at update 29"),
-        ({"schedule": "step"}, "train.schedule_options.step_size: missing; step needs it"),
-        (
-            {"schedule": "warmup", "schedule_options": {"warmup_steps": 1, "warmup_fraction": 0.5}},
-            "train.schedule: warmup cannot be made (ValueError: expected warmup_steps or",
-        ),
-        (
-            {"optimizer_options": {"betas": [0.9, 1.0]}},
-            "optimizer_options.betas.1: Input should be less than 1",
-        ),
-    ],
-)
-def test_what_would_spoil_a_run_is_refused(train: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        check(**train)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+OF_TORCH = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW, Sgd: torch.optim.SGD}
 
 
-@pytest.fixture(scope="module")
-def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """A typed graph with rows to be learned."""
-    return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
+@pytest.mark.parametrize("kind", OF_TORCH)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> None:
+    def make_model() -> FlatModel:
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+        module[0].bias.requires_grad_(False)
+        return FlatModel(module)
+
+    ours, theirs, first = make_model(), make_model(), make_model()
+    rule = kind(ours.parameters, weight_decay=weight_decay)
+    optimizer = Optimizer(ours, rule, learning_rate=0.05)
+    trained = [p for p in theirs.module.parameters() if p.requires_grad]
+    expected = OF_TORCH[kind](trained, lr=0.05, weight_decay=weight_decay)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        gradient = torch.randn(ours.gradients.shape, generator=generator).double()
+        for packed in (ours, theirs):
+            packed.gradients.copy_(gradient)
+        optimizer.step()
+        expected.step()
+        assert torch.equal(ours.gradients, gradient)
+    torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-13, atol=1e-13)
+    assert (ours.parameters - first.parameters).abs().min() > 1e-4
+    assert torch.equal(ours.module[0].bias, first.module[0].bias)
 
 
-def test_engines_agree_with_one_process_on_plug_ins(
-    community_graph: GraphDirectory,
-    bare_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    """Gradients of a plug-in loss agree, and so do losses after updates by a plug-in optimiser.
-
-    The optimiser updates learnable rows too, at the rates of a plug-in schedule.
-    """
-    partition_graph(community_graph, tmp_path / "items", 2, "random")
-    partition_graph(bare_graph, tmp_path / "by node", 2, "random")
-    partition_by_relation(bare_graph, tmp_path / "by relation", 2, layers=2)
-    source = {"author": "own_parts:Angles"}
-    addresses = {
-        "items": serve_partitions(tmp_path / "items", 2),
-        "by node": serve_partitions(tmp_path / "by node", 2),
-        "sourced": serve_partitions(tmp_path / "by node", 2, "--features=author=own_parts:Angles"),
-    }
-    cases = []
-    for parts, engine, features in (
-        ("items", "zero_hop", {}),
-        ("items", "cooperative", {}),
-        ("items", "hop", {}),
-        ("by node", "zero_hop", {}),
-        ("by relation", "raf", {}),
-        ("by node", "zero_hop", source),
-        ("by relation", "raf", source),
-    ):
-        is_typed = parts != "items"
-        cases.append(
-            {
-                "data": {"partitioned": str(tmp_path / parts), "features": features},
-                "model": MODELS["rgcn"] if is_typed else {"layers": 2, "hidden": 8},
-                "sampler": {"fanouts": [3, 2]},
-                "train": TRAIN
-                | PLUG_INS
-                | {"engine": engine, "run_dir": str(tmp_path / f"run {len(cases)}")}
-                | {"record_gradients": [0, 8], "batch_size": 8},
-                "hop": {"merge": "off"},
-                "learnable": LEARNABLE,
-                "cluster": {"servers": addresses.get("sourced" if features else parts, [])},
-            }
-        )
-    results = train_cases(cases, 2, tmp_path)
-    for values in cases:
-        config = make_config(values)
-        graph = open_graph(config)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        parity = check_engine(config.train.engine, "float64", Reference(config, graph, 2), recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
-    for first, *rest in (results[:3], results[3:5], results[5:]):
-        for result in rest:
-            # Where a gradient is next to nothing, Lion's step may have another sign.
-            assert result["losses"] == pytest.approx(first["losses"], rel=1e-6)
-    rows = [
-        load_file(tmp_path / f"run {number}" / "learnable-rank-0.safetensors") for number in (3, 4)
-    ]
-    assert all(table["author"].shape[1] == LEARNABLE["dim"] for table in rows)
-    sourced = load_file(tmp_path / "run 6" / "learnable-rank-0.safetensors")
-    assert "author" not in sourced, "rows that come from a source are not learned"
-    assert results[5]["losses"] != results[3]["losses"]
+def test_a_rank_starts_without_the_compiler() -> None:
+    """torch's compiler takes as long to import as torch itself, on every rank."""
+    script = (
+        "import sys, torch; from torch import nn\n"
+        "from hopper.train import rank\n"
+        "from hopper.engines.optimizer import Adam, Optimizer\n"
+        "from hopper.migrate.flat_model import FlatModel\n"
+        "rank.make_deterministic()\n"
+        "assert torch.are_deterministic_algorithms_enabled()\n"
+        "packed = FlatModel(nn.Linear(2, 2))\n"
+        "Optimizer(packed, Adam(packed.parameters), learning_rate=0.1).step()\n"
+        "loaded = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -17,7 +17,7 @@ from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute import MetapathTables, SubsetTables, neighbours, precompute
 from hopper.partition import partition_graph
 from hopper.partition.stored_forms import describe_rounded_tables
-from tests.engines.typed_cases import COUNTS, EDGES, WIDTHS, make_graph
+from tests.engines.graphs import COUNTS, EDGES, WIDTHS, make_graph
 
 Matrix = NDArray[np.float64]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,94 +15,84 @@ from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_full_sampler, make_model
+from hopper.engines.build import make_learnable
+from hopper.errors import RequestError
 from hopper.features import PartitionedRows
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.block import Block
-from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Inference, RowSpace, Scene, Wanted, make_inference
 from hopper.inference.layer_wise import LayerWise
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.tasks import find_target
+from tests.engines.conftest import Divided, GraphOf
+from tests.engines.features import Case, World, case_of
 
-WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
-
-
-@pytest.fixture
-def graph(tmp_path: Path) -> PartitionedGraph:
-    generator = np.random.default_rng(0)
-    schema = GraphSchema(
-        name="papers",
-        node_types={"author": NodeType(40, 3, "float32"), "paper": NodeType(90, 5, "float32")},
-        relations={WRITES: EdgeType(200), CITES: EdgeType(300)},
-        target="paper",
-        labels={"paper": Labels("class", 3)},
-        splits={"train": 30, "val": 50},
-    )
-    with GraphWriter(tmp_path / "graph", schema) as writer:
-        writer.topology(WRITES, generator.integers(0, 40, 200), generator.integers(0, 90, 200))
-        writer.topology(CITES, generator.integers(0, 90, 300), generator.integers(0, 90, 300))
-        for name, kind in schema.node_types.items():
-            rows = writer.features(name)
-            rows[:] = generator.standard_normal((kind.count, kind.feature_dim or 0))
-        writer.labels("paper", generator.integers(0, 3, 90))
-        order = generator.permutation(90)
-        writer.split("train", np.sort(order[:30]))
-        writer.split("val", np.sort(order[30:80]))
-    return partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random")
+ALONE = World(1, 1)
+# Features and models whose input rows all come from features. Some layers read rows that are wider
+# than those that they make, and others narrower ones.
+CASES = [
+    ("node", "pool"),
+    ("features of edges", "sage"),
+    ("features of edges", "gat"),
+    ("in time", "sage"),
+    ("several tasks", "sage"),
+    ("types", "rgat"),
+    ("types", "rgat, one by one"),
+    ("types", "rgcn"),
+    ("types", "hgt"),
+    ("types, features of edges", "rgcn, one by one"),
+    ("types, features of edges", "hgt"),
+    ("own model", "shared"),
+]
 
 
-def inference_of(
-    model: dict[str, object], graph: PartitionedGraph, chunk_bytes: int = 1 << 20
-) -> tuple[Request, Inference]:
-    config = make_config(
-        {
-            "data": {"partitioned": str(graph.path)},
-            "model": {"layers": 2, "hidden": 8} | model,
-            "sampler": {"fanouts": [2, 2]},
-            "train": {"dtype": "float64"},
-        }
-    )
-    cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
-    request, rows = Request(config, graph), PartitionedRows(graph, 0, None)
-    classes = find_target(config, graph.schema).width
-    learnable = LearnableRows(cluster)
-    scene = Scene(request, cluster, rows, torch.float64, learnable, classes, chunk_bytes)
-    return request, make_inference(scene, make_model(request))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"name": "rgat"},
-        # Three classes are narrower than the rows that a layer reads.
-        {"name": "rgat", "hidden": 16, "heads": 1, "merge": False},
-        {"name": "rgcn"},
-        # Input rows of three numbers are narrower than hidden rows.
-        {"name": "hgt", "hidden": 8, "heads": 2},
-    ],
-)
-def test_layers_in_chunks_score_like_whole_neighbourhoods(
-    options: dict[str, object], graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request, inference = inference_of(options, graph)
+def infer(
+    case: Case, parts: PartitionedGraph, chunk_bytes: int = 1 << 20, at: int | None = None
+) -> tuple[Request, torch.nn.Module, Inference]:
+    """Return a case's request, its first model, and what computes its scores."""
+    request = Request(make_config(case.values(parts, parts.path / "run")), parts)
+    cluster, rows = Cluster(0, 1, 1, torch.device("cpu"), 1.0), PartitionedRows(parts, 0, None)
+    has_tables = bool(request.reads.tables)
+    learnable = make_learnable(request, cluster) if has_tables else LearnableRows(cluster)
+    width = find_target(request.config, parts.schema).width
+    scene = Scene(request, cluster, rows, torch.float64, learnable, width, chunk_bytes, at)
     model = make_model(request).eval()
+    return request, model, make_inference(scene, model)
+
+
+@pytest.mark.parametrize(("feature", "model"), CASES)
+def test_scores_are_those_of_whole_neighbourhoods(
+    feature: str, model: str, divided: Divided, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(feature, "model_centric", ALONE, 0, model)
+    parts, chunks, new_rows = divided(case), list[int](), LayerWise._new_rows
+    request, network, inference = infer(case, parts)
+    rows, sampler = PartitionedRows(parts, 0, None), make_full_sampler(request, 0)
     with torch.no_grad():
-        ids, logits = inference.rows(model, inference.split("val"))
-        rows = PartitionedRows(graph, 0, None)
-        subgraph = make_full_sampler(request, 0).sample(ids, 0, 0)
-        inputs = {
-            name: torch.from_numpy(rows.gather("features", name, nodes)).double()
-            for name, nodes in subgraph.nodes.items()
-        }
-        expected = run_model(model, subgraph.typed_blocks(), inputs)
-    assert sorted(graph.original_ids("paper")[ids]) == sorted(
-        graph.original_ids("paper")[graph.global_ids("paper")[graph.split("val")]]
-    )
-    assert torch.allclose(logits, expected, rtol=0, atol=1e-12)
-    chunks: list[int] = []
-    new_rows = LayerWise._new_rows
+        ids, logits = inference.rows(network, inference.split("val"))
+        target = request.reads.target
+        assert sorted(parts.original_ids(target)[ids]) == sorted(parts.split("val"))
+        is_timed = request.reads_times
+        # In time every node is looked at by itself.
+        for roots in [ids[place : place + 1] for place in range(15)] if is_timed else [ids]:
+            subgraph = sampler.sample(roots, 0, 0).with_edges(request.reads.edges)
+            assert not is_timed or len({*subgraph.times["node"].tolist()}) == 1
+            inputs = {
+                name: torch.from_numpy(rows.gather("features", name, nodes)).double()
+                for name, nodes in subgraph.nodes.items()
+                if nodes.size
+            }
+            edges = {
+                name: torch.from_numpy(rows.gather("features", of.table, of.ids)).double()
+                for name, of in subgraph.edges.items()
+            }
+            expected = run_model(network, subgraph.typed_blocks(None, edges), inputs)
+            found = logits[np.searchsorted(ids, roots)]
+            assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+        if is_timed:
+            with pytest.raises(RequestError, match=r"embeddings: with sampler\.kind = 'temporal'"):
+                inference.rows(network, Wanted("some", ids[:3], "embeddings"))
 
     def count_rows(self: LayerWise, *arguments: Any) -> torch.Tensor:
         rows = new_rows(self, *arguments)
@@ -109,13 +100,45 @@ def test_layers_in_chunks_score_like_whole_neighbourhoods(
         return rows
 
     monkeypatch.setattr(LayerWise, "_new_rows", count_rows)
-    inference = inference_of(options, graph, chunk_bytes=2048)[1]
+    inference = infer(case, parts, 2048)[2]
     with torch.no_grad():
-        chunked_ids, chunked_logits = inference.rows(model, inference.split("val"))
-    assert len(chunks) > 10
-    assert min(chunks) > 0
-    np.testing.assert_array_equal(ids, chunked_ids)
-    assert torch.allclose(logits, chunked_logits, rtol=0, atol=1e-12)
+        ids_again, in_chunks = inference.rows(network, inference.split("val"))
+    np.testing.assert_array_equal(ids, ids_again)
+    assert torch.allclose(logits, in_chunks, rtol=0, atol=1e-12)
+    assert is_timed or len(chunks) > 10
+
+
+@pytest.mark.parametrize("pick", [0, 1])
+def test_divided_relations_have_the_scores_of_divided_nodes(pick: int, divided: Divided) -> None:
+    """Scores are taken at the roots' own times, and at one time for all of them."""
+    scores: dict[int | None, list[torch.Tensor]] = {None: [], 3: []}
+    for engine, at in itertools.product(("raf", "zero_hop in passes"), scores):
+        case = case_of("types, in time", engine, ALONE, pick, "hgt, three layers")
+        _, network, inference = infer(case, divided(case), 2048, at)
+        with torch.no_grad():
+            ids, logits = inference.rows(network, inference.split("val"))
+        scores[at].append(logits[np.argsort(ids)])
+    for by_relation, by_node in scores.values():
+        assert torch.allclose(by_relation, by_node, rtol=0, atol=1e-12)
+    assert not torch.allclose(scores[None][0], scores[3][0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_stored_forms_have_the_scores_of_the_same_numbers(
+    dtype: str, graph_of: GraphOf, tmp_path: Path
+) -> None:
+    graph, case = graph_of("items"), case_of("node", "model_centric", ALONE, 1)
+    small = partition_graph(graph, tmp_path / "small", 1, "random", feature_dtypes=[dtype])
+    plain = partition_graph(graph, tmp_path / "plain", 1, "random")
+    rows = PartitionedRows(small, 0, None).stored("item", np.arange(300)).to(torch.float32)
+    (tmp_path / "plain/server-0/features/item.npy").unlink()
+    np.save(tmp_path / "plain/server-0/features/item.npy", rows.to_tensor().numpy())
+    scores = []
+    for parts in (small, plain):
+        _, network, inference = infer(case, parts, 2048)
+        with torch.no_grad():
+            scores.append(inference.rows(network, inference.split("val"))[1])
+    assert torch.equal(*scores)
 
 
 class Interrupted(Exception):
@@ -125,15 +148,15 @@ class Interrupted(Exception):
 @pytest.mark.parametrize("output", ["logits", "embeddings"])
 @pytest.mark.parametrize("name", ["rgcn", "hgt"])
 def test_rows_in_files_equal_those_in_memory_after_interruptions(
-    name: str, output: Literal["logits", "embeddings"], graph: PartitionedGraph, tmp_path: Path
+    name: str, output: Literal["logits", "embeddings"], divided: Divided, tmp_path: Path
 ) -> None:
     """After each interruption no piece is made again, and the bits are the same."""
-    request, inference = inference_of({"name": name}, graph, chunk_bytes=2048)
-    model = make_model(request).eval()
-    wanted = Wanted("all", np.arange(90), output)
+    case = case_of("types", "model_centric", ALONE, 0, name)
+    _, model, inference = infer(case, divided(case), 2048)
+    wanted = Wanted("all", np.arange(120), output)
     with torch.no_grad():
         ids, expected = inference.rows(model, wanted)
-    assert expected.shape == (90, 3 if output == "logits" else 8)
+    assert expected.shape == (120, 4 if output == "logits" else 8)
     pieces_made: list[tuple[str, int]] = []
 
     def interrupt(table: str, done: int, pieces: int) -> None:
@@ -155,12 +178,9 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     assert torch.equal(rows_in_files, expected)
 
 
-def test_a_model_without_layers_scores_by_whole_neighbourhoods(
-    community_graph: GraphDirectory, tmp_path: Path
-) -> None:
-    parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
-    request, inference = inference_of({"name": "gcn"}, parts)
-    model = make_model(request).eval()
+def test_a_model_without_layers_scores_by_whole_neighbourhoods(divided: Divided) -> None:
+    case = case_of("node", "model_centric", ALONE, 0, "gcn")
+    _, model, inference = infer(case, divided(case))
     with torch.no_grad():
         ids, by_layers = inference.rows(model, inference.split("val"))
         ids_again, by_forward = inference.rows(NoLayers(model), inference.split("val"))

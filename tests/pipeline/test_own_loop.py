@@ -18,7 +18,7 @@ from hopper.hetero.divide import partition_by_relation
 from hopper.partition import partition_graph
 from hopper.pipeline import Lookahead
 from tests.docs.markdown_pages import read_snippets
-from tests.engines.typed_cases import WITH_FEATURES, make_graph
+from tests.engines.graphs import WITH_FEATURES, make_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "own_loop.py"

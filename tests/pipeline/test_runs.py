@@ -19,7 +19,7 @@ from hopper.hetero.divide import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer
-from tests.engines.typed_cases import LEARNABLE, WITH_FEATURES, make_graph
+from tests.engines.graphs import LEARNABLE, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 Serve = Callable[[Path, int], list[str]]

@@ -13,7 +13,7 @@ import torch
 import hopper
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
-from tests.engines.typed_cases import WITH_FEATURES, make_graph
+from tests.engines.graphs import WITH_FEATURES, make_graph
 
 pytest.importorskip("torch_geometric")
 

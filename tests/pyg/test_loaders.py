@@ -17,7 +17,7 @@ import hopper
 from hopper.errors import HopperError
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
-from tests.engines.typed_cases import WITH_FEATURES, make_drawn_graph, make_graph
+from tests.engines.graphs import WITH_FEATURES, make_drawn_graph, make_graph
 
 pytest.importorskip("torch_geometric")
 

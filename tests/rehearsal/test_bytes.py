@@ -18,8 +18,9 @@ from hopper.partition import partition_graph
 from hopper.rehearsal.clock import Link, MessageCost
 from hopper.rehearsal.estimate import estimate_engine
 from tests.conftest import make_community_graph
-from tests.engines.conftest import RANK_SCRIPT, merged
-from tests.engines.typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
+from tests.engines.conftest import RANK_SCRIPT
+from tests.engines.features import merged
+from tests.engines.graphs import LEARNABLE, MODELS, WITH_FEATURES, make_graph
 
 LINK = Link(10**9, 1e-4, 1, MessageCost(1e-5, 0.0), MessageCost(1e-5, 0.0))
 BASE: dict[str, Any] = {

@@ -1,0 +1,307 @@
+"""Runs that differ in where rows and edges lie, or in when they are read, are equal bit for bit.
+
+Each row of the table is a run, and changes to it that may alter traffic alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.partition import partition_graph
+from hopper.train.checkpoint_files import CheckpointFiles
+from hopper.train.tensor_file import read_tensors
+
+from .conftest import Train, TrainCases, assert_exact
+from .features import CACHE, VARIANTS, WORLDS, Case, Sections, World, case_of, merged
+
+pytestmark = pytest.mark.filterwarnings("ignore:split ")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is different.
+
+    Attributes
+    ----------
+    sections: of the configuration; resumed: those of the second epoch, which is a run of its own.
+    topology: how it is divided.
+    """
+
+    sections: Sections = field(default_factory=dict)
+    resumed: Sections | None = None
+    topology: str = "replicated"
+
+
+def cached(policy: str, **more: str) -> dict[str, Any]:
+    return {"cache": CACHE | {"policy": policy} | more}
+
+
+MAPPED: dict[str, Any] = {"learnable": {"storage": "mmap"}}
+CHANGES = {
+    "again": Change(),
+    "partitioned": Change(topology="partitioned"),
+    "halo": Change(topology="halo:1"),
+    "lru": Change(cached("lru")),
+    "benefit": Change(cached("benefit")),
+    "penalty": Change(cached("hotness+penalty")),
+    "lru on the device": Change(cached("lru", memory="device")),
+    "benefit on the device": Change(cached("benefit", memory="device")),
+    "through host memory": Change({"cluster": {"share_gpus": True}}),
+    "resumed": Change({}, {}),
+    "mapped": Change(MAPPED, MAPPED),
+    "mapped and cached": Change(MAPPED | cached("lru"), MAPPED | cached("hotness")),
+    "in host memory": Change({"learnable": {"storage": "host"}} | cached("hotness+penalty")),
+    "mapped, on the device": Change(MAPPED | cached("benefit", memory="device")),
+}
+LAYOUTS = ("partitioned", "halo")
+MAPPINGS = ("mapped", "mapped and cached", "in host memory")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A run, and what may be different about it; see :class:`.features.Case`.
+
+    Attributes
+    ----------
+    halo_suffices: whether all that ranks draw from is on their servers with a halo of one hop.
+    """
+
+    feature: str
+    engine: str
+    changes: tuple[str, ...]
+    model: str = ""
+    variant: str = ""
+    world: World = WORLDS[0]
+    sections: Sections = field(default_factory=dict)
+    halo_suffices: bool = False
+
+    def case(self, topology: str) -> Case:
+        """The case with a layout."""
+        world = self.world._replace(topology=topology)
+        case = case_of(self.feature, self.engine, world, 0, self.model)
+        variant = self.variant or case.variant
+        assert variant in VARIANTS[self.engine]
+        return replace(case, variant=variant, world=world)
+
+
+RECENT = {"sampler": {"kind_options": {"pick": "recent"}}}
+SINGLE = {"train": {"dtype": "float32"}}
+PASSES, BOTH = "zero_hop in passes", World(2, 2)
+HOST = "through host memory"
+EVERY_CACHE = ("lru", "benefit", "lru on the device", "benefit on the device")
+BASES = [
+    Base("node", PASSES, LAYOUTS, "gcn", halo_suffices=True),
+    Base("node", "naive", LAYOUTS, "gcn"),
+    Base("labor", "cooperative", ("partitioned", "again"), "gat", sections=SINGLE),
+    Base("types", "model_centric", LAYOUTS, "hgt", world=BOTH),
+    Base("types", "model_centric", LAYOUTS, "rgcn", "locality", halo_suffices=True),
+    Base("in time", "hop", LAYOUTS, "gat", sections=RECENT),
+    Base("types, in time", PASSES, LAYOUTS, "rgat", halo_suffices=True),
+    # Lists of other servers, and scores, leave out links.
+    Base("links of several types in time", "model_centric", LAYOUTS, world=BOTH),
+    Base("labels of several types in time", "hop", LAYOUTS, sections=RECENT),
+    Base("links", "cooperative", ("partitioned",), "sage", sections={"sampler": {"kind": "full"}}),
+    Base("node", "model_centric", (*EVERY_CACHE, HOST), "gat"),
+    Base(
+        "node", "hop", ("lru", "penalty", "again", "through host memory"), "sage", sections=SINGLE
+    ),
+    Base("node", PASSES, ("penalty", "benefit", "benefit on the device"), "gat"),
+    Base("features of edges", "model_centric", ("lru", "penalty"), "sage"),
+    Base("node", "model_centric", ("lru on the device",), "gat", "locality"),
+    Base("node", "cooperative", ("lru on the device",), "gat"),
+    Base("types, learned rows", PASSES, ("resumed", *MAPPINGS), "rgcn"),
+    Base("types, learned rows", "raf", ("resumed", HOST), "rgat"),
+    Base("tables", "raf", ("resumed", "mapped and cached", "mapped, on the device"), "hgt"),
+    Base("tables", "cooperative", ("mapped and cached", HOST), "hgt"),
+]
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: f"{base.feature}, {base.engine}")
+def test_changes_of_traffic_change_nothing_else(base: Base, train: Train, tmp_path: Path) -> None:
+    asked: list[tuple[Case, Sections]] = []
+    names: list[str] = []
+
+    def add(name: str, topology: str, *sections: Sections) -> None:
+        train = {"epochs": 2, "evaluate_every": 1, "checkpoint_every": 2, "record_gradients": []}
+        shared = {"train": train | {"run_dir": str(tmp_path / name)}}
+        asked.append((base.case(topology), merged(shared, base.sections, *sections)))
+        names.append(name)
+
+    add("plain", "replicated")
+    for name in base.changes:
+        change = CHANGES[name]
+        if change.resumed is None:
+            add(name, change.topology, change.sections)
+        else:
+            add(name, change.topology, change.sections, {"train": {"epochs": 1}})
+            add(name, change.topology, change.resumed, {"train": {"resume": True}})
+    # Of two runs in one folder the second one counts.
+    results = dict(zip(names, [run.result for run in train(asked)], strict=True))
+    plain, looked_up = results["plain"], set()
+    for name in base.changes:
+        result, on_device = results[name], "device" in name
+        # On a device the same rows are multiplied in other blocks.
+        expected = pytest.approx(plain["losses"], rel=1e-9) if on_device else plain["losses"]
+        assert result["losses"] == expected, name
+        assert result["val"] == plain["val"], name
+        if name in LAYOUTS:
+            check_layout(base, name, results)
+        elif name in ("again", HOST):
+            assert result["bytes"] == plain["bytes"], name
+        elif "learn" in base.feature or "tables" in base.feature:
+            check_tables(base, name, tmp_path, result)
+        elif on_device:
+            check_device_cache(base, name, result, plain)
+        else:
+            looked_up.add(check_cache(base, result, plain, tmp_path / name))
+    assert len(looked_up) <= 1, "policies look for other rows"
+
+
+def check_layout(base: Base, name: str, results: dict[str, dict[str, Any]]) -> None:
+    """Assert that neighbours are asked for where they are elsewhere, and nothing more."""
+    result, plain = results[name], results["plain"]
+    assert result["rows"] == plain["rows"]
+    assert result["bytes"] | {"topology": 0} == plain["bytes"] | {"topology": 0}
+    asked = result["bytes"]["topology"] - plain["bytes"]["topology"]
+    if base.engine == "cooperative" or (name == "halo" and base.halo_suffices):
+        assert asked == 0
+    elif name == "partitioned":
+        assert asked > 0
+    else:
+        assert result["bytes"]["topology"] < results["partitioned"]["bytes"]["topology"]
+
+
+def check_cache(base: Base, result: dict[str, Any], plain: dict[str, Any], run_dir: Path) -> int:
+    """Assert that rows of other servers are looked for; return how many."""
+    assert plain["lookups"] == {}
+    hits, misses = map(sum, zip(*result["lookups"].values(), strict=True))
+    assert hits > 0
+    assert misses > 0
+    rows, plain_rows = result["rows"], plain["rows"]
+    assert (rows["local"], rows["remote"]) == (plain_rows["local"], plain_rows["remote"])
+    assert rows["remote_unique"] + rows["cached"] == plain_rows["remote_unique"]
+    assert result["bytes"]["feature"] < plain["bytes"]["feature"]
+    assert len(result["lookups"]) == (2 if base.feature == "features of edges" else 1)
+    assert rows["cached"] == hits
+    logged = np.zeros(2, int)
+    for file in (run_dir / "spans").glob("rank-*.jsonl"):
+        events = list(map(json.loads, file.read_text().splitlines()))
+        last = [line for line in events if line.get("event") == "lookups"][-1]
+        logged += np.sum([*last["hits_and_misses"].values()], 0)
+    assert logged.tolist() == [hits, misses]
+    return int(hits + misses)
+
+
+def check_device_cache(
+    base: Base, name: str, result: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    """Assert that rows of a rank's own server are cached too, and every row is looked up."""
+    ((hits, misses),) = result["lookups"].values()
+    rows, plain_rows = result["rows"], plain["rows"]
+    assert hits > 0
+    assert misses == rows["local"] + rows["remote"]
+    assert hits + misses == plain_rows["local"] + plain_rows["remote"]
+    assert rows["local"] < plain_rows["local"]
+    if base.engine != "cooperative" and "lru" not in name:
+        assert result["bytes"]["feature"] < plain["bytes"]["feature"]
+        assert rows["remote_unique"] < plain_rows["remote_unique"]
+
+
+def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) -> None:
+    """Assert that learnable rows, their files included, are the same, and are looked for."""
+    for rank in range(base.world.size):
+        file = f"learnable-rank-{rank}.safetensors"
+        assert (folder / name / file).read_bytes() == (folder / "plain" / file).read_bytes()
+        assert len([*(folder / name / "checkpoints").glob(f"learnable-rank-{rank}-step-*")]) >= 2
+    assert not list((folder / name).glob(".learnable*")), "a folder of mapped rows is left behind"
+    if "cache" in CHANGES[name].sections:
+        lookups = result["lookups"]
+        hits, misses = map(sum, zip(*lookups.values(), strict=True))
+        assert hits > 0
+        assert misses > 0
+        has_features = "device" in name or base.engine == "zero_hop in passes"
+        assert ("paper" in lookups) == has_features, "features of other servers are looked for too"
+
+
+def test_halos_and_what_is_asked_for_beyond_them(train_cases: TrainCases, tmp_path: Path) -> None:
+    """Three layers read in-edges of nodes up to two hops away.
+
+    Edges are few, so that a halo is far from all there is.
+    """
+    generator, (nodes, edges) = np.random.default_rng(5), (400, 700)
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        generator.integers(0, nodes, (2, edges)),
+        features=generator.random((nodes, 5)),
+        labels=generator.integers(0, 4, nodes),
+        edge_features=generator.random((edges, 3)),
+        edge_weights=np.exp(generator.normal(0, 2, edges)),
+        options=ImportOptions(split=RandomSplit(0.3, 0.2)),
+    )
+    shared: Sections = {
+        "model": {"name": "sage", "layers": 3, "hidden": 4, "edge_features": True},
+        "sampler": {"kind": "weighted", "fanouts": [2, 2, 2]},
+        "train": {"batch_size": 8, "epochs": 1, "dtype": "float64", "evaluate_every": 0}
+        | {"iterations_per_epoch": 2, "record_gradients": [0, 1]},
+        "hop": {"merge": "off"},
+    }
+    cases = {}
+    for halo, engines in {1: ("zero_hop", "model_centric"), 2: ("zero_hop", "hop")}.items():
+        parts = partition_graph(graph, tmp_path / f"{halo}", 3, "random", topology=f"halo:{halo}")
+        for share in parts.description["per_server"]:
+            assert share["edges"] + share["halo_edges"] < 0.9 * edges
+        for engine in engines:
+            own = {"engine": engine, "run_dir": str(tmp_path / f"{halo} {engine}")}
+            data = {"data": {"partitioned": str(parts.path)}}
+            cases[halo, engine] = merged(shared, data, {"train": own})
+    results = dict(zip(cases, train_cases([*cases.values()], 3, tmp_path), strict=True))
+    asked = {case: result["bytes"]["topology"] for case, result in results.items()}
+    assert asked[1, "model_centric"] > asked[1, "zero_hop"] > 0
+    assert asked[2, "zero_hop"] == asked[2, "hop"] == 0
+    assert results[2, "zero_hop"]["losses"] == results[1, "zero_hop"]["losses"]
+    for name, values in cases.items():
+        assert_exact(values, 3, str(name))
+
+
+def test_any_exact_engine_resumes_what_another_began(train: Train, tmp_path: Path) -> None:
+    """But for rounding, also with other servers and ranks; learnable rows are dealt out anew."""
+
+    def run(name: str, engine: str, world: World, **more: Any) -> dict[str, Any]:
+        own = {"iterations_per_epoch": 3, "checkpoint_every": 2, "record_gradients": []}
+        own |= {"run_dir": str(tmp_path / name)} | more
+        case = case_of("types, learned rows", engine, world, 0, "rgcn")
+        return train([(case, {"train": own})])[0].result
+
+    whole = run("whole", "hop", World(2, 1), epochs=4)
+    run("begun", "hop", World(2, 1), epochs=2)
+    expected = read_tensors(CheckpointFiles(tmp_path / "whole").newest)  # type: ignore[arg-type]
+    copies = tmp_path / "copies"
+    for engine, world in ((PASSES, World(1, 1)), ("cooperative", World(2, 2))):
+        shutil.copytree(tmp_path / "begun", tmp_path / engine)
+        (tmp_path / engine / "summary.json").unlink()
+        kept = {"checkpoint_copy": str(copies), "keep_checkpoints": 3}
+        result = run(engine, engine, world, epochs=4, resume=True, **kept)
+        assert result["losses"] == pytest.approx(whole["losses"], rel=1e-9), engine
+        assert result["val"] == pytest.approx(whole["val"], rel=1e-9), engine
+        # Nothing of the ranks before is left, and every copy is whole.
+        files = CheckpointFiles(tmp_path / engine)
+        owners = {file.name.split("-")[2] for file in files.folder.glob("learnable-*")}
+        assert owners == {str(rank) for rank in range(world.size)}
+        assert len(files.steps) == 3
+        for file in files.folder.iterdir():
+            assert (copies / file.name).read_bytes() == file.read_bytes()
+        assert len(list(copies.iterdir())) == len(list(files.folder.iterdir()))
+        shutil.rmtree(copies)
+        tensors = read_tensors(files.newest)  # type: ignore[arg-type]
+        assert tensors.keys() == expected.keys()
+        for name, value in expected.items():
+            assert tensors[name].numpy() == pytest.approx(value.numpy(), rel=1e-7, abs=1e-9), name
