@@ -166,14 +166,6 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
             assert request.graph.topology(relation).indices.size
 
 
-def test_weights_count_what_ends_of_every_type_sample(graph_of: GraphOf, tmp_path: Path) -> None:
-    graph = graph_of("library")
-    parts = partition_by_relation(graph, tmp_path / "parts", 2, 2, weights_fanouts=[2, 2])
-    weights = parts.description["meta"]["weights"]
-    assert set(weights) == {str(relation) for relation in parts.schema.relations}
-    assert all(weight > 0 for weight in weights.values())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -7,12 +7,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hopper.cli import main
-from hopper.cluster import ray_cluster
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, NodeType
@@ -106,7 +106,7 @@ def test_where_parts_cannot_be_built_is_refused(monkeypatch: pytest.MonkeyPatch)
     expected = "--on: expected local, ray or ray:HOST:PORT, given"
     workers = "--workers: expected at least 1, of --on ray alone, given"
     with monkeypatch.context() as patch:
-        patch.setattr(ray_cluster, "_import_ray", lambda option: None)
+        patch.setitem(sys.modules, "ray", ModuleType("ray"))
         for where, count, text in (
             ("spark", None, f"{expected} 'spark'"),
             ("ray:", None, f"{expected} 'ray:'"),
