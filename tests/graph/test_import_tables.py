@@ -415,12 +415,12 @@ def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_
 def test_memory_of_tables_is_given_back(tmp_path: Path) -> None:
     with open_database(tmp_path / "graph", 2 << 30) as database:
         used = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"
-        numbers = "SELECT range AS a, range AS b, range AS c FROM range(7_000_000)"
+        numbers = "SELECT range AS a, range AS b, range AS c FROM range(12_000_000)"
         database.fetch(f"CREATE TABLE numbers AS {numbers}")
         assert database.fetch(used)[0][0] > 140 << 20
         database.release()
         assert database.fetch(used)[0][0] <= 128 << 20
-        assert database.fetch("SELECT max(b) FROM numbers") == [(6_999_999,)]
+        assert database.fetch("SELECT max(b) FROM numbers") == [(11_999_999,)]
 
 
 def test_the_command_prints_what_it_needs_and_its_progress(

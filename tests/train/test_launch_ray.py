@@ -68,7 +68,7 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint", START_LIMIT)
     victim = run.ranks()[1]
     victim.kill()
-    assert run.finish() == 0, run.stdout + run.stderr
+    assert run.finish(START_LIMIT) == 0, run.stdout + run.stderr
     assert_nothing_remains(run)
     failure = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
     assert f"machine 1 (127.0.0.1): {failure}; restart 1 of 1, from step-" in run.stderr
