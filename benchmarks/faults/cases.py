@@ -52,7 +52,8 @@ the link to a server is down for 5 s            | down for a while | recovered |
 the link to a server is down for good           | down             | error     | server | link
 the link to one of two servers is down for good | down             | recovered |        | link two
 connections are cut                             | cut              | recovered |        | link
-connections between ranks are cut               | cut ranks        | recovered |        |
+connections between ranks are cut               | cut ranks        | error     |        |
+connections between ranks are cut, restarts     | cut ranks        | recovered |        | restarts
 a bit flips on the way                          | flip a bit       | either    | server | link
 replies at 5 kB/s                               | slow down        | either    | server | link
 a server accepts and never answers              | lead to silence  | error     | server | link
