@@ -336,18 +336,25 @@ def node_reads(graph: ConnectedGraph, subgraph: Subgraph) -> dict[str, Ids]:
     }
 
 
-def read_features(rows: PartitionedRows, table: str, ids: Ids) -> Tensor:
+def read_features(rows: PartitionedRows, table: str, ids: Ids, *, distinct: bool = False) -> Tensor:
     """Read features as they were imported: [n, dim], float16 and bfloat16 too.
 
     Parameters
     ----------
     table: a node type, or a relation as ``src/rel/dst``.
-    ids: [n] int64 global ids of nodes, or indices of edges; they may repeat.
+    ids: [n] int64 global ids of nodes, or indices of edges.
+    distinct: whether no id is known to repeat, which then need not be found out.
     """
-    distinct, places = np.unique(ids, return_inverse=True)
-    if distinct.size == ids.size:
+    if distinct:
         return rows.stored(table, ids).to_tensor()
-    return rows.stored(table, distinct).to_tensor()[torch.from_numpy(places)]
+    each, places = np.unique(ids, return_inverse=True)
+    return rows.stored(table, each).to_tensor()[torch.from_numpy(places)]
+
+
+def read_nodes(rows: PartitionedRows, subgraph: Subgraph, node_type: str) -> Tensor:
+    """Read the features of a subgraph's nodes of a type; with times a node may have many rows."""
+    nodes = subgraph.nodes[node_type]
+    return read_features(rows, node_type, nodes, distinct=not subgraph.times)
 
 
 def read_labels(rows: PartitionedRows, node_type: str, roots: Ids) -> Tensor | None:
@@ -365,13 +372,13 @@ def _read_batch(drawn: Drawn, rows: PartitionedRows, edge_features: Sequence[Rel
     return Batch(
         subgraph,
         {
-            name: read_features(rows, name, subgraph.nodes[name])
+            name: read_nodes(rows, subgraph, name)
             for name, kind in schema.node_types.items()
             if kind.feature_dim
         },
         read_labels(rows, subgraph.target, subgraph.roots),
         {
-            relation: read_features(rows, edges.table, edges.ids)
+            relation: read_features(rows, edges.table, edges.ids, distinct=True)
             for relation, edges in subgraph.edges.items()
         },
         drawn.loss_scale,

@@ -11,8 +11,10 @@ from torch_geometric.data import Data, HeteroData
 
 from hopper.features import PartitionedRows
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
 from hopper.micrograph.subgraph import Subgraph
-from hopper.pipeline.loader import Ids, read_features
+from hopper.partition import PartitionedGraph
+from hopper.pipeline.loader import Ids, read_features, read_nodes
 
 
 def is_typed(schema: GraphSchema) -> bool:
@@ -40,7 +42,7 @@ def to_data(
     for name, kind in schema.node_types.items():
         nodes, store = subgraph.nodes[name], data[name] if typed else data
         if kind.feature_dim and with_features:
-            store.x = read_features(rows, name, nodes)
+            store.x = read_nodes(rows, subgraph, name)
         else:
             store.num_nodes = nodes.size
         store.n_id = torch.from_numpy(graph.original_ids(name)[nodes])
@@ -55,7 +57,7 @@ def to_data(
             if edges.feature_dim:
                 store.edge_attr = read_features(rows, str(relation), places)
             if topology.stored is None:
-                store.e_id = torch.from_numpy(topology.edge_ids[places].astype(np.int64))
+                store.e_id = edge_ids(topology, places)
     return data
 
 
@@ -76,6 +78,20 @@ def edge_index_of(subgraph: Subgraph, relation: Relation) -> tuple[Tensor, list[
         destinations.append(np.repeat(rows, np.diff(indptr)))
     edge_index = np.stack([np.concatenate(indices), np.concatenate(destinations)])
     return torch.from_numpy(edge_index), [int(part.size) for part in indices]
+
+
+def edge_ids(topology: Topology, places: Ids) -> Tensor:
+    """Return [edges] int64: original ids of edges, given :func:`edge_places` in a whole CSC."""
+    return torch.from_numpy(topology.edge_ids[places].astype(np.int64))
+
+
+def edges_by_id(graph: PartitionedGraph, relation: Relation) -> tuple[Ids, Ids]:
+    """Return the sources and destinations, in global ids, of all edges in the order of their
+    original ids."""
+    topology = graph.topology(relation)
+    order = np.argsort(topology.edge_ids, kind="stable")
+    sources = np.asarray(topology.indices, np.int64)
+    return sources[order], topology.list_destinations()[order]
 
 
 def edge_places(subgraph: Subgraph, relation: Relation) -> Ids:

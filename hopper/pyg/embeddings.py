@@ -80,19 +80,14 @@ class _LayerRows:
 
     def __init__(self, graph: ConnectedGraph, folder: Path) -> None:
         self._graph, self._folder = graph, folder
-        self._placement = graph.placement()
         self._places: dict[str, tuple[Ids, Ids]] = {}
         self._tables: dict[tuple[str, int], NDArray[Any]] = {}
 
     def read(self, node_type: str, originals: Ids) -> Tensor:
         """Return [n, dim]: the rows of some nodes."""
-        graph = self._graph.graph
         if node_type not in self._places:
-            count = graph.schema.node_types[node_type].count
-            ranks = np.zeros(count, np.int64)
-            if self._graph.world > 1:
-                ranks = self._placement.rank_of(node_type, graph.global_ids(node_type))
-            rows = np.empty(count, np.int64)
+            ranks = _ranks_of(self._graph, node_type)
+            rows = np.empty(ranks.size, np.int64)
             for rank in range(self._graph.world):
                 own = ranks == rank
                 rows[own] = np.arange(np.count_nonzero(own))
@@ -159,7 +154,7 @@ def _write_rows(
             return
         table = np.load(rows_file, mmap_mode="r+", allow_pickle=False)
         loader.load_state_dict({"epoch": 0, "iteration": first, "iterations": len(loader)})
-    own = _own_ids(graph, node_type)
+    own = np.flatnonzero(_ranks_of(graph, node_type) == rank)
     ids = create_array(place / f"ids-{rank}.npy", np.int64, own.shape)
     ids[:] = own
 
@@ -192,9 +187,9 @@ def _write_rows(
     save(schedule.iterations)
 
 
-def _own_ids(graph: ConnectedGraph, node_type: str) -> Ids:
-    """Return the original ids of this rank's nodes, ascending."""
+def _ranks_of(graph: ConnectedGraph, node_type: str) -> Ids:
+    """Return [count] int64: the rank that computes each node of a type, by original id."""
     nodes = graph.graph.global_ids(node_type)
     if graph.world == 1:
-        return np.arange(nodes.size)
-    return np.flatnonzero(graph.placement().rank_of(node_type, nodes) == graph.rank)
+        return np.zeros(nodes.size, np.int64)
+    return graph.placement().rank_of(node_type, nodes)

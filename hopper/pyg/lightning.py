@@ -49,6 +49,10 @@ class DataModule(LightningDataModule):
                 f"sampler.kind: expected {', '.join(_ARGUMENTS)}, given "
                 f"{self.config.sampler.kind!r}"
             )
+        for key, default in (("kind_options", {}), ("dependence", 1)):
+            value = getattr(self.config.sampler, key)
+            if value != default:
+                raise RequestError(f"sampler.{key}: expected {default!r} here, given {value!r}")
         self._graph: ConnectedGraph | None = None
         self._loaders: list[NeighborLoader] = []
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from cache_server.draws.counter import NEGATIVES, absorb_each, key_of
@@ -26,13 +26,12 @@ from hopper.pipeline.loader import (
     Connectable,
     Drawn,
     Ids,
-    Loader,
     connected,
     pipeline_config,
 )
 from hopper.pipeline.pipeline import Moment
-from hopper.pyg.data import is_typed, to_data
-from hopper.pyg.settings import Fanouts, check_others, find_input, read_draws
+from hopper.pyg.data import edges_by_id, is_typed, to_data
+from hopper.pyg.settings import Fanouts, SampledLoader, check_others, find_input, read_draws
 from hopper.tasks.negatives import draw_below
 
 
@@ -80,7 +79,7 @@ class DrawnLinks(Drawn):
     ends: Mapping[str, Ids]
 
 
-class LinkNeighborLoader(Loader[Data | HeteroData]):
+class LinkNeighborLoader(SampledLoader):
     """Batches of links with the sampled neighbors of their ends, as
     ``torch_geometric.loader.LinkNeighborLoader`` makes them, of a graph on feature servers.
 
@@ -143,7 +142,6 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
                 weight_attr=weight_attr,
             )
             links = _read_links(graph.graph, edge_label_index, graph.placement())
-            self._links = links
             self._roots = LinkRoots(links, edge_label, edge_label_time, neg_sampling, seed)
             self._sampler = draws.make_sampler(graph, links.relation.dst, seed)
             if isinstance(self._sampler, TemporalSampler) and edge_label_time is not None:
@@ -164,11 +162,9 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
                 config,
                 closes=graph is not data,
             )
-        self._transform, self._pins, self._placement = transform, pins, placement
-        self._description = draws.describe(self, num_neighbors, placement)
-
-    def __repr__(self) -> str:
-        return self._description
+        self.transform, self.pins, self.draws = transform, pins, draws
+        self.asked = f"num_neighbors={num_neighbors}, placement={placement!r}"
+        self._placement = placement
 
     def _draw_links(self, moment: Moment, alone: bool) -> DrawnLinks:
         batch = self._schedule.batch(*moment)
@@ -182,9 +178,7 @@ class LinkNeighborLoader(Loader[Data | HeteroData]):
         assert isinstance(drawn, DrawnLinks)
         batch: Any = to_data(drawn.subgraph, rows)
         self._roots.add_to(batch, drawn)
-        if self._transform is not None:
-            batch = self._transform(batch)
-        return batch.pin_memory() if self._pins else batch
+        return self.finish(batch)
 
 
 class LinkRoots:
@@ -303,10 +297,7 @@ def _read_links(graph: PartitionedGraph, given: Any, placement: RankPlacement) -
         known = ", ".join(map(str, schema.ordered_relations()))
         raise RequestError(f"edge_label_index: expected an edge type of {known}, given {relation}")
     if index is None:
-        topology = graph.topology(relation)
-        src = np.asarray(topology.indices, np.int64)
-        order = np.argsort(topology.edge_ids, kind="stable")
-        return Links(relation, src[order], topology.list_destinations()[order], placement)
+        return Links(relation, *edges_by_id(graph, relation), placement)
     ends = torch.as_tensor(index)
     if ends.ndim != 2 or ends.shape[0] != 2 or ends.is_floating_point():
         raise RequestError(

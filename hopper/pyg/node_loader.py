@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
@@ -20,17 +20,16 @@ from hopper.pipeline.loader import (
     Connectable,
     Drawn,
     Ids,
-    Loader,
     connected,
     draw_with,
     pipeline_config,
     read_labels,
 )
 from hopper.pyg.data import is_typed, to_data
-from hopper.pyg.settings import Fanouts, check_others, find_input, read_draws
+from hopper.pyg.settings import Fanouts, SampledLoader, check_others, find_input, read_draws
 
 
-class NeighborLoader(Loader[Data | HeteroData]):
+class NeighborLoader(SampledLoader):
     """Batches of nodes with their sampled neighbors, as ``torch_geometric.loader.NeighborLoader``
     makes them, of a graph that lies on feature servers.
 
@@ -124,14 +123,11 @@ class NeighborLoader(Loader[Data | HeteroData]):
                 config,
                 closes=graph is not data,
             )
-        self._transform, self._pins = transform, pins
+        self.transform, self.pins, self.draws = transform, pins, draws
+        self.asked = f"num_neighbors={num_neighbors}, placement={placement!r}"
         # Where each original id is among the input nodes.
         self._order = np.argsort(ids, kind="stable")
         self._ascending = ids[self._order]
-        self._description = draws.describe(self, num_neighbors, placement)
-
-    def __repr__(self) -> str:
-        return self._description
 
     def _read_batch(self, drawn: Drawn, rows: PartitionedRows) -> Any:
         subgraph = drawn.subgraph
@@ -146,9 +142,7 @@ class NeighborLoader(Loader[Data | HeteroData]):
         if subgraph.times:
             store.seed_time = torch.from_numpy(subgraph.times[subgraph.target][: roots.size])
         batch.loss_scale = drawn.loss_scale
-        if self._transform is not None:
-            batch = self._transform(batch)
-        return batch.pin_memory() if self._pins else batch
+        return self.finish(batch)
 
 
 def _read_input(graph: PartitionedGraph, given: Any) -> tuple[str, str, Ids]:

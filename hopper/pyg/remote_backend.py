@@ -26,7 +26,7 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.pipeline.connected import ConnectedGraph
 from hopper.pipeline.loader import Ids, read_features, read_labels
-from hopper.pyg.data import edge_index_of, edge_places, is_typed, node_counts
+from hopper.pyg.data import edge_ids, edge_index_of, edge_places, edges_by_id, is_typed, node_counts
 from hopper.pyg.settings import Fanouts, read_draws
 
 
@@ -42,7 +42,7 @@ class FeatureStore(data.FeatureStore):
 
     def __init__(self, graph: ConnectedGraph) -> None:
         super().__init__()
-        self.__dict__["_graph"] = graph
+        self._graph = graph
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """Return an attribute for the features and the labels of each type that has any."""
@@ -93,7 +93,7 @@ class GraphStore(data.GraphStore):
 
     def __init__(self, graph: ConnectedGraph) -> None:
         super().__init__()
-        self.__dict__["_graph"] = graph
+        self._graph = graph
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """Return an attribute for each relation."""
@@ -113,11 +113,9 @@ class GraphStore(data.GraphStore):
         graph = self._graph.graph
         name = edge_attr.edge_type
         relation = next(iter(graph.schema.relations)) if name is None else Relation(*name)
-        topology = graph.topology(relation)
-        order = np.argsort(topology.edge_ids, kind="stable")
-        src = graph.original_ids(relation.src)[topology.indices[order]]
-        dst = graph.original_ids(relation.dst)[topology.list_destinations()[order]]
-        return torch.from_numpy(src), torch.from_numpy(dst)
+        src, dst = edges_by_id(graph, relation)
+        originals = graph.original_ids(relation.src)[src], graph.original_ids(relation.dst)[dst]
+        return torch.from_numpy(originals[0]), torch.from_numpy(originals[1])
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
         raise RequestError("GraphStore: a partitioned graph can only be read")
@@ -206,15 +204,16 @@ class Sampler(sampler.BaseSampler):
             name: torch.from_numpy(graph.original_ids(name)[ids])
             for name, ids in subgraph.nodes.items()
         }
-        ends, edges, edge_counts = {}, {}, {}
+        ends, edge_counts = {}, {}
+        edges: dict[tuple[str, ...], Tensor | None] = {}
         for relation in schema.relations:
             name = tuple(relation)
             ends[name], edge_counts[name] = edge_index_of(subgraph, relation)
             topology = subgraph.topologies[relation]
-            places = edge_places(subgraph, relation)
-            edges[name] = torch.from_numpy(
-                places if topology.stored else topology.edge_ids[places].astype(np.int64)
-            )
+            # Where a server has only a part of the topology, ids of edges are not known.
+            edges[name] = None
+            if topology.stored is None:
+                edges[name] = edge_ids(topology, edge_places(subgraph, relation))
         counts = {name: node_counts(subgraph, name) for name in nodes}
         if is_typed(schema):
             return HeteroSamplerOutput(

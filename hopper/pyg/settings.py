@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch_geometric.data import Data, HeteroData
 
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema, Relation
@@ -29,8 +30,8 @@ class Draws:
 
     Attributes
     ----------
-    fanouts: of relations without fanouts of their own; as many as there are hops.
-    fanouts_of: by relation; empty if all have the same.
+    fanouts: what ``[sampler]`` is checked with: as many as there are hops.
+    fanouts_of: by relation, those that are drawn.
     settings: further keys of ``[sampler]``.
     exact: whether what is drawn for a root depends on nothing but the root.
     """
@@ -50,12 +51,35 @@ class Draws:
             **self.settings,
         )
 
-    def describe(self, loader: Loader[Any], num_neighbors: Fanouts, placement: str) -> str:
-        """Return the ``repr`` of a loader."""
-        path, expansion = loader.graph.graph.path, "exact" if self.exact else "approximate"
+
+class SampledLoader(Loader[Data | HeteroData]):
+    """What PyG's two neighbor loaders share: the end of a batch, and how they describe themselves.
+
+    A derived class sets the attributes.
+
+    Attributes
+    ----------
+    transform: called with a batch.
+    pins: whether batches are pinned.
+    asked: ``num_neighbors`` and ``placement``, in words.
+    draws: how neighbors are drawn.
+    """
+
+    transform: Callable[[Any], Any] | None
+    pins: bool
+    asked: str
+    draws: Draws
+
+    def finish(self, batch: Any) -> Any:
+        """Return a batch as it is handed out."""
+        if self.transform is not None:
+            batch = self.transform(batch)
+        return batch.pin_memory() if self.pins else batch
+
+    def __repr__(self) -> str:
+        expansion = "exact" if self.draws.exact else "approximate"
         return (
-            f"{type(loader).__name__}({path}, num_neighbors={num_neighbors}, "
-            f"placement={placement!r}, {expansion} expansion)"
+            f"{type(self).__name__}({self.graph.graph.path}, {self.asked}, {expansion} expansion)"
         )
 
 

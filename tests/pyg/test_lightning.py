@@ -70,7 +70,17 @@ def test_a_trainer_of_lightning_trains_on_the_splits(
     assert sum(model.correct) / 60 > 0.5
 
 
-def test_a_kind_that_the_loader_has_not_is_refused(tmp_path: Path) -> None:
-    values = {"data": {"partitioned": str(tmp_path)}, "sampler": {"kind": "labor"}}
-    with pytest.raises(hopper.RequestError, match=r"sampler.kind: .*'labor'"):
+@pytest.mark.parametrize(
+    ("sampler", "text"),
+    [
+        ({"kind": "labor"}, r"sampler.kind: .*'labor'"),
+        ({"kind": "weighted", "kind_options": {"replace": True}}, "sampler.kind_options: .*True"),
+        ({"dependence": 8}, "sampler.dependence: expected 1 here, given 8"),
+    ],
+)
+def test_what_the_loader_has_not_is_refused(
+    sampler: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    values = {"data": {"partitioned": str(tmp_path)}, "sampler": sampler}
+    with pytest.raises(hopper.RequestError, match=text):
         DataModule(hopper.make_config(values))

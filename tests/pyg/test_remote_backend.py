@@ -103,6 +103,26 @@ def test_pyg_s_loader_of_links_reads_from_servers(
     assert seen == 400
 
 
+def test_edges_have_no_ids_where_topology_is_on_other_servers(
+    graph: tuple[GraphDirectory, hopper.ConnectedGraph],
+    serve_partitions: Callable[[Path, int], list[str]],
+    tmp_path: Path,
+) -> None:
+    """Their places in the servers' lists are not ids of the user's."""
+    parts = tmp_path / "parts"
+    partition_graph(graph[0], parts, 2, "random", topology="partitioned")
+    with hopper.connect(parts, serve_partitions(parts, 2)) as divided:
+        loader = NodeLoader(
+            (FeatureStore(divided), GraphStore(divided)),
+            node_sampler=Sampler(divided, [3]),
+            input_nodes=("paper", torch.arange(20)),
+            batch_size=20,
+        )
+        batch = next(iter(loader))
+    assert batch[CITES].edge_index.shape[1] > 20
+    assert "e_id" not in batch[CITES]
+
+
 def test_stores_can_only_be_read(graph: tuple[GraphDirectory, hopper.ConnectedGraph]) -> None:
     features = FeatureStore(graph[1])
     assert features.get_tensor_size("paper", "x", None) == (120, 7)
