@@ -413,7 +413,7 @@ def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_
 
 
 def test_memory_of_tables_is_given_back(tmp_path: Path) -> None:
-    with open_database(tmp_path / "graph", 2 << 30) as database:
+    with open_database(tmp_path / "graph", 4 << 30) as database:
         used = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"
         numbers = "SELECT range AS a, range AS b, range AS c FROM range(12_000_000)"
         database.fetch(f"CREATE TABLE numbers AS {numbers}")
@@ -431,10 +431,10 @@ def test_the_command_prints_what_it_needs_and_its_progress(
     tables = {"nodes": {"id": ["a", "b"]}, "edges": {"src": ["b", "a"], "dst": ["a", "a"]}}
     folder, out = write_parquet(tmp_path / "tables", tables), tmp_path / "graph"
     request = ["dataset", "import", "parquet", folder, "--out", str(out)]
-    assert main([*request, "--memory-limit", "2G"]) == 0
+    assert main([*request, "--memory-limit", "4G"]) == 0
     printed = capfd.readouterr()
     lines = printed.err.splitlines()
-    assert lines[0].startswith("memory: at most 2.00 GiB (--memory-limit); disk: about ")
+    assert lines[0].startswith("memory: at most 4.00 GiB (--memory-limit); disk: about ")
     assert [line.rsplit(":", 1)[0] for line in lines[1:]] == [
         "nodes.parquet",
         "edges.parquet",
