@@ -167,7 +167,9 @@ def _judge(run: Running, case: Case, trial: Trial, baseline: BaselineRun) -> str
             run.train(*RESUME)
             code, left_by_itself = run.await_end(until_the_end), []
     elif case.memory and code == -signal.SIGKILL:
-        # The kernel killed the launcher, which then neither prints nor removes anything.
+        # The kernel killed the launcher, which then neither prints nor removes anything. Servers
+        # may still finish open requests.
+        run.await_nothing_left(to_the_error)
         left_by_itself = [path.name for path in run.temporary.iterdir()]
     seconds = time.monotonic() - run.begun
     if left := run.members():

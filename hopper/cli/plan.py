@@ -31,7 +31,7 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser = commands.add_parser(
         "plan",
         help=text,
-        description="No cluster is needed. All its ranks take turns in this process and run a few "
+        description="No cluster is needed. All its ranks are threads of this process and run a few "
         "iterations of each engine. Any key of the configuration can be overridden as "
         "--section.key VALUE.",
         allow_abbrev=False,

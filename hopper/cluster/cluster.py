@@ -386,9 +386,9 @@ class Cluster:
         mine = torch.tensor([machine, os.getpid()], dtype=torch.int64)
         by_rank = self.all_gather(mine, "control", "meeting the other ranks")
         assert self.store is not None
-        self.store.know_pids(
-            {rank: int(pid) for rank, (key, pid) in enumerate(by_rank.tolist()) if key == machine}
-        )
+        self.store.pids = {
+            rank: int(pid) for rank, (key, pid) in enumerate(by_rank.tolist()) if key == machine
+        }
 
 
 class Exchange:

@@ -40,7 +40,8 @@ class RankStore:
         self.store = PrefixStore(attempt, store)
         self.rank = rank
         self.world = world
-        self._pids: dict[int, int] = {}
+        self.pids: dict[int, int] = {}
+        """the process ids of the ranks of this machine, by rank"""
 
     @classmethod
     def open(cls, rank: int, world: int, attempt: str, limit: float) -> RankStore:
@@ -84,10 +85,6 @@ class RankStore:
             raise silence_of(self.rank, missing, operation, limit) from error
         return [value.decode() for value in self.store.multi_get(names)]
 
-    def know_pids(self, pids: dict[int, int]) -> None:
-        """Take over the process ids of the ranks of this machine, by rank."""
-        self._pids = pids
-
     def find_missing(self, *, timed_out: bool, timeout: float) -> tuple[list[str], list[int]]:
         """Find the ranks that keep this rank waiting.
 
@@ -109,7 +106,7 @@ class RankStore:
         while True:
             # A rank that reported a failed wait and then ended is not the cause.
             silent = self._still_silent(silent)
-            gone = {rank: pid for rank, pid in self._pids.items() if not _is_alive(pid)}
+            gone = {rank: pid for rank, pid in self.pids.items() if not _is_alive(pid)}
             ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
             if ended or not silent or time.monotonic() > limit:
                 return ended, silent

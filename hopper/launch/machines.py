@@ -21,16 +21,10 @@ from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestEr
 from hopper.launch.failures import Failure, explain, how_it_ended
 from hopper.launch.host import MARK, SILENCE_SECONDS
 from hopper.launch.processes import stop_processes
-from hopper.launch.run import (
-    check_restarts,
-    prepare,
-    require_main_thread,
-    run_again_where_lost,
-    write_config,
-)
+from hopper.launch.run import train_with, write_config
 from hopper.launch.supervisor import LOOK_SECONDS
+from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import EndSignals, defer_signals
-from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
 from hopper.train.security import security_of
@@ -85,17 +79,14 @@ def train_on_machines(
     command: what asks for the run, for errors, which are those of :func:`hopper.train`.
     variables: environment variables that are passed on besides :data:`PASSED_VARIABLES`.
     """
-    require_main_thread(command)
-    check_restarts(restarts)
     checked = read_config(config, overrides)
     if checked.cluster.servers:
         raise ConfigError(
             f"cluster.servers: {command} starts the servers; expected none, given "
             f"{len(checked.cluster.servers)}"
         )
-    graph, run_dir = prepare(checked)
 
-    def run(attempt: Config) -> None:
+    def run(attempt: Config, graph: PartitionedGraph, run_dir: Path) -> None:
         names = {*PASSED_VARIABLES, RESTARTS, *variables} & os.environ.keys()
         environment = {name: os.environ[name] for name in names}
         file = write_config(attempt, run_dir, [])
@@ -105,9 +96,7 @@ def train_on_machines(
         ):
             _Run(channels, attempt, file, signals.check).run(environment)
 
-    with lock_run_folder(run_dir, "launcher"):
-        run_again_where_lost(run, checked, run_dir, restarts)
-    return RunResult.open(run_dir)
+    return train_with(run, checked, restarts, command)
 
 
 class _Machine:

@@ -78,11 +78,12 @@ def train_over_ssh(
         limit = max(1, int(config.cluster.start_timeout_seconds))
         with closing_all([]) as channels:
             for server, (machine, address) in enumerate(zip(machines, addresses, strict=True)):
-                words = _ssh_words(options.ssh, machine, limit)
+                words = [*shlex.split(options.ssh), *_OPTIONS, "-o", f"ConnectTimeout={limit}"]
+                words += [] if machine.port is None else ["-p", str(machine.port)]
                 remote = _remote_command(options, file, server, address)
                 label = f"[{server} {machine.name}] "
                 with defer_signals():
-                    channels.append(ProcessChannel([*words, remote], label))
+                    channels.append(ProcessChannel([*words, machine.name, remote], label))
             yield channels
 
     return train_on_machines(
@@ -142,11 +143,6 @@ def _check_machines(path: Path, machines: list[Machine], servers: int, ranks: in
                 f"--on ssh: {path}, line {machine.line}: slots: expected {ranks}, as "
                 f"cluster.ranks_per_server says, given {machine.slots}"
             )
-
-
-def _ssh_words(ssh: str, machine: Machine, limit: int) -> list[str]:
-    port = [] if machine.port is None else ["-p", str(machine.port)]
-    return [*shlex.split(ssh), *_OPTIONS, "-o", f"ConnectTimeout={limit}", *port, machine.name]
 
 
 def _find_address(ssh: str, machine: Machine) -> str:

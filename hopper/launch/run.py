@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ _FOLDERS: Final = (
     ("train", "replay"),
 )
 """The keys of folders that ranks read or write, which may run in another directory."""
+_RANKS: Final = "hopper.train"
 
 
 def train(
@@ -51,15 +53,32 @@ def train(
     restarts: int = 0,
 ) -> RunResult:
     """Train, as :func:`hopper.train` documents."""
-    require_main_thread("hopper.train")
-    check_restarts(restarts)
     checked = read_config(config, overrides)
-    events.set_format(checked.cluster.log_format, process="launcher")
-    graph, run_dir = prepare(checked)
+    return train_with(partial(run_on_this_machine, module=_RANKS), checked, restarts, _RANKS)
+
+
+def train_with(
+    run: Callable[[Config, PartitionedGraph, Path], None],
+    config: Config,
+    restarts: int,
+    command: str,
+) -> RunResult:
+    """Check a run and make its folder, then train until it is finished.
+
+    Parameters
+    ----------
+    run: starts all processes for a configuration, waits for them, and ends them.
+    restarts: how many times a run that lost a rank, server or machine is started again.
+    command: what asks for the run, for errors.
+    """
+    require_main_thread(command)
+    if restarts < 0:
+        raise RequestError(f"--restarts: expected 0 or more, given {restarts}")
+    events.set_format(config.cluster.log_format, process="launcher")
+    graph, run_dir = prepare(config)
     with lock_run_folder(run_dir, "launcher"):
-        run_again_where_lost(
-            lambda attempt: run_on_this_machine(attempt, graph, run_dir, "hopper.train"),
-            *(checked, run_dir, restarts),
+        _run_again_where_lost(
+            lambda attempt: run(attempt, graph, run_dir), config, run_dir, restarts
         )
     return RunResult.open(run_dir)
 
@@ -68,12 +87,6 @@ def require_main_thread(function: str) -> None:
     """Refuse a call from any thread but the main one; the error names the function."""
     if threading.current_thread() is not threading.main_thread():
         raise RequestError(f"{function}: call it from the main thread: it handles signals")
-
-
-def check_restarts(restarts: int) -> None:
-    """Refuse a negative number of restarts."""
-    if restarts < 0:
-        raise RequestError(f"--restarts: expected 0 or more, given {restarts}")
 
 
 def run_on_this_machine(
@@ -111,17 +124,13 @@ def ranks_of(config: Config, graph: PartitionedGraph) -> int:
     return graph.book.servers * config.cluster.ranks_per_server
 
 
-def run_again_where_lost(
+def _run_again_where_lost(
     run: Callable[[Config], None], config: Config, run_dir: Path, restarts: int
 ) -> None:
     """Run, and restart a run that ends early, from its newest checkpoint or from the beginning.
 
     Errors that a restart would meet again are raised at once: a signal to end, and a wrong
     configuration or graph. So is the error of the last start.
-
-    Parameters
-    ----------
-    run: starts all processes for a configuration, waits for them, and ends them.
     """
     files = CheckpointFiles(run_dir)
     before = _stamps(files)
@@ -178,7 +187,14 @@ def profile(config: Config) -> list[CacheProfile]:
     graph = open_graph(config)
     check_profile(Request(config, graph))
     key = profile_key(Request(config, graph))
-    _require_writable(profile_file(graph.path, key, 0).parent)
+    profiles = profile_file(graph.path, key, 0).parent
+    try:
+        profiles.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=profiles):
+            pass
+    except OSError as error:
+        text = f"{profiles}: profiles cannot be written there: {error.strerror}"
+        raise RequestError(text) from error
     with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
         values["train"] |= {"run_dir": str(folder), "resume": False}
@@ -190,18 +206,6 @@ def profile(config: Config) -> list[CacheProfile]:
         run_on_this_machine(profile_config, graph, run_dir, "hopper.train.profile")
     ranks = ranks_of(profile_config, graph)
     return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
-
-
-def _require_writable(folder: Path) -> None:
-    """Refuse a folder that profiles cannot be saved in."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise RequestError(
-            f"{folder}: profiles cannot be written there: {error.strerror}"
-        ) from error
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:

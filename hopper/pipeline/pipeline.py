@@ -7,25 +7,19 @@ whoever consumes their items gets the same ones, bit for bit, with and without t
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numba
 import torch
 
 from hopper.errors import RequestError
-from hopper.pipeline.bounded_queue import BoundedQueue, Closed
 
 T = TypeVar("T")
-_UNLIMITED: Final = sys.maxsize
-_END: Final = object()
-"""follows the last item of a stage"""
 
 
 class Moment(NamedTuple):
@@ -44,11 +38,11 @@ class Stage:
     name: of the thread.
     work: makes an item of the one before it. The first stage is given a :class:`Moment`, which is
         a tuple (epoch, iteration).
-    items, nbytes: the stage goes on while fewer than ``items`` of its results wait, and at most
-        ``nbytes`` of all of them together. So one more may be in memory, and one is being made.
+    items, nbytes: how many of its results may wait, and in how many bytes. These are counted as if
+        all were as large as the largest so far, and one more may wait.
     size: returns the bytes of a result.
     reach: how many of the following items are made known to ``foresee`` before an item is worked
-        on. Only the second stage may have such a window.
+        on. The first stage has no such window.
     foresee: called with the items that come into reach, in their order.
     """
 
@@ -74,9 +68,8 @@ class Pipeline(Generic[T]):
     iterations, epochs: their numbers. All epochs have equally many iterations.
     start: epoch and iteration of the first item.
     ahead: whether stages run in threads. If not, an item is made when it is taken.
-    agree: if ranks exchange messages in the first stage: called by every rank, with the number of
-        items that its first stage has begun and the operation's name, it returns the largest number
-        of any rank.
+    agree: if ranks exchange messages in the first stage: every rank calls it with a number, and it
+        returns the largest of all ranks. So all of them begin the same items in that stage.
     """
 
     def __init__(
@@ -87,7 +80,7 @@ class Pipeline(Generic[T]):
         *,
         start: tuple[int, int] = (0, 0),
         ahead: bool = True,
-        agree: Callable[[int, str], int] | None = None,
+        agree: Callable[[int], int] | None = None,
     ) -> None:
         if iterations < 1:
             raise RequestError(f"pipeline: expected an iteration an epoch at least, {iterations=}")
@@ -95,13 +88,12 @@ class Pipeline(Generic[T]):
         self._iterations, self._stop = iterations, iterations * epochs
         self._next = start[0] * iterations + start[1]
         """number of the next item to hand out, counted from the first iteration of epoch 0"""
-        self._queues: list[BoundedQueue[Any]] = [
-            BoundedQueue(stage.items, stage.nbytes) for stage in stages
-        ]
-        self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
-        self._begun, self._most, self._is_closed = 0, _UNLIMITED, False
-        """how many items the first stage has begun, and may begin in all"""
+        self._pools: list[ThreadPoolExecutor] = []
+        self._made: list[deque[Future[tuple[Any, int]]]] = [deque() for _ in stages]
+        """by stage, its results with their sizes, from that of the next item on"""
+        self._largest: list[int | None] = [None] * len(stages)
+        """by stage, the bytes of its largest result; None before the first one"""
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +104,7 @@ class Pipeline(Generic[T]):
         if error_type is None:
             self.close()
         else:
-            self._cancel()
+            self._end(wait=False)
 
     def __iter__(self) -> Iterator[T]:
         """Hand out what is left of an epoch."""
@@ -134,14 +126,15 @@ class Pipeline(Generic[T]):
         """
         if self.is_over:
             raise IndexError("the pipeline has handed out all of its items")
+        if self._is_closed:
+            raise RuntimeError("the pipeline is closed")
         if self._ahead:
-            self._start()
-            item = self._queues[-1].take()
+            item = self._take_made()
         else:
             item = self._moment(self._next)
             for stage in self._stages:
                 item = stage.work(item)
-        self._next += 1
+            self._next += 1
         taken: T = item
         return taken
 
@@ -157,7 +150,7 @@ class Pipeline(Generic[T]):
         ------
         RequestError: the state is not one of this pipeline's, or an item was taken already.
         """
-        if self._threads or self._is_closed:
+        if self._pools or self._is_closed:
             raise RequestError("pipeline: load_state_dict must come before the first item is taken")
         numbers = [state.get(name) for name in ("epoch", "iteration", "iterations")]
         epoch, iteration, iterations = (n if isinstance(n, int) else -1 for n in numbers)
@@ -170,126 +163,94 @@ class Pipeline(Generic[T]):
 
     def close(self) -> None:
         """End the threads, and wait until they have ended. Every rank must call it."""
-        self._stop_beginning("ending the pipeline")
-        self._cancel(agreed=True)
-        for thread in self._threads:
-            thread.join()
-
-    @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Begin no items during the block, which may take long. Every rank must call it.
-
-        It matters only where ranks exchange messages in the first stage. A rank might else wait for
-        an item that another one does not begin, since each has room for as many as fit.
-        """
-        self._stop_beginning("resting the pipeline")
-        yield
-        if self._agree is not None:
-            self._begin_up_to(_UNLIMITED)
+        self._end(wait=True)
 
     def _moment(self, number: int) -> Moment:
         return Moment(*divmod(number, self._iterations))
 
-    def _stop_beginning(self, operation: str) -> None:
-        """Begin no items, except those that any rank has begun, which all ranks must make."""
-        if self._agree is not None:
-            with self._changed:
-                self._most = self._begun
-            self._begin_up_to(self._agree(self._most, operation))
-            self._queues[0].wake()
+    def _end(self, *, wait: bool) -> None:
+        """End every thread when it has finished its item. If ranks agree, all make the items that
+        they have begun in the first stage, since they wait for each other there."""
+        self._is_closed = True
+        for number, pool in enumerate(self._pools):
+            is_shared = wait and number == 0 and self._agree is not None
+            pool.shutdown(wait=False, cancel_futures=not is_shared)
+        for pool in self._pools if wait else ():
+            pool.shutdown()
 
-    def _begin_up_to(self, most: int) -> None:
-        with self._changed:
-            self._most = most
-            self._changed.notify_all()
+    def _take_made(self) -> Any:
+        """Return the next item of the threads, and let them begin the ones after it."""
+        self._begin()
+        try:
+            for future in (future for made in self._made for future in made):
+                if future.done():
+                    future.result()
+            taken = [made[0].result() for made in self._made]
+            if self._agree is not None and self._largest[0] is None:
+                self._largest[0] = self._agree(taken[0][1])
+        except BaseException:
+            self._end(wait=False)
+            raise
+        for number, (made, (_, size)) in enumerate(zip(self._made, taken, strict=True)):
+            made.popleft()
+            if number or self._agree is None:
+                self._largest[number] = max(size, self._largest[number] or 0)
+        self._next += 1
+        self._begin()
+        return taken[-1][0]
 
-    def _cancel(self, error: BaseException | None = None, *, agreed: bool = False) -> None:
-        """Let every thread end when it has finished its item.
+    def _begin(self) -> None:
+        """Let every stage begin the items that it has room for."""
+        if not self._pools:
+            self._pools = [_make_thread(stage.name) for stage in self._stages]
+        for number, (stage, made) in enumerate(zip(self._stages, self._made, strict=True)):
+            end = min(self._next + self._room(number), self._stop)
+            for item in range(self._next + len(made), end):
+                if number == 0:
+                    future = self._pools[0].submit(_make_item, stage, self._moment(item))
+                else:
+                    first = len(made)
+                    known = list(islice(self._made[number - 1], first, first + stage.reach + 1))
+                    is_begun = made or self._largest[number] is not None
+                    new = known[stage.reach :] if is_begun else known
+                    future = self._pools[number].submit(_make_next_item, stage, known, new)
+                made.append(future)
 
-        Parameters
-        ----------
-        error: what is raised where the next item is taken.
-        agreed: whether the first stage still makes items that other ranks have begun.
-        """
-        with self._changed:
-            if not (agreed and self._agree):
-                self._most = self._begun
-            self._is_closed = True
-            self._changed.notify_all()
-        # An error that several threads raised would have the frames of all of them.
-        for queue in self._queues[:-1]:
-            queue.close()
-        self._queues[-1].close(error)
-
-    def _start(self) -> None:
-        """Start the threads, unless they run."""
-        if self._threads or self._is_closed:
-            return
-        sources: list[Iterable[Any]] = [self._moments(self._queues[0])]
-        for stage, queue, out in zip(
-            self._stages[1:], self._queues, self._queues[1:], strict=False
-        ):
-            sources.append(_take_all(queue, out, stage))
-        # numba's number of threads and CUDA's device are settings of each thread.
-        threads = numba.get_num_threads()
-        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-        def run(stage: Stage, source: Iterable[Any], out: BoundedQueue[Any]) -> None:
-            """Make a stage's items. Its error ends the pipeline."""
-            try:
-                numba.set_num_threads(threads)
-                if device is not None:
-                    torch.cuda.set_device(device)
-                for item in source:
-                    result = stage.work(item)
-                    out.put(result, stage.size(result))
-                out.put(_END, 0)
-            except Closed:
-                pass
-            except BaseException as error:
-                self._cancel(error)
-
-        for stage, source, out in zip(self._stages, sources, self._queues, strict=True):
-            thread = threading.Thread(
-                target=run, args=(stage, source, out), name=f"hopper-{stage.name}", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
-
-    def _moments(self, out: BoundedQueue[Any]) -> Iterator[Moment]:
-        """Yield each iteration once it may be begun."""
-
-        def is_owed() -> bool:
-            """Return whether another rank has begun an item and waits for this one to do so too."""
-            return self._begun < self._most < _UNLIMITED
-
-        for number in range(self._next, self._stop):
-            with suppress(Closed):
-                out.await_room(unless=is_owed)
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._begun < self._most)
-                if self._begun >= self._most:
-                    raise Closed
-                self._begun += 1
-            yield self._moment(number)
+    def _room(self, number: int) -> int:
+        """Return how many of the next items a stage may have begun: those for which results may
+        wait here and in later stages, which work on one each. Only one before sizes are known."""
+        stage, later, largest = self._stages[number], self._stages[number + 1 :], self._largest
+        if largest[number] is None:
+            return 1 + sum(other.reach for other in later)
+        ahead = sum(other.items + 1 + other.reach for other in later)
+        return ahead + min(stage.items, stage.nbytes // max(1, largest[number] or 0) + 1)
 
 
-def _take_all(queue: BoundedQueue[Any], out: BoundedQueue[Any], stage: Stage) -> Iterator[Any]:
-    """Yield the items of a queue once there is room for what a stage makes of them, and once those
-    in its reach are known."""
-    waiting: deque[Any] = deque()
-    items = _take_until_end(queue)
-    while True:
-        new = list(islice(items, stage.reach + 1 - len(waiting)))
-        waiting.extend(new)
-        if stage.reach:
-            stage.foresee(new)
-        if not waiting:
-            return
-        out.await_room()
-        yield waiting.popleft()
+def _make_item(stage: Stage, item: Any) -> tuple[Any, int]:
+    """Make a stage's result of an item; return it with its size."""
+    result = stage.work(item)
+    return result, stage.size(result)
 
 
-def _take_until_end(queue: BoundedQueue[Any]) -> Iterator[Any]:
-    while (item := queue.take()) is not _END:
-        yield item
+def _make_next_item(
+    stage: Stage, known: Sequence[Future[tuple[Any, int]]], new: Sequence[Future[tuple[Any, int]]]
+) -> tuple[Any, int]:
+    """Make a stage's result of the first known item, once those that are new are foreseen."""
+    items = [future.result()[0] for future in known]
+    if stage.reach:
+        stage.foresee([future.result()[0] for future in new])
+    return _make_item(stage, items[0])
+
+
+def _make_thread(name: str) -> ThreadPoolExecutor:
+    """Make the thread of a stage."""
+    # numba's number of threads and CUDA's device are settings of each thread.
+    threads = numba.get_num_threads()
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def prepare() -> None:
+        numba.set_num_threads(threads)
+        if device is not None:
+            torch.cuda.set_device(device)
+
+    return ThreadPoolExecutor(1, f"hopper-{name}", prepare)

@@ -87,13 +87,12 @@ class PredictionTask(ABC):
         labels = self.trained.schema.target_labels
         if labels is None or self.order.what == "embeddings":
             return []
-        graph, names = self.inference.graph, self.trained.label_names
-        return columns_of(labels, self.order.what, lambda task: names(graph, task))
+        return columns_of(labels, self.order.what, self.trained.label_names)
 
     @cached_property
     def _label_names(self) -> list[str]:
         if self.order.what == "labels" and self.trained.target.kind == "class":
-            return self.trained.label_names(self.inference.graph)
+            return self.trained.label_names()
         return []
 
     def _finish(self, rows: Tensor) -> NDArray[Any]:

@@ -14,15 +14,10 @@ from hopper.engines import Request
 from hopper.engines.checks import check_model, check_threads
 from hopper.engines.request import find_reads
 from hopper.errors import RequestError
+from hopper.graph.schema_json import read_schema
 from hopper.hetero.learnable import LearnableRows
-from hopper.partition import PartitionedGraph
 from hopper.tasks import Target, find_target
-from hopper.train.run_result import (
-    RunResult,
-    check_encodings,
-    read_label_names,
-    read_run_schema,
-)
+from hopper.train.run_result import RunResult, check_encodings, read_label_names
 from hopper.train.warm_start import restore_rows
 
 _FREE_SECTIONS: Final = {"data", "cluster"}
@@ -43,20 +38,17 @@ class TrainedRun:
         self.result = RunResult.open(run_dir)
         chosen = self.result.chosen
         self.config = chosen.config
-        self.schema = read_run_schema(run_dir, self.config)
+        self.schema = read_schema(run_dir)
         self.model_file = chosen.model_file
         self._label_names = read_label_names(run_dir)
 
-    def label_names(self, graph: PartitionedGraph, task: str = "") -> list[str]:
+    def label_names(self, task: str = "") -> list[str]:
         """Return the names of classes in the graph that the model was trained on.
 
         Parameters
         ----------
-        graph: the graph to predict, whose names are returned if the run has saved none.
         task: one of several tasks; empty = the only one.
         """
-        if self._label_names is None:
-            return graph.label_names(task)
         return self._label_names.get(task, [])
 
     @property
@@ -136,7 +128,7 @@ class TrainedRun:
                 f"{where}: the model predicts node type {self.schema.target_type()!r}; the graph's "
                 f"target is {graph.target_type()!r}"
             )
-        check_encodings(self.schema, self._label_names, request, self.config.data.partitioned)
+        check_encodings(self.result, request)
         trained = find_reads(self.config, self.schema, self.schema.ordered_relations())
         _check_same_names(trained.relations, request.reads.relations, "relations", where)
         _check_same_names(trained.inputs, request.reads.inputs, "node types", where)

@@ -2,7 +2,7 @@
 
 :class:`RankBackend` has the functions of ``torch.distributed`` that
 :class:`hopper.cluster.cluster.Cluster` calls. Tensors are copied once all ranks of a message have
-called. Without clocks ranks may run at once, and call from several threads.
+called. Without clocks a rank may call from several threads.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Clocks of ranks that take turns in one process, and the links between their servers.
+"""Clocks of ranks that are threads of one process, and the links between their servers.
 
-A rank's clock counts the processor seconds of its turns. A message ends when the last rank that
+A rank's clock counts the processor seconds of its thread. A message ends when the last rank that
 takes part has come, after the latency and its bytes over the link's rate. A rank that waits for it
 sets its clock to that moment.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -47,13 +46,12 @@ class Link:
 
 
 class RankClock:
-    """The seconds of one rank, which stand still during other ranks' turns; ``turn`` is the lock
-    that the rank whose turn it is holds."""
+    """The seconds of one rank, whose thread makes it."""
 
-    def __init__(self, rank: int, link: Link, turn: threading.Lock) -> None:
-        self._server, self._link, self._turn = rank // link.ranks_per_server, link, turn
-        self._busy = self._waited = self._since = 0.0
-        self._runs = False
+    def __init__(self, rank: int, link: Link) -> None:
+        self._server, self._link = rank // link.ranks_per_server, link
+        self._messages, self._waited = -time.thread_time(), 0.0
+        """processor seconds of messages, less those of the thread that do not count; and waiting"""
 
     def read(self) -> float:
         """Return the present time in seconds."""
@@ -61,26 +59,16 @@ class RankClock:
 
     def busy(self) -> float:
         """Return the processor seconds so far."""
-        return self._busy + (time.process_time() - self._since if self._runs else 0.0)
-
-    @contextmanager
-    def turns(self) -> Iterator[None]:
-        """Run all of the rank within its turns, and count their processor seconds."""
-        with self._turn:
-            self._go_on()
-            yield
+        return self._messages + time.thread_time()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Let the clock stand still during the block."""
-        self._busy, self._runs = self.busy(), False
+        begun = time.thread_time()
         try:
             yield
         finally:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self._since, self._runs = time.process_time(), True
+            self._messages -= time.thread_time() - begun
 
     def begin(
         self, sizes: Mapping[int, float], steps: int = 1, ends: int = 2, *, together: bool = False
@@ -96,7 +84,7 @@ class RankClock:
         """
         link, size = self._link, self._link.ranks_per_server
         messages, nbytes = steps * ends * len(sizes), steps * ends * sum(sizes.values())
-        self._busy += link.between_ranks.of(messages, nbytes)
+        self._messages += link.between_ranks.of(messages, nbytes)
         crossing = sum(n for rank, n in sizes.items() if rank // size != self._server)
         crossing *= size if together else 1
         return self.read() + (steps * (link.latency + link.seconds(crossing)) if crossing else 0.0)
@@ -106,16 +94,10 @@ class RankClock:
         all ranks of the server fetch as many."""
         link = self._link
         if nbytes:
-            self._busy += link.rows.of(requests, nbytes)
+            self._messages += link.rows.of(requests, nbytes)
             self._waited += 2 * link.latency + link.seconds(nbytes * link.ranks_per_server)
 
     def wait(self, message: Future[float], limit: float) -> None:
-        """Wait for a message, whose result is the moment at which it has arrived everywhere; end
-        this rank's turn meanwhile."""
-        with self.stopped():
-            self._turn.release()
-            try:
-                arrived = message.result(limit)
-            finally:
-                self._turn.acquire()
+        """Wait for a message, whose result is the moment at which it has arrived everywhere."""
+        arrived = message.result(limit)
         self._waited += max(0.0, arrived - self.read())

@@ -36,8 +36,8 @@ class AskedCluster:
         """Refuse impossible values, and a number of servers that the graph was not divided for."""
         if request.ranks > _MOST_RANKS:
             raise RequestError(
-                f"--ranks-per-server: expected at most {_MOST_RANKS:,} ranks in all, which take "
-                f"turns here, given {request.ranks:,}"
+                f"--ranks-per-server: expected at most {_MOST_RANKS:,} ranks in all, each a "
+                f"thread here, given {request.ranks:,}"
             )
         if not 0 < self.cores < math.inf:
             raise RequestError(f"--cores: expected more than 0, given {self.cores:g}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,8 +31,7 @@ T = TypeVar("T")
 
 
 class ThreadCluster(Cluster):
-    """A rank that is a thread; counts what it sends as :class:`Cluster` does. ``rank_clock`` is
-    None if clocks are real."""
+    """A rank that is a thread; counts what it sends as :class:`Cluster` does."""
 
     def __init__(
         self,
@@ -114,22 +113,17 @@ def run_ranks(
 
     Parameters
     ----------
-    link: if given, ranks take turns, their clocks count processor seconds, and the time that
-        messages take over the link. None = ranks run at once, on real clocks.
-    timeout: deadline of every wait, seconds. Where ranks take turns, each other rank may take so
-        long.
+    link: if given, ranks' clocks count processor seconds, and the time that messages take over the
+        link. None = on real clocks.
+    timeout: deadline of every wait, seconds.
     """
-    backend, turn = InMemoryBackend(world), threading.Lock()
-    limit = timeout if link is None else timeout * world
-    results: dict[int, T] = {}
+    backend, results = InMemoryBackend(world), dict[int, T]()
 
     def run_rank(rank: int) -> None:
-        clock = None if link is None else RankClock(rank, link, turn)
         try:
-            with nullcontext() if clock is None else clock.turns():
-                numba.set_num_threads(1)
-                cluster = ThreadCluster(backend, rank, ranks_per_server, limit, clock)
-                results[rank] = work(cluster)
+            clock = None if link is None else RankClock(rank, link)
+            numba.set_num_threads(1)
+            results[rank] = work(ThreadCluster(backend, rank, ranks_per_server, timeout, clock))
         except BaseException as error:
             backend.abort(error)
 
@@ -186,7 +180,7 @@ def _steady_times() -> Iterator[None]:
     """Let torch's kernels use one thread, and collect no garbage, so that times vary less."""
     threads, collects = torch.get_num_threads(), gc.isenabled()
     torch.set_num_threads(1)
-    # A collection goes through the objects of all ranks, and would count for the one that runs.
+    # A collection goes through the objects of all ranks, and would count for the one that makes it.
     gc.disable()
     try:
         yield

@@ -51,12 +51,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read the identity and the progress of a file of a checkpoint, whose checksum is compared;
     refuse one of another version of Hopper."""
     facts = read_facts(path)
-    # Files of models are in format 1 what they are now. Those of rows had only rows that changed.
-    found = facts.get("format", 1 if "chain" in (facts["progress"] or ()) else FORMAT)
-    if found != FORMAT:
+    if facts.get("format") != FORMAT:
         raise RequestError(
-            f"{path}: a checkpoint of format {found}, which another version of Hopper wrote; "
-            f"expected format {FORMAT}: go on with that version, or begin anew"
+            f"{path}: a checkpoint of format {facts.get('format')}, which another version of "
+            f"Hopper wrote; expected format {FORMAT}: go on with that version, or begin anew"
         )
     return facts
 

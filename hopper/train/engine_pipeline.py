@@ -6,6 +6,7 @@ iterations change them. So a run is the same, bit for bit, with and without the 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from hopper.cluster.traffic import Traffic
 from hopper.engines import Plan, StepReport, TrainStep
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import distinct_by_table
@@ -47,9 +49,13 @@ class EnginePipeline(Pipeline[Prepared]):
     ) -> None:
         cluster, self._engine = engine.state.cluster, engine
 
-        def agree(begun: int, operation: str) -> int:
-            """Return the largest number of plans that any rank has begun."""
-            return int(cluster.all_gather(torch.tensor([begun]), "control", operation).max())
+        def agree(nbytes: int) -> int:
+            """Return the largest first plan of all ranks. A run without pipeline sends nothing for
+            it, so it does not count."""
+            uncounted = copy.copy(cluster)
+            uncounted.traffic = Traffic()
+            sizes = uncounted.all_gather(torch.tensor([nbytes]), "control", "comparing plans")
+            return int(sizes.max())
 
         super().__init__(
             stages,

@@ -145,12 +145,11 @@ class EdgeEvaluator(Evaluator):
 
     def __init__(self, inference: Inference, objective: Objective) -> None:
         super().__init__(inference, objective)
-        self._table = cache(self._read_table)
-
-    def _read_table(self, split: str) -> LinkTable:
-        """Return a split's edges, with versions of their ends."""
-        table = LinkTable.of(self._graph, self._graph.links(split))
-        return table.in_versions(self._inference.versions_at)
+        self._table = cache(
+            lambda split: LinkTable.of(self._graph, self._graph.links(split)).in_versions(
+                self._inference.versions_at
+            )
+        )
 
     def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Return logits and labels of this rank's part of the split's edges; collective."""

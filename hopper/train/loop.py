@@ -23,8 +23,8 @@ from hopper.train.engine_pipeline import EnginePipeline, engine_stages
 from hopper.train.evaluate import Evaluator
 from hopper.train.meter import EpochMeter, peak_rss_mib
 from hopper.train.observers import Event, GradientRecorder, Observers
-from hopper.train.results import EpochRecord, finite_mean, read_summary
-from hopper.train.run_files import RunFiles, best_first
+from hopper.train.results import EpochRecord, best_first, finite_mean, read_summary
+from hopper.train.run_files import RunFiles
 from hopper.train.run_lock import identify
 from hopper.train.trained_model import TrainedModel
 from hopper.train.warm_start import save_learned_rows
@@ -87,8 +87,7 @@ class Trainer:
             # A resumed run may have nothing left to train: say why.
             self._say_ended(dict(enumerate(self.models)))
         while training := self._unfinished_models():
-            with self._make_pipeline(training) as pipeline:
-                self._train_epochs(pipeline)
+            self._train_epochs(training)
         self._checkpoints.finish()
         self._conclude(before_summary)
 
@@ -132,21 +131,16 @@ class Trainer:
                 f"iteration {run.iteration}"
             )
 
-    def _make_pipeline(self, training: Models) -> EnginePipeline:
-        """Return a pipeline of all iterations that are left to train, or of those of an epoch, if
-        its end decides which models the next one plans for."""
+    def _train_epochs(self, training: Models) -> None:
+        """Train all epochs that are left, or the next one, if its end decides which models the one
+        after it plans for."""
         progress = next(iter(training.values())).progress
         epochs = progress.epoch + 1 if self.engine.models.stop_apart else self._config.epochs
         start, iterations = (progress.epoch, progress.iteration), self.running.iterations
-        return EnginePipeline(self.engine, self._stages, iterations, epochs, start)
-
-    def _train_epochs(self, pipeline: EnginePipeline) -> None:
-        """Train all epochs of a pipeline, as long as any model is to be trained."""
-        while (training := self._unfinished_models()) and not pipeline.is_over:
-            record = self._train_epoch(training, pipeline)
-            with pipeline.resting():
-                scores = self._validate(training, record)
-            self._finish_epoch(training, record, scores)
+        with EnginePipeline(self.engine, self._stages, iterations, epochs, start) as pipeline:
+            while (training := self._unfinished_models()) and not pipeline.is_over:
+                record = self._train_epoch(training, pipeline)
+                self._finish_epoch(training, record, self._validate(training, record))
 
     def _train_epoch(self, training: Models, pipeline: EnginePipeline) -> EpochRecord:
         run, engine = self.running, self.engine
@@ -160,7 +154,10 @@ class Trainer:
         self._meter.start(run.epoch)
         while run.iteration < run.iterations:
             self._train_iteration(training, pipeline)
-            self._checkpoint_if_due()
+            every = self._config.checkpoint_every
+            if every and run.iteration < run.iterations and run.step % every == 0:
+                self._require_folder()
+                self._checkpoints.save()
         self._require_folder()
         # The loss of an iteration is the mean over models.
         losses = _mean_of_models([model.progress.losses for model in training.values()])
@@ -189,12 +186,6 @@ class Trainer:
         run.iteration += 1
         run.step += 1
         self._tell("iteration")
-
-    def _checkpoint_if_due(self) -> None:
-        run, every = self.running, self._config.checkpoint_every
-        if every and run.iteration < run.iterations and run.step % every == 0:
-            self._require_folder()
-            self._checkpoints.save()
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
         """Score the models if it is time; return their scores, and put the best into the record."""

@@ -30,6 +30,8 @@ DIE_WITH_PARENT: Final = "HOPPER_DIE_WITH_PARENT"
 RECORD: Final = "TORCHELASTIC_ERROR_FILE"
 """The environment variable with the file of a failing rank's error, which torchrun sets too."""
 LOGS_FOLDER: Final = "ranks"
+_OOM_SCORE: Final = 500
+"""thousandths of the memory that a rank seems to hold more, to the kernel that ends a process"""
 
 
 def follow_parent() -> None:
@@ -46,10 +48,13 @@ def follow_parent() -> None:
 def run(work: Callable[[Config], None], module: str) -> None:
     """Do a rank's work as :func:`main` does with this process's words and, on an error, end it.
 
-    ``ps`` shows "hopper rank N" for it.
+    ``ps`` shows "hopper rank N" for it. Where memory runs out, the kernel ends a rank rather than
+    the launcher, which can tell what happened.
     """
     with suppress(OSError):
         Path("/proc/self/comm").write_text(f"hopper rank {os.environ.get('RANK', 0)}")
+        score = Path("/proc/self/oom_score_adj")
+        score.write_text(str(max(_OOM_SCORE, int(score.read_text()))))
     # A failed rank leaves at once: at a normal exit it would wait for ranks that hang or are gone.
     code = main(sys.argv[1:], work, module)
     sys.stdout.flush()

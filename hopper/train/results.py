@@ -21,24 +21,44 @@ GRADIENTS_FOLDER = "gradients"
 ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 
 
-@dataclass
-class EpochRecord:
-    """One epoch over all ranks.
+@dataclass(kw_only=True)
+class TrialRecord:
+    """One epoch of one of several trials. What it cost is only in the run's own record.
 
     Attributes
     ----------
     epoch: number of the epoch, from 0.
-    seconds: training time of the slowest rank, without evaluation.
     loss: mean loss over the epoch's iterations whose loss is finite.
     iterations: number of iterations of the epoch.
+    iteration_losses: loss of every iteration.
+    val: validation score.
+    left_out: number of updates that were left out, since a loss or gradient was not finite.
+    gradient_norms: norm of every measured iteration's gradient before clipping; empty unless
+        ``train.gradient_norms`` or ``train.clip_norm`` is set.
+    """
+
+    epoch: int
+    loss: float
+    iterations: int
+    iteration_losses: list[float]
+    val: float | None = None
+    left_out: int = 0
+    gradient_norms: list[float] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class EpochRecord(TrialRecord):
+    """One epoch over all ranks. Of several models, ``val`` is the best one's, and norms are means.
+
+    Attributes
+    ----------
+    seconds: training time of the slowest rank, without evaluation.
     measured_iterations: number of iterations that the measurements cover; fewer than all if the run
         was resumed within the epoch.
-    iteration_losses: loss of every iteration.
     bytes: bytes by cause, summed over ranks.
     rows: input rows by kind (:data:`ROW_KINDS`), summed over ranks.
     lookups: by node type or table of learnable rows, [hits, misses] in caches, summed over ranks.
     stage_seconds: seconds by stage, mean over ranks.
-    val: validation score; of several models, that of the best.
     train: score of the training nodes with the same model, if ``train.score_training`` is set.
     scores: validation scores by metric. The metric that selects the best model comes first.
     evaluation_seconds: time of the evaluation.
@@ -50,22 +70,14 @@ class EpochRecord:
         epochs.
     iteration_seconds: time of every measured iteration on its slowest rank.
     roots: number of roots that the measured iterations trained.
-    gradient_norms: norm of every measured iteration's gradient before clipping; empty unless
-        ``train.gradient_norms`` or ``train.clip_norm`` is set. Of several models, the mean.
-    left_out: number of updates that were left out, since a loss or gradient was not finite.
     """
 
-    epoch: int
     seconds: float
-    loss: float
-    iterations: int
     measured_iterations: int
-    iteration_losses: list[float]
     bytes: dict[Cause, int]
     rows: dict[str, int]
     lookups: dict[str, list[int]]
     stage_seconds: dict[Stage, float]
-    val: float | None = None
     train: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
     evaluation_seconds: float = 0.0
@@ -77,29 +89,6 @@ class EpochRecord:
     sent_bytes: int = 0
     iteration_seconds: list[float] = field(default_factory=list)
     roots: int = 0
-    gradient_norms: list[float] = field(default_factory=list)
-    left_out: int = 0
-
-
-@dataclass
-class TrialRecord:
-    """One epoch of one of several trials.
-
-    What the epoch cost is known only for all trials together, and is in the run's own record.
-
-    Attributes
-    ----------
-    epoch, loss, iterations, iteration_losses, val, left_out, gradient_norms: the fields of
-        :class:`EpochRecord`, for this trial.
-    """
-
-    epoch: int
-    loss: float
-    iterations: int
-    iteration_losses: list[float]
-    val: float | None = None
-    left_out: int = 0
-    gradient_norms: list[float] = field(default_factory=list)
 
 
 def finite_mean(values: Sequence[float]) -> float:
@@ -126,14 +115,8 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return the scores of a summary, of a trial in it, or of a run in results.json, by split and
-    metric, the one that selects the best model first. A split that was not scored has no metric.
-
-    A summary of an older version has one score a split, under "accuracy" whatever its metric is.
-    """
-    if "scores" in summary:
-        return {split: read_non_finite(scores) for split, scores in summary["scores"].items()}
-    metric, old = str(summary.get("metric", "accuracy")), summary.get("accuracy", {})
-    return {split: {} if score is None else {metric: score} for split, score in old.items()}
+    metric, the one that selects the best model first. A split that was not scored has no metric."""
+    return {split: read_non_finite(scores) for split, scores in summary["scores"].items()}
 
 
 def main_score(summary: Mapping[str, Any], split: str) -> float | None:
@@ -148,3 +131,16 @@ def refuse_finished(run_dir: Path) -> None:
         raise RequestError(
             f"train.run_dir: {run_dir} holds a finished run; name another, or resume it"
         )
+
+
+def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
+    """Return the numbers of models by score, the best first, then by number. Models without a
+    score, or with NaN, come last."""
+
+    def key(model: int) -> float:
+        score = scores[model]
+        if score is None or math.isnan(score):
+            return math.inf
+        return -score if higher_is_better else score
+
+    return sorted(scores, key=lambda model: (key(model), model))

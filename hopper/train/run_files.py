@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from hopper.train.results import (
     SUMMARY_FILE,
     EpochRecord,
     TrialRecord,
+    best_first,
     refuse_finished,
 )
 from hopper.train.trained_model import TrainedModel
@@ -160,17 +160,4 @@ def keep_epochs_before(folder: Path, epoch: int) -> list[dict[str, Any]]:
 
 
 def _left_out(epochs: Sequence[Mapping[str, Any]]) -> int:
-    return sum(epoch.get("left_out", 0) for epoch in epochs)
-
-
-def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
-    """Return the numbers of models by score, the best first, then by number. Models without a
-    score, or with NaN, come last."""
-
-    def key(model: int) -> float:
-        score = scores[model]
-        if score is None or math.isnan(score):
-            return math.inf
-        return -score if higher_is_better else score
-
-    return sorted(scores, key=lambda model: (key(model), model))
+    return sum(epoch["left_out"] for epoch in epochs)

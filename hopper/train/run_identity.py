@@ -10,7 +10,7 @@ import torch
 
 from cache_server.draws.spec import VERSION
 from hopper.cluster.cluster import Cluster
-from hopper.config import Config, make_config
+from hopper.config import Config
 from hopper.engines import find_engine
 from hopper.errors import RequestError
 from hopper.graph.columns import (
@@ -86,15 +86,11 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
 
 
 def find_differences(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, str]:
-    """Describe each difference between a run's identity and a checkpoint's, by key. A key that the
-    checkpoint lacks counts with its default; encodings that it lacks are not compared."""
-    defaults = make_config({"data": {"partitioned": "any"}}).model_dump()
-    known = {f"{name}.{key}": value for name, of in defaults.items() for key, value in of.items()}
-    known |= {key: identity.get(key) for key in (_COLUMNS, _CLASSES)} | dict(saved)
+    """Describe each difference between a run's identity and a checkpoint's, by key."""
     return {
-        key: f"{key} was {known.get(key)!r}, now it is {value!r}"
+        key: f"{key} was {saved.get(key)!r}, now it is {value!r}"
         for key, value in identity.items()
-        if known.get(key) != value
+        if saved.get(key) != value
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -65,11 +65,6 @@ class _Trained:
     def baselines(self) -> dict[str, dict[str, float]]:
         """By metric and split, the scores of a single answer for all nodes: the largest class of
         training nodes, for each of several labels what most of them have, or their mean."""
-        if "baselines" not in self.summary:
-            raise RequestError(
-                f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: "
-                "no 'baselines'"
-            )
         return self._by_metric(read_non_finite(self.summary["baselines"]))
 
     @property
@@ -139,7 +134,7 @@ class TrialResult(_Trained):
 
     def load_model(self) -> nn.Module:
         """Load the trained model of this trial, as :meth:`RunResult.load_model` does."""
-        return self._load_model(read_run_schema(self.run_dir.parent, self.config))
+        return self._load_model(read_schema(self.run_dir.parent))
 
 
 @dataclass(frozen=True)
@@ -246,7 +241,7 @@ class RunResult(_Trained):
         """
         if self.ranking:
             return self.chosen.load_model()
-        return self._load_model(read_run_schema(self.run_dir, self.config))
+        return self._load_model(read_schema(self.run_dir))
 
     def load_learnable_rows(self) -> dict[str, Tensor]:
         """Load the learnable rows that belong to the model of :meth:`load_model`.
@@ -284,35 +279,23 @@ def describe_run(config: Config, graph: PartitionedGraph) -> None:
     write_text(run_dir / _LABEL_NAMES, json.dumps(graph.class_names(), indent=1))
 
 
-def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
+def read_label_names(run_dir: Path) -> dict[str, list[str]]:
     """Read the names of classes in the graph that a run was trained on, by task, "" if there is
-    only one; None if the run's version of Hopper did not write them."""
-    if not (run_dir / _LABEL_NAMES).is_file():
-        return None
+    only one."""
     names: dict[str, list[str]] = read_json(run_dir / _LABEL_NAMES, "no such file")
     return names
 
 
-def check_encodings(
-    trained: GraphSchema,
-    classes: Mapping[str, Sequence[str]] | None,
-    request: Request,
-    like: str,
-) -> None:
+def check_encodings(run: RunResult, request: Request) -> None:
     """Refuse a graph whose features that the model reads, or classes, were encoded otherwise than
-    those of a run: its schema, its names of classes (None = not known), and its graph."""
-    graph = request.graph
-    difference = find_column_difference(trained.columns, request.columns)
-    if not difference and classes is not None:
-        difference = find_class_difference(classes, graph.class_names())
+    those of a run."""
+    graph, columns = request.graph, read_schema(run.run_dir).columns
+    difference = find_column_difference(columns, request.columns)
+    difference = difference or find_class_difference(
+        read_label_names(run.run_dir), graph.class_names()
+    )
     if difference:
+        like = run.config.data.partitioned
         raise RequestError(
             f"{graph.path}: {difference}; import the new data with --encode-like {like}"
         )
-
-
-def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:
-    """Read the schema that a run's models are made from: from its folder, or, of a run of an
-    earlier version, from its partitioned graph."""
-    described = (run_dir / SCHEMA_FILE).is_file()
-    return read_schema(run_dir if described else Path(config.data.partitioned))

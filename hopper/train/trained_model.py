@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from hopper.engines import TrainState
 from hopper.migrate.migration import broadcast
 from hopper.ops import is_finite
 from hopper.train.evaluate import Evaluator, Scored
-from hopper.train.results import TrialRecord, finite_mean
+from hopper.train.results import TrialRecord, best_first, finite_mean
 from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, save_model
 
 
@@ -88,9 +87,15 @@ class TrainedModel:
         """Go on to the next epoch, and return the record of this one, with its validation score and
         the norms of gradients, if there are any."""
         progress = self.progress
-        losses, left_out = progress.losses, progress.left_out
-        mean = finite_mean(losses)
-        record = TrialRecord(progress.epoch, mean, len(losses), losses, score, left_out, norms)
+        record = TrialRecord(
+            epoch=progress.epoch,
+            loss=finite_mean(progress.losses),
+            iterations=len(progress.losses),
+            iteration_losses=progress.losses,
+            val=score,
+            left_out=progress.left_out,
+            gradient_norms=norms,
+        )
         progress.epoch += 1
         progress.iteration, progress.losses, progress.left_out = 0, [], 0
         return record
@@ -104,7 +109,8 @@ class TrainedModel:
         progress = self.progress
         scores = self.scores("val")
         score = scores[self._evaluator.objective.metric]
-        if self._is_better(score):
+        higher = self._evaluator.objective.higher_is_better
+        if best_first({0: progress.best_score, 1: score}, higher)[0] == 1:
             self._complete(f"after epoch {epoch}")
             progress.best_score, progress.best_epoch = score, epoch
             progress.best_scores, progress.epochs_without_gain = scores, 0
@@ -146,11 +152,3 @@ class TrainedModel:
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of a single answer for all nodes, by split; every rank must call it."""
         return self._evaluator.baselines() if self._config.evaluate_every else {}
-
-    def _is_better(self, score: float) -> bool:
-        best = self.progress.best_score
-        if math.isnan(score):
-            return False
-        if best is None or math.isnan(best):
-            return True
-        return score > best if self._evaluator.objective.higher_is_better else score < best

@@ -308,7 +308,8 @@ def race(
                 raise refusal
             remaining = sort_by_speed({name: candidates[name].seconds for name in remaining})
             for name in remaining[1:]:
-                if _is_slower(candidates[name].seconds, candidates[remaining[0]].seconds):
+                ratio = paired_ratio(candidates[name].seconds, candidates[remaining[0]].seconds)
+                if number + 1 >= LEAST_ROUNDS and ratio.is_shown:
                     remaining.remove(name)
                     candidates[name].close()
                     say(f"tuning: {name} is slower than {remaining[0]}")
@@ -321,9 +322,9 @@ def race(
     for name, candidate in candidates.items():
         if seconds := candidate.seconds:
             fastest = candidates[best].seconds[: len(seconds)]
-            ratio = None if name == best else paired_ratio(seconds, fastest)
+            compared = None if name == best else paired_ratio(seconds, fastest)
             sent = round(fmean(candidate.sent))
-            tries.append(Try(name, median(seconds), sent, tuple(seconds), ratio))
+            tries.append(Try(name, median(seconds), sent, tuple(seconds), compared))
     return sorted(tries, key=lambda each: each.times_as_long.mean if each.times_as_long else 0.0)
 
 
@@ -331,11 +332,6 @@ def sort_by_speed(seconds: Mapping[str, Sequence[float]]) -> list[str]:
     """Sort settings by the geometric mean of their rounds, of which all have equally many, fastest
     first."""
     return sorted(seconds, key=lambda name: fmean(math.log(value) for value in seconds[name]))
-
-
-def _is_slower(seconds: Sequence[float], best: Sequence[float]) -> bool:
-    """Return whether the rounds show that a setting is slower than the best one."""
-    return len(seconds) >= LEAST_ROUNDS and paired_ratio(seconds, best).is_shown
 
 
 def _gains(candidates: Mapping[str, Candidate]) -> bool:

@@ -10,15 +10,9 @@ from torch import Tensor, nn
 from hopper.cluster.cluster import Cluster
 from hopper.engines import Request
 from hopper.errors import RequestError
-from hopper.graph.layout import SCHEMA_FILE
 from hopper.hetero.learnable import IDS, TableShare
 from hopper.train.results import learned_rows_file
-from hopper.train.run_result import (
-    RunResult,
-    check_encodings,
-    read_label_names,
-    read_run_schema,
-)
+from hopper.train.run_result import RunResult, check_encodings
 from hopper.train.tensor_file import load_model, read_pieces, save_tensors
 
 
@@ -41,10 +35,7 @@ def warm_start(
         return
     try:
         run = RunResult.open(folder)
-        if (run.run_dir / SCHEMA_FILE).is_file():
-            schema = read_run_schema(run.run_dir, run.config)
-            names = read_label_names(run.run_dir)
-            check_encodings(schema, names, request, run.config.data.partitioned)
+        check_encodings(run, request)
         for model in models:
             load_model(run.model_file, model)
         restore_rows(run, learnable)

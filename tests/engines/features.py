@@ -460,8 +460,7 @@ class Case:
 def choose() -> list[Case]:
     """Combine every feature with every engine that trains it.
 
-    Every two of a feature, an engine and a world meet as well. What else meets is counted in
-    test_conformance.py.
+    Every two of a feature, an engine and a world meet as well.
     """
     cases: list[Case] = []
     for engines, typed in ((OF_ONE_TYPE, False), (OF_SEVERAL_TYPES, True)):

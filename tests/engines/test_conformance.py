@@ -23,16 +23,11 @@ from hopper.features import open_graph
 
 from .conftest import Divided, Train, assert_exact
 from .features import (
-    ALL_MODELS,
-    BY_RELATION,
     FEATURES,
-    IS_TYPED,
     OF_ONE_TYPE,
     OF_SEVERAL_TYPES,
     ONE_TYPE,
     TYPED,
-    VARIANTS,
-    WORLDS,
     Case,
     World,
     case_of,
@@ -152,28 +147,3 @@ def test_engines_of_one_or_of_several_types_refuse_the_others(
     values["sampler"]["fanouts"] = [3, 2]
     with pytest.raises(RequestError, match=r"^(model\.name|train\.engine): |relations; model "):
         check_request(Request(make_config(values), divided(case)))
-
-
-def test_what_meets() -> None:
-    """Of few combinations instead of all."""
-    met = {(case.feature, case.engine) for case in CASES if case.world.servers > 1}
-    for name, feature in FEATURES.items():
-        engines = OF_SEVERAL_TYPES if IS_TYPED[name] else OF_ONE_TYPE
-        assert {engine for engine in engines if (name, engine) in met} == {
-            engine for engine in engines if engine not in feature.refused
-        }, name
-    for engine in VARIANTS:
-        of_engine = [case for case in CASES if case.engine == engine]
-        worlds = {case.world for case in of_engine}
-        if engine in ("p3", "neutronstar"):
-            assert {world.size for world in worlds} >= {1, 2, 3}, engine
-        else:
-            assert worlds >= {*(BY_RELATION if engine == "raf" else WORLDS)}, engine
-        for variant in VARIANTS[engine]:
-            met_by = {case.world for case in of_engine if case.variant == variant}
-            assert len(met_by) > 1, variant
-        families = {ALL_MODELS[case.model]["name"] for case in of_engine}
-        expected = {"gcn", "sage", "gat", "deepgcn", "film"} if engine in OF_ONE_TYPE else set()
-        if engine in OF_SEVERAL_TYPES:
-            expected |= {"rgcn", "rgat", "hgt", "hgnn", "sehgnn", "nars"}
-        assert families >= expected, engine

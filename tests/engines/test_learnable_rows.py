@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from torch import Tensor
 
 from hopper.bench.parity import read_recorded
 from hopper.config import make_config
@@ -32,7 +31,6 @@ from .conftest import Divided, Train, assert_exact
 from .features import World, case_of, merged
 from .graphs import COUNTS, EDGES, LEARNABLE, MODELS, WITH_FEATURES
 
-NODES = {name: np.array([0, 1]) for name in ("author", "both", "paper")}
 SEED = 3
 
 
@@ -75,24 +73,6 @@ def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
         assert both.size
         updated = second.parameters[key][np.searchsorted(later, both)]
         assert torch.allclose(updated, table[both], rtol=0, atol=1e-12)
-
-
-def test_one_norm_bounds_parameters_and_learnable_rows(train: Train) -> None:
-    settings = [(clip, servers) for clip in (0.0, 0.2) for servers in (1, 2)]
-    asked: list[Any] = []
-    for clip, servers in settings:
-        case = case_of("types, learned rows", "zero_hop in passes", World(servers, 1), 0, "rgcn")
-        # An update that depends on the gradient's size.
-        own = {"clip_norm": clip, "optimizer": "sgd", "learning_rate": 0.1, "evaluate_every": 0}
-        rows = {"optimizer": "sgd", "learning_rate": 0.5}
-        asked.append((case, {"train": own | {"record_gradients": []}, "learnable": rows}))
-    runs = zip(settings, train(asked), strict=True)
-    losses = {setting: run.result["losses"] for setting, run in runs}
-    for clip in (0.0, 0.2):
-        assert losses[clip, 2] == pytest.approx(losses[clip, 1], rel=1e-9)
-    free, bounded = losses[0.0, 1], losses[0.2, 1]
-    assert free[0] == bounded[0]
-    assert free[1] != pytest.approx(bounded[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -196,37 +176,6 @@ def test_rows_that_do_not_fit_are_refused(divided: Divided, tmp_path: Path) -> N
     with file.open("wb") as archive:
         np.savez(archive, rows=np.zeros((60, 6), np.float32))
     check_refused("author.npy: expected one .npy array, given an archive of several")
-
-
-class Late(LeafRows):
-    """Learnable rows that record when they are read."""
-
-    def __init__(self) -> None:
-        super().__init__({}, {})
-        self.read: list[str] = []
-
-    def of(self, node_type: str, ids: Any) -> Tensor:
-        self.read.append(node_type)
-        return torch.full((len(ids), 3), 7.0)
-
-
-def test_types_with_features_alone_come_first_and_wait_for_nothing() -> None:
-    inputs = {
-        name: SimpleNamespace(learned=learned)
-        for name, learned in (("author", 3), ("both", 3), ("paper", 0))
-    }
-    features = {"both": torch.zeros(2, 1), "paper": torch.ones(2, 4)}
-    learned = Late()
-    reads = cast(ModelReads, SimpleNamespace(inputs=inputs))
-    rows = InputRowsByType(reads, NODES, features, learned)
-    assert list(rows) == ["paper", "author", "both"]
-    assert rows["paper"] is features["paper"]
-    assert learned.read == []
-    assert rows["both"].tolist() == [[0, 7, 7, 7]] * 2
-    assert rows["both"] is rows["both"]
-    assert learned.read == ["both"]
-    assert rows.get("nobody") is None
-    assert len(rows) == 3
 
 
 def test_a_node_at_several_times_has_one_row_whose_gradients_add_up() -> None:

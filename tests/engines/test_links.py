@@ -76,28 +76,6 @@ def library_on(servers: int, divided: Divided) -> PartitionedGraph:
     return divided(case_of("links of several types", "model_centric", World(servers, 1)))
 
 
-@pytest.mark.parametrize(
-    "negatives", ["uniform", "joint", "in_batch", "degree", "own_parts:Strides"]
-)
-def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: Divided) -> None:
-    results = []
-    for servers in (1, 2, 4):
-        # As many links in all.
-        parts = library_on(servers, divided)
-        request, batches = batches_of(parts, 40 // servers, negatives=negatives, num_negatives=4)
-        roots = make_schedule(request).batch(1, 2).roots
-        pairs = batches.pairs(roots, 1, 2)
-        originals = np.concatenate(
-            [request.graph.original_ids(name)[ids] for name, ids in pairs.versions.items()]
-        )
-        results.append((originals[pairs.heads], originals[pairs.tails], pairs.labels))
-        assert set(np.unique(pairs.labels)) <= {-1.0, 0.0, 1.0}
-        assert (pairs.labels[:, 0] == 1).all()
-    for result in results[1:]:
-        for expected, array in zip(results[0], result, strict=True):
-            np.testing.assert_array_equal(expected, array)
-
-
 def test_own_negatives_that_are_no_nodes_are_refused(divided: Divided) -> None:
     own = {"negatives": "own_parts:Strides", "negatives_options": {"beyond": 100}}
     request, batches = batches_of(library_on(1, divided), **own)

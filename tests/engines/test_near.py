@@ -25,10 +25,9 @@ from hopper.features import open_graph
 from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.models import Objective
 from hopper.ops import in_full, products_in
-from hopper.partition import partition_graph
 from hopper.timing.run_log import RunLog
 
-from .conftest import Divided, GraphOf, Run, Train, TrainCases
+from .conftest import Divided, Run, Train
 from .features import Case, Sections, World, case_of, merged
 from .graphs import MODELS
 
@@ -124,26 +123,6 @@ def test_an_engine_that_fetches_no_features_is_exact_whatever_their_wire(engine:
     assert find_engine(config).kind.spec.approximations(config) == []
     told = ENGINE_CLASSES["zero_hop"].spec.approximations(config)
     assert told == ["cluster.feature_wire = int8"]
-
-
-def test_stored_rows_of_fewer_bits_take_fewer_bytes(
-    graph_of: GraphOf, train_cases: TrainCases, tmp_path: Path
-) -> None:
-    """A row of ten numbers takes 40 bytes, 20, or 14 with its scale. Ids and headers stay."""
-    case, configs = case_of("node", "model_centric", TWO, 0, "sage"), []
-    for dtype in ("float32", "float16", "bfloat16", "int8"):
-        options: dict[str, Any] = {"feature_dtypes": [dtype]}
-        parts = partition_graph(graph_of("items"), tmp_path / dtype, 2, "random", **options)
-        run = {"train": {"evaluate_every": 0, "record_gradients": []}}
-        configs.append(merged(case.values(parts, tmp_path / f"run {dtype}"), run))
-    results = train_cases(configs, 2, tmp_path)
-    full, half, brain, byte = (result["bytes"]["feature"] for result in results)
-    rows = results[0]["rows"]["remote_unique"]
-    assert all(result["rows"]["remote_unique"] == rows for result in results)
-    # Names of dtypes and lengths of messages take a byte or two more or less.
-    assert brain == pytest.approx(half, rel=0.01)
-    assert full - half == pytest.approx(20 * rows, rel=0.02)
-    assert half - byte == pytest.approx(6 * rows, rel=0.02)
 
 
 def test_float16_keeps_small_gradients_and_notices_infinite_ones(

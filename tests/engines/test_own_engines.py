@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 from benchmarks.baselines.neutronstar import Costs, choose_kept
-from benchmarks.baselines.split_layer import split_layer
 from hopper.bench import contender
 from hopper.bench.contender import Contender
 from hopper.cluster.cluster import Cluster
@@ -26,11 +24,7 @@ from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
-from hopper.graph.block import Block, Nodes
 from hopper.micrograph.samplers import find_sampler
-from hopper.models import GNN, Layer
-from hopper.models.gat import GATLayer
-from hopper.partition.layout import Columns
 from hopper.timing.run_log import RunLog
 
 from .conftest import Divided, GraphOf
@@ -111,35 +105,6 @@ def test_options_of_a_sampler_from_outside_reach_it(graph_of: GraphOf) -> None:
         edges.append(sampler.sample(np.arange(40), 1, 4).hops[0].values())
     kept, drawn = (sum(relation.indices.size for relation in hop) for hop in edges)
     assert 0.2 < kept / drawn < 0.8
-
-
-class Plain(GNN):
-    """A model whose first layer does not say which weights multiply its rows."""
-
-    def __init__(self) -> None:
-        super().__init__([Layer()])
-
-
-def test_a_first_layer_that_tells_no_weights_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"^train.engine: p3 .* Plain does not"):
-        split_layer(Plain(), Columns(0, 3), "p3")
-
-
-def test_a_first_layer_that_reads_destination_rows_is_refused() -> None:
-    class Reading(GATLayer):
-        def input_weights(self) -> Mapping[str, int]:
-            return super().input_weights()
-
-        def update(self, h_dst: torch.Tensor, combined: torch.Tensor) -> torch.Tensor:
-            return super().update(h_dst, combined) + h_dst.sum()
-
-    model = GNN([Reading(3, 2, 1, concat=True)])
-    split = split_layer(model, Columns(0, 3), "p3")
-    zero, starts = torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1])
-    node = Nodes("item", zero, zero + 1)
-    block = Block(1, 1, starts, zero, NEAR, zero, node, node)
-    with pytest.raises(RequestError, match=r"^train.engine: no server has all rows"):
-        split.logits([block], {"sources": torch.zeros(1, 2)})
 
 
 def test_the_cheaper_dependency_is_chosen(graph_of: GraphOf) -> None:

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import read_tensors
 
-from .conftest import Train, TrainCases, assert_exact
+from .conftest import Train
 from .features import CACHE, VARIANTS, WORLDS, Case, Sections, World, case_of, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
@@ -230,46 +227,6 @@ def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) ->
         assert misses > 0
         has_features = "device" in name or base.engine == "zero_hop in passes"
         assert ("paper" in lookups) == has_features, "features of other servers are looked for too"
-
-
-def test_halos_and_what_is_asked_for_beyond_them(train_cases: TrainCases, tmp_path: Path) -> None:
-    """Three layers read in-edges of nodes up to two hops away.
-
-    Edges are few, so that a halo is far from all there is.
-    """
-    generator, (nodes, edges) = np.random.default_rng(5), (400, 700)
-    graph = GraphDirectory.from_arrays(
-        tmp_path / "graph",
-        generator.integers(0, nodes, (2, edges)),
-        features=generator.random((nodes, 5)),
-        labels=generator.integers(0, 4, nodes),
-        edge_features=generator.random((edges, 3)),
-        edge_weights=np.exp(generator.normal(0, 2, edges)),
-        options=ImportOptions(split=RandomSplit(0.3, 0.2)),
-    )
-    shared: Sections = {
-        "model": {"name": "sage", "layers": 3, "hidden": 4, "edge_features": True},
-        "sampler": {"kind": "weighted", "fanouts": [2, 2, 2]},
-        "train": {"batch_size": 8, "epochs": 1, "dtype": "float64", "evaluate_every": 0}
-        | {"iterations_per_epoch": 2, "record_gradients": [0, 1]},
-        "hop": {"merge": "off"},
-    }
-    cases = {}
-    for halo, engines in {1: ("zero_hop", "model_centric"), 2: ("zero_hop", "hop")}.items():
-        parts = partition_graph(graph, tmp_path / f"{halo}", 3, "random", topology=f"halo:{halo}")
-        for share in parts.description["per_server"]:
-            assert share["edges"] + share["halo_edges"] < 0.9 * edges
-        for engine in engines:
-            own = {"engine": engine, "run_dir": str(tmp_path / f"{halo} {engine}")}
-            data = {"data": {"partitioned": str(parts.path)}}
-            cases[halo, engine] = merged(shared, data, {"train": own})
-    results = dict(zip(cases, train_cases([*cases.values()], 3, tmp_path), strict=True))
-    asked = {case: result["bytes"]["topology"] for case, result in results.items()}
-    assert asked[1, "model_centric"] > asked[1, "zero_hop"] > 0
-    assert asked[2, "zero_hop"] == asked[2, "hop"] == 0
-    assert results[2, "zero_hop"]["losses"] == results[1, "zero_hop"]["losses"]
-    for name, values in cases.items():
-        assert_exact(values, 3, str(name))
 
 
 def test_any_exact_engine_resumes_what_another_began(train: Train, tmp_path: Path) -> None:

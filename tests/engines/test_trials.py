@@ -133,15 +133,6 @@ SWEEPS = {
         "links",
         ranks=2,
     ),
-    "links, at their times": Sweep(
-        [{"model.hidden": 5}, {"task.decoder": "distmult"}],
-        {
-            "task": {"negatives": "uniform", "num_negatives": 3},
-            "sampler": {"kind": "temporal"},
-        },
-        feature="links",
-        servers=3,
-    ),
     "labels": Sweep(
         [{"model.hidden": 5}, {"task.decoder": "bilinear"}, {"model.dropout": 0.5}],
         {"train": {"more_metrics": ["macro_f1"]}},

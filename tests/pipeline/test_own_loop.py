@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from hopper.bench.parity import read_recorded
 from hopper.graph import GraphDirectory
 from hopper.hetero.divide import partition_by_relation
 from hopper.partition import partition_graph
-from hopper.pipeline import Lookahead
 from tests.docs.markdown_pages import read_snippets
 from tests.engines.graphs import WITH_FEATURES, make_graph
 
@@ -104,29 +103,6 @@ def test_one_rank_has_all_roots_and_reads_all_rows(
         assert graph.rows.traffic.take()["feature"] > 0
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"kind": "labor"},
-        {"kind": "replacement", "dependence": 3},
-        {"expansion": "once", "fanouts": [3, 3]},
-    ],
-)
-def test_draws_are_those_of_a_configuration(parts: Path, settings: dict[str, Any]) -> None:
-    sampler = {"fanouts": [3, 2], **settings}
-    config = {"data": {"partitioned": str(parts)}, "sampler": sampler, "train": {"seed": 5}}
-    config |= {"model": {"layers": 2}}
-    request = hopper.Request(hopper.make_config(config), hopper.PartitionedGraph.open(parts))
-    with hopper.connect(parts, rank=1, world=2) as graph:
-        own = graph.sampler(**sampler, seed=5).sample(np.arange(40), 1, 2)
-    configured = hopper.make_sampler(request).sample(np.arange(40), 1, 2)
-    assert own.sizes == configured.sizes
-    for one, other in zip(own.blocks(), configured.blocks(), strict=True):
-        assert torch.equal(one.indptr, other.indptr)
-        assert torch.equal(one.indices, other.indices)
-
-
 def test_typed_graphs_have_blocks_of_all_relations(tmp_path: Path) -> None:
     typed = make_graph(tmp_path / "typed", WITH_FEATURES)
     partition_graph(typed, tmp_path / "parts", 2, "random")
@@ -138,55 +114,6 @@ def test_typed_graphs_have_blocks_of_all_relations(tmp_path: Path) -> None:
             if kind.feature_dim:
                 rows = graph.rows.gather("features", name, subgraph.nodes[name])
                 assert rows.shape == (subgraph.nodes[name].size, kind.feature_dim)
-
-
-def test_rows_that_coming_batches_read_again_are_fetched_once(parts: Path) -> None:
-    """An epoch with look-ahead and without reads the same rows, and fetches fewer of them."""
-
-    def run_epoch(reach: int) -> tuple[list[bytes], int]:
-        with hopper.connect(parts, rank=0, world=2) as graph:
-            sampler, schedule = graph.sampler([3, 2], seed=3), graph.schedule(9, seed=3)
-            ahead = Lookahead(graph.rows, nbytes=1 << 20)
-
-            def draw(moment: hopper.Moment) -> Any:
-                return sampler.sample(graph.own_roots(schedule.batch(*moment)), *moment)
-
-            def read(subgraph: hopper.Subgraph) -> bytes:
-                with ahead.turn():
-                    rows = graph.rows.gather("features", "item", subgraph.nodes["item"])
-                return rows.tobytes()
-
-            def foresee(subgraphs: Sequence[hopper.Subgraph]) -> None:
-                ahead.foresee([{"item": np.unique(s.nodes["item"])} for s in subgraphs])
-
-            stages = [
-                hopper.Stage("draw", draw),
-                hopper.Stage("read", read, reach=reach, foresee=foresee),
-            ]
-            with hopper.Pipeline(stages, schedule.iterations) as pipeline:
-                read_rows = list(pipeline)
-            return read_rows, graph.rows.take_rows().remote_unique
-
-    (plain, fetched), (kept, fetched_with_reach) = run_epoch(0), run_epoch(2)
-    assert plain == kept
-    assert 0 < fetched_with_reach < 0.8 * fetched
-
-
-def test_global_batches_do_not_depend_on_ranks(parts: Path) -> None:
-    """Two ranks with half of the roots each have the batches of one."""
-    with hopper.connect(parts) as alone:
-        batches = [alone.schedule(18, seed=5).batch(1, n).roots.tolist() for n in range(4)]
-    of_ranks: list[list[int]] = [[] for _ in batches]
-    for rank in range(2):
-        with hopper.connect(parts, rank=rank, world=2) as graph:
-            schedule = graph.schedule(9, seed=5)
-            for number, of_all in enumerate(of_ranks):
-                batch = schedule.batch(1, number)
-                assert batch.roots.tolist() == batches[number]
-                own = graph.own_roots(batch)
-                assert graph.rows.is_local("item", own).all()
-                of_all.extend(own.tolist())
-    assert [sorted(roots) for roots in of_ranks] == [sorted(roots) for roots in batches]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,6 @@ ONE_TYPE: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
     "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"merge": 0, "pregather": False}},
-    "trials": {"train": {"engine": "hop"}, "hop": {"replicas": "independent"}},
     "trials apart": {
         "train": {"engine": "hop", "patience": 1, "epochs": 3},
         "hop": {"replicas": "independent", "share_sampling": False},
@@ -54,7 +52,7 @@ TYPED: dict[str, dict[str, Any]] = {
 # Those that plan, read or end in a way of their own have the narrow pipeline too.
 NARROW = ("hop", "trials apart", "cooperative, early end", "a cache", "raf")
 # Those that read rows of other servers ahead keep some.
-KEEPS = ("model_centric", "zero_hop in passes", "hop", "trials", "trials apart", "a cache")
+KEEPS = ("model_centric", "zero_hop in passes", "hop", "trials apart", "a cache")
 # So many that plans reach into the next epoch, and rows are kept for several of them.
 ITERATIONS = 5
 

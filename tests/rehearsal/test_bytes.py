@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,6 @@ from hopper.partition import partition_graph
 from hopper.rehearsal.clock import Link, MessageCost
 from hopper.rehearsal.estimate import estimate_engine
 from tests.conftest import make_community_graph
-from tests.engines.conftest import RANK_SCRIPT
 from tests.engines.features import merged
 from tests.engines.graphs import LEARNABLE, MODELS, WITH_FEATURES, make_graph
 
@@ -78,29 +76,21 @@ def test_estimated_bytes_equal_those_of_real_epochs(
     ranks: int,
     engines: tuple[str, ...],
     divide: Callable[[str], Path],
-    run_ranks: Callable[..., list[Any]],
-    serve_partitions: Callable[..., list[str]],
+    train_cases: Callable[..., list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
     parts, is_typed = divide(division), division.startswith("by")
-    cluster = {
-        "ranks_per_server": ranks,
-        "servers": [] if division == "by relation" else serve_partitions(parts, 2),
-    }
     cases = [
         merged(
             BASE,
             TYPED if is_typed else {},
-            {"data": {"partitioned": str(parts)}, "cluster": cluster},
+            {"data": {"partitioned": str(parts)}, "cluster": {"ranks_per_server": ranks}},
             {"train": {"engine": engine, "run_dir": str(tmp_path / engine)}},
         )
         for engine in engines
     ]
-    file = tmp_path / "cases.json"
-    file.write_text(json.dumps([{"config": case} for case in cases]))
-    first, *_ = run_ranks(RANK_SCRIPT, 2 * ranks, tmp_path / "ranks", str(file))
-    for engine, case, result in zip(engines, cases, first, strict=True):
-        case["cluster"] = {"ranks_per_server": ranks}
+    trained = train_cases(cases, 2 * ranks, tmp_path / "ranks")
+    for engine, case, result in zip(engines, cases, trained, strict=True):
         assert estimate_bytes(case, 100) == result["bytes"], engine
         if not is_typed:
             few_iterations = estimate_bytes(case, 3)

@@ -12,7 +12,6 @@ import torch
 
 import hopper
 from hopper.graph.directory import GraphDirectory
-from hopper.train.results import main_score
 from hopper.train.tensor_file import read_tensors
 
 
@@ -82,17 +81,6 @@ def test_the_loaded_model_is_the_one_that_was_scored(
     graph = hopper.PartitionedGraph.open(partitioned)
     score = accuracy(model, moved.config, community_graph, graph)
     assert score == pytest.approx(reference_result.metrics["accuracy"]["test"], abs=1e-12)
-
-
-def test_a_score_of_an_older_version_has_the_name_of_its_metric(tmp_path: Path) -> None:
-    summary = {"metric": "mrr", "accuracy": {"val": 0.5, "test": None}}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    old = hopper.RunResult.open(tmp_path)
-    assert old.metrics == {"mrr": {"val": 0.5}}
-    assert old.by_class == {}
-    assert (main_score(summary, "val"), main_score(summary, "test")) == (0.5, None)
-    with pytest.raises(hopper.RequestError, match="no 'baselines'"):
-        _ = old.baselines
 
 
 def test_a_folder_without_a_finished_run_or_whole_model_is_refused(

@@ -191,6 +191,16 @@ def test_processes_are_forked_before_threads_start_and_gpus_are_touched(tmp_path
     assert done.stdout == "4 forks, 1 threads, False\n1\n"
 
 
+def test_where_memory_runs_out_a_rank_ends_before_its_launcher() -> None:
+    says = (
+        "from hopper.train import rank_process\n"
+        "rank_process.main = lambda *_: print(open('/proc/self/oom_score_adj').read())\n"
+        "rank_process.run(None, '')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 500
+
+
 def test_what_torchrun_prints_of_an_own_error_is_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
