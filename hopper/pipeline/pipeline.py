@@ -7,11 +7,14 @@ whoever consumes their items gets the same ones, bit for bit, with and without t
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numba
@@ -20,6 +23,8 @@ import torch
 from hopper.errors import RequestError
 
 T = TypeVar("T")
+Made = Future[tuple[Any, int]]
+"""a stage's result of an item, with its size"""
 
 
 class Moment(NamedTuple):
@@ -88,8 +93,8 @@ class Pipeline(Generic[T]):
         self._iterations, self._stop = iterations, iterations * epochs
         self._next = start[0] * iterations + start[1]
         """number of the next item to hand out, counted from the first iteration of epoch 0"""
-        self._pools: list[ThreadPoolExecutor] = []
-        self._made: list[deque[Future[tuple[Any, int]]]] = [deque() for _ in stages]
+        self._threads: list[_StageThread] = []
+        self._made: list[deque[Made]] = [deque() for _ in stages]
         """by stage, its results with their sizes, from that of the next item on"""
         self._largest: list[int | None] = [None] * len(stages)
         """by stage, the bytes of its largest result; None before the first one"""
@@ -150,7 +155,7 @@ class Pipeline(Generic[T]):
         ------
         RequestError: the state is not one of this pipeline's, or an item was taken already.
         """
-        if self._pools or self._is_closed:
+        if self._threads or self._is_closed:
             raise RequestError("pipeline: load_state_dict must come before the first item is taken")
         numbers = [state.get(name) for name in ("epoch", "iteration", "iterations")]
         epoch, iteration, iterations = (n if isinstance(n, int) else -1 for n in numbers)
@@ -172,11 +177,14 @@ class Pipeline(Generic[T]):
         """End every thread when it has finished its item. If ranks agree, all make the items that
         they have begun in the first stage, since they wait for each other there."""
         self._is_closed = True
-        for number, pool in enumerate(self._pools):
+        for number, made in enumerate(self._made):
             is_shared = wait and number == 0 and self._agree is not None
-            pool.shutdown(wait=False, cancel_futures=not is_shared)
-        for pool in self._pools if wait else ():
-            pool.shutdown()
+            for future in () if is_shared else made:
+                future.cancel()
+        for thread in self._threads:
+            thread.jobs.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()
 
     def _take_made(self) -> Any:
         """Return the next item of the threads, and let them begin the ones after it."""
@@ -201,20 +209,21 @@ class Pipeline(Generic[T]):
 
     def _begin(self) -> None:
         """Let every stage begin the items that it has room for."""
-        if not self._pools:
-            self._pools = [_make_thread(stage.name) for stage in self._stages]
+        if not self._threads:
+            self._threads = [_StageThread(stage.name) for stage in self._stages]
         for number, (stage, made) in enumerate(zip(self._stages, self._made, strict=True)):
             end = min(self._next + self._room(number), self._stop)
             for item in range(self._next + len(made), end):
                 if number == 0:
-                    future = self._pools[0].submit(_make_item, stage, self._moment(item))
+                    work = partial(_make_item, stage, self._moment(item))
                 else:
                     first = len(made)
                     known = list(islice(self._made[number - 1], first, first + stage.reach + 1))
                     is_begun = made or self._largest[number] is not None
                     new = known[stage.reach :] if is_begun else known
-                    future = self._pools[number].submit(_make_next_item, stage, known, new)
-                made.append(future)
+                    work = partial(_make_next_item, stage, known, new)
+                made.append(Future())
+                self._threads[number].jobs.put((made[-1], work))
 
     def _room(self, number: int) -> int:
         """Return how many of the next items a stage may have begun: those for which results may
@@ -232,9 +241,7 @@ def _make_item(stage: Stage, item: Any) -> tuple[Any, int]:
     return result, stage.size(result)
 
 
-def _make_next_item(
-    stage: Stage, known: Sequence[Future[tuple[Any, int]]], new: Sequence[Future[tuple[Any, int]]]
-) -> tuple[Any, int]:
+def _make_next_item(stage: Stage, known: Sequence[Made], new: Sequence[Made]) -> tuple[Any, int]:
     """Make a stage's result of the first known item, once those that are new are foreseen."""
     items = [future.result()[0] for future in known]
     if stage.reach:
@@ -242,15 +249,25 @@ def _make_next_item(
     return _make_item(stage, items[0])
 
 
-def _make_thread(name: str) -> ThreadPoolExecutor:
-    """Make the thread of a stage."""
-    # numba's number of threads and CUDA's device are settings of each thread.
-    threads = numba.get_num_threads()
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+class _StageThread(threading.Thread):
+    """Does the jobs of a stage, until None is among them. The process does not wait for it."""
 
-    def prepare() -> None:
-        numba.set_num_threads(threads)
-        if device is not None:
-            torch.cuda.set_device(device)
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"hopper-{name}", daemon=True)
+        self.jobs = SimpleQueue[tuple[Made, Callable[[], tuple[Any, int]]] | None]()
+        # numba's number of threads and CUDA's device are settings of each thread.
+        self._kernel_threads = numba.get_num_threads()
+        self._device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        self.start()
 
-    return ThreadPoolExecutor(1, f"hopper-{name}", prepare)
+    def run(self) -> None:
+        numba.set_num_threads(self._kernel_threads)
+        if self._device is not None:
+            torch.cuda.set_device(self._device)
+        while job := self.jobs.get():
+            future, work = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)

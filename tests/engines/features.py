@@ -118,8 +118,8 @@ VARIANTS: dict[str, dict[str, Sections]] = {
     },
     "raf": {"raf": {}, "raf, one finishes": {"raf": {"reduce": "designated"}}},
 }
-OF_ONE_TYPE = ("model_centric", "zero_hop in passes", "hop", "cooperative", "naive", "p3")
-OF_ONE_TYPE += ("neutronstar",)
+BUILT_IN = ("model_centric", "zero_hop in passes", "hop", "cooperative")
+OF_ONE_TYPE = (*BUILT_IN, "naive", "p3", "neutronstar")
 OF_SEVERAL_TYPES = ("model_centric", "zero_hop in passes", "hop", "cooperative", "raf")
 
 
@@ -234,12 +234,11 @@ READS_EDGES = (*(name for name in TYPED if "one by one" in name), "rgat", "gated
 OF_KNOWN = ("rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart")
 FEATURES: dict[str, Feature] = {
     # Of one node type: how neighbours are drawn.
-    "node": _sampled({}, scored=True, of_every_model=("cooperative", "naive", "p3")),
+    "node": _sampled({}, scored=True, of_every_model=("cooperative",)),
     "few roots": _sampled({}, few=True),
     "full": Feature(
         *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}),
         scored=True,
-        of_every_model=("neutronstar",),
     ),
     "labor": _sampled(_drawn("labor")),
     "layer": _sampled(_layers(60, 40, 30), whole=OF_ONE_TYPE),
@@ -346,6 +345,16 @@ FEATURES: dict[str, Feature] = {
         {"data": {"features": {"author": "own_parts:Angles"}}, "train": FOCAL | ONE_CYCLE},
     ),
 }
+OF_BASELINES = (
+    "node",
+    "few roots",
+    "full",
+    "in time",
+    "features of edges",
+    "int8",
+    "links",
+    "labels",
+)
 # What meets relations that are cut: a feature, which turn of its variants, and a model.
 OF_CUT: list[tuple[str, World, int, str]] = [
     ("types", CUT, 0, "rgcn"),
@@ -460,20 +469,24 @@ class Case:
 def choose() -> list[Case]:
     """Combine every feature with every engine that trains it.
 
-    Every two of a feature, an engine and a world meet as well.
+    Every two of a feature, an engine and a world meet as well. Baselines meet some features.
     """
     cases: list[Case] = []
-    for engines, typed in ((OF_ONE_TYPE, False), (OF_SEVERAL_TYPES, True)):
+    for engines, typed in ((BUILT_IN, False), (OF_SEVERAL_TYPES, True)):
         features = {name: FEATURES[name] for name in FEATURES if IS_TYPED[name] == typed}
         chosen: list[tuple[Any, ...]] = pairwise(features, engines, range(len(WORLDS)))
-        chosen += itertools.product(("types",) if typed else ("node", "full"), engines, ALONE)
+        chosen += itertools.product(("types",) if typed else ("node",), engines, ALONE)
         for name, feature in features.items():
             numbers = itertools.cycle(range(len(WORLDS)))
             chosen += [
                 (name, engine, next(numbers), model)
                 for engine, model in itertools.product(feature.of_every_model, feature.models)
             ]
-        turns = dict.fromkeys(engines, 0)
+        if not typed:
+            numbers = itertools.cycle(range(len(WORLDS)))
+            of_baselines = itertools.product(OF_ONE_TYPE[len(BUILT_IN) :], OF_BASELINES)
+            chosen += [(name, engine, next(numbers)) for engine, name in of_baselines]
+        turns = dict.fromkeys(OF_ONE_TYPE + OF_SEVERAL_TYPES, 0)
         for name, engine, world, *model in chosen:
             if engine not in FEATURES[name].refused:
                 cases.append(case_of(name, engine, world, turns[engine], *model))
