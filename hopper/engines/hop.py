@@ -61,11 +61,8 @@ class Hop(Engine[HopPlan, InputRows]):
 
     def plan(self, batch: GlobalBatch) -> HopPlan:
         """Sample the groups that this rank trains, time step by time step."""
-        state, config, groups = (
-            self.state,
-            self.state.config,
-            dict[tuple[int, int], list[Subgraph]](),
-        )
+        state, config = self.state, self.state.config
+        groups: dict[tuple[int, int], list[Subgraph]] = {}
         world, selection = state.cluster.world, config.hop.merge_selection
         steps = make_time_steps(batch, world, self._merged, selection, config.train.seed)
         schedule = visits(steps.ranks, state.cluster.rank)
@@ -73,8 +70,9 @@ class Hop(Engine[HopPlan, InputRows]):
             for model in visit.models:
                 roots = steps.groups[model][visit.step]
                 with state.log.note_fields(step=visit.step, model=model):
-                    group = state.trainer.sample(roots, batch.epoch, batch.iteration)
-                groups[visit.step, model] = group
+                    groups[visit.step, model] = state.trainer.sample(
+                        roots, batch.epoch, batch.iteration
+                    )
         return HopPlan(
             batch,
             schedule=schedule,
