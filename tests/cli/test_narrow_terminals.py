@@ -165,7 +165,7 @@ def test_tables_of_profiles_sweeps_and_findings_fit_80_columns() -> None:
     keys = [f"train.a_key_with_a_long_name_{number}" for number in range(6)]
     trial = {
         "trial": 10, "overrides": dict.fromkeys(keys, 0.000123456), "parameters": 123_456_789,
-        "accuracy": {"val": 0.98765, "test": 0.87654}, "best_epoch": 1234,
+        "scores": {"val": {"mrr": 0.98765}, "test": {"mrr": 0.87654}}, "best_epoch": 1234,
     }  # fmt: skip
     summary = {"trials": [trial], "ranking": [0], "metric": "balanced_accuracy"}
     finding = Finding(

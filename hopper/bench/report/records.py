@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hopper.errors import RequestError
-from hopper.train.results import split_scores
 
 Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -25,14 +24,6 @@ class Scored(Record):
     """An object with scores by split and metric. The first metric selects the best model."""
 
     scores: dict[str, dict[str, float]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_metrics(cls, value: Any) -> Any:
-        """Convert an older file, which has one score for each split under "accuracy"."""
-        if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):
-            return {**value, "scores": split_scores(value)}
-        return value
 
     def score(self, split: str, metric: str) -> float | None:
         """Return the score of a split by a metric. None if there is none."""
