@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,6 +19,7 @@ _SHAPES: Final = "osD^vpPX"
 _MOST_LABELS: Final = 150
 
 Spot = tuple[float, float]
+V = TypeVar("V")
 
 
 def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBook) -> None:
@@ -44,6 +46,27 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
     os.replace(unfinished, path)
 
 
+def place_tree(below: Mapping[V, Sequence[V]]) -> dict[V, float]:
+    """Place the leaves of a tree side by side, each in the middle of a place of width 1, and every
+    other vertex above the middle of its leaves.
+
+    Parameters
+    ----------
+    below: by vertex, from the root on, the vertices right below it.
+    """
+    leaves: dict[V, int] = {}
+    for vertex in reversed(below):
+        leaves[vertex] = sum(leaves[branch] for branch in below[vertex]) or 1
+    first, places = dict.fromkeys(below, 0), {}
+    for vertex, branches in below.items():
+        places[vertex] = first[vertex] + leaves[vertex] / 2
+        start = first[vertex]
+        for branch in branches:
+            first[branch] = start
+            start += leaves[branch]
+    return places
+
+
 def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
     """Place leaves evenly around the circle, and each parent at the middle of its branches."""
     root = (micrograph.target, 0)
@@ -53,18 +76,12 @@ def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
         if edge.discovers:
             ring[edge.src], branches[edge.src] = edge.hop + 1, []
             branches[edge.dst].append(edge.src)
-    leaves: dict[Vertex, int] = {}
-    for vertex in reversed(ring):
-        leaves[vertex] = sum(leaves[branch] for branch in branches[vertex]) or 1
-    begin, spots = {root: 0}, {}
-    for vertex, radius in ring.items():
-        angle = 2 * math.pi * (begin[vertex] + leaves[vertex] / 2) / leaves[root]
-        spots[vertex] = (radius * math.cos(angle), radius * math.sin(angle))
-        first = begin[vertex]
-        for branch in branches[vertex]:
-            begin[branch] = first
-            first += leaves[branch]
-    return spots
+    places = place_tree(branches)
+    angles = {vertex: math.pi * place / places[root] for vertex, place in places.items()}
+    return {
+        vertex: (radius * math.cos(angles[vertex]), radius * math.sin(angles[vertex]))
+        for vertex, radius in ring.items()
+    }
 
 
 def _paint_edges(

@@ -12,7 +12,7 @@ import torch
 from hopper.errors import StorageError
 from hopper.hetero.learnable import Leaf, LeafRows, distinct, first_rows
 from hopper.hetero.row_records import RowRecords
-from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
 
 TORCH = {
@@ -29,9 +29,7 @@ TORCH = {
 def test_sparse_updates_equal_torch_s(name: str, kind: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(7, 3, generator=generator, dtype=torch.float64)
-    storage: RowStorage = MappedStorage(tmp_path)
-    if kind == "memory":
-        storage = MemoryStorage(torch.device("cpu"))
+    storage = MemoryStorage(torch.device("cpu")) if kind == "memory" else MappedStorage(tmp_path)
     parts = 1 + OPTIMIZERS[name].parts
     stored = storage.zeros(7, parts * 3, torch.float64).view(7, parts, 3)
     records = RowRecords(stored, torch.device("cpu"))
@@ -41,9 +39,7 @@ def test_sparse_updates_equal_torch_s(name: str, kind: str, tmp_path: Path) -> N
     for read in ([0, 3], [3], [], [6, 1, 3], [0]):
         places = torch.tensor(read, dtype=torch.int64)
         gradient = torch.randn(len(read), 3, generator=generator, dtype=torch.float64)
-        lent_records = records.lend(places.numpy())
-        lent_records.update(optimizer, gradient, Factors())
-        records.take_back(lent_records)
+        records.update(records.lend(places.numpy()), optimizer, gradient, Factors())
         torch_rows.grad = torch.sparse_coo_tensor(
             places[None], gradient, (7, 3), check_invariants=True
         ).coalesce()

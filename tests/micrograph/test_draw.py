@@ -237,14 +237,6 @@ def is_uniform(counts: Counter[Any], outcomes: int, draws: int) -> bool:
     return statistic < chi2.ppf(0.999, outcomes - 1)
 
 
-@pytest.mark.parametrize(("population", "count", "sets"), [(7, 3, 35), (6, 5, 6), (9, 2, 36)])
-def test_every_set_is_equally_likely(population: int, count: int, sets: int) -> None:
-    keys = draw.absorb_each(np.uint64(draw.key_of(draw.NEIGHBORS, 5)), np.arange(20_000))
-    drawn = Counter(frozenset(draw_positions(int(key), population, count)) for key in keys)
-    assert len(drawn) == sets
-    assert is_uniform(drawn, sets, keys.size)
-
-
 @pytest.mark.parametrize("count", [200, 300])
 def test_the_first_roots_are_uniform_over_epochs(count: int) -> None:
     """The first root, and how far from it the second is."""

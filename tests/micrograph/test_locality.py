@@ -131,21 +131,6 @@ def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
     assert measured.micrograph == pytest.approx(np.mean(micro))
 
 
-def test_metis_keeps_micrographs_together_and_subgraphs_apart(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    src = generator.integers(0, 800, 6000)
-    in_community = (src // 200) * 200 + generator.integers(0, 200, 6000)
-    dst = np.where(generator.random(6000) < 0.95, in_community, generator.integers(0, 800, 6000))
-    schema = GraphSchema("planted", {"paper": NodeType(800)}, {CITES: EdgeType(6000)}, "paper")
-    with GraphWriter(tmp_path / "planted", schema) as writer:
-        writer.topology(CITES, src, dst)
-    metis = measure_locality(_divide(tmp_path / "planted", 4, "metis"), [5, 5], 200, 100)
-    random = measure_locality(_divide(tmp_path / "planted", 4), [5, 5], 200, 100)
-    assert metis.micrograph > 0.7 > 0.3 > random.micrograph
-    assert metis.subgraph < 0.3
-    assert metis.micrograph > 2 * metis.subgraph
-
-
 def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(
     tmp_path: Path,
 ) -> None:

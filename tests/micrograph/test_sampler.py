@@ -23,7 +23,6 @@ from scipy.stats import chi2
 
 from cache_server.draws.counter import DROPOUT, key_of
 from hopper.config.sampler import Sampler
-from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
@@ -377,15 +376,6 @@ def test_draws_are_uniform_and_last_as_long_as_they_should(dependence: int) -> N
         assert statistic < chi2.ppf(0.999, (dependence - 1) * (degree - 1))
 
 
-def test_nodes_that_draw_once_draw_the_same_at_all_hops() -> None:
-    sampler, anew = (regular_sampler(9, 500, draws_once=once) for once in (True, False))
-    for iteration in range(2):
-        first, second = (drawn_sets(sampler, iteration + 1, hop)[-1] for hop in (0, 1))
-        assert np.array_equal(first, second)
-        assert np.array_equal(first, drawn_sets(anew, iteration + 1)[-1])
-    assert (drawn_sets(anew, 1)[0] != drawn_sets(anew, 1, 1)[0]).any(1).mean() > 0.9
-
-
 def test_settings_of_the_key_that_do_not_fit_are_refused() -> None:
     def refuse(match: str, **sampler: Any) -> None:
         with pytest.raises(ValueError, match=match):
@@ -425,17 +415,6 @@ def test_one_thread_or_two(kind: str, sizes: list[int]) -> None:
     on_two = sampler.sample(roots, 0, 0)
     numba.set_num_threads(1)
     assert are_identical(sampler.sample(roots, 0, 0), on_two)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_few_destinations_are_drawn_on_one_thread() -> None:
-    for destinations, threads in ((0, 1), (1500, 1), (5000, 2)):
-        with threads_for(destinations):
-            assert numba.get_num_threads() == threads
-        assert numba.get_num_threads() == 2
-    with pytest.raises(RuntimeError, match="drawing"), threads_for(1):
-        raise RuntimeError("drawing")
-    assert numba.get_num_threads() == 2
 
 
 def test_concurrent_calls() -> None:

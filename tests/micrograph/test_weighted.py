@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from cache_server.draws.spec import ExcludedEdges
 from hopper.errors import GraphError
@@ -159,11 +158,3 @@ def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
     topology_file(parts.path / "server-0", EDGE, "cumulative_weights").unlink()
     with pytest.raises(GraphError, match=r"cumulative_weights.npy: .*missing file.* divide it aga"):
         parts.topology(EDGE, 0)
-
-
-def test_edges_count_alike_unless_asked() -> None:
-    sampler = make_sampler([5.0, 1.0, 3.0, 0.5], 5000, 2, unbiased=False, replace=False)
-    (block,) = sampler.sample(np.arange(5000), 0, 0).blocks()
-    assert (block.inverse_probability(torch.float64) == 2).all()
-    firsts = np.bincount(block.positions.view(-1, 2)[:, 0], minlength=4)
-    assert stats.chisquare(firsts, np.array([5, 1, 3, 0.5]) / 9.5 * 5000).pvalue > 1e-3

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hopper.hetero.row_kernels import add_rows, gather_rows, put_rows, zero_rows
+from hopper.device.copies import to_device
+from hopper.hetero.row_kernels import add_rows
 from hopper.micrograph.frontiers import HashTable
 from hopper.ops import is_finite
 
@@ -67,7 +68,7 @@ class Leaf:
         gradient = self._room()
         if not self._is_begun:
             self._is_begun = True
-            zero_rows(self._places, gradient)
+            gradient.index_fill_(0, to_device(self._places, gradient.device), 0)
         return gradient
 
     def is_finite(self) -> bool:
@@ -76,15 +77,13 @@ class Leaf:
 
     def gather(self, places: Ids) -> Tensor:
         """Copy the tensor's rows [k, dim] in some places."""
-        out = self._rows.new_empty(places.size, self._rows.shape[1])
-        gather_rows(self._rows[:, None], places, out)
-        return out
+        return self._rows.index_select(0, to_device(places, self._rows.device))
 
     def accumulate(self, places: Ids, gradient: Tensor) -> None:
         """Add gradients [k, dim] of rows in distinct places."""
         if not self._is_begun and places.size == self._places.size:
             self._is_begun = True
-            put_rows(gradient, places, self._room())
+            self._room().index_copy_(0, to_device(places, gradient.device), gradient)
         else:
             add_rows(gradient, places, self.gradient())
 
