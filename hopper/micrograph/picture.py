@@ -55,7 +55,7 @@ def place_tree(below: Mapping[V, Sequence[V]]) -> dict[V, float]:
     below: by vertex, from the root on, the vertices right below it.
     """
     leaves: dict[V, int] = {}
-    for vertex in reversed(below):
+    for vertex in reversed(list(below)):
         leaves[vertex] = sum(leaves[branch] for branch in below[vertex]) or 1
     first, places = dict.fromkeys(below, 0), {}
     for vertex, branches in below.items():

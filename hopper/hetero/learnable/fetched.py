@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -119,23 +118,14 @@ class FetchedRows(LeafRows):
         self._fetched = [FetchedTable(route) for route in routes]
         self._learned = [table for table in self._fetched if table.learns]
         self._on_their_way: tuple[Exchange | None] | None = None
-        leaves = {}
+        leaves: dict[str, Leaf] = {}
         if routes:
             messages = RowMessages(cluster, routes, len(self._learned))
             rows, self._arriving = messages.start_fetch(
                 lambda table, rank, out: self._fetched[table].gather(rank, out), where
             )
             self._messages, self._gradient = messages, torch.empty_like(rows)
-            leaves = {
-                route.share.name: Leaf(
-                    np.concatenate(route.wanted),
-                    rows,
-                    route.share.learns,
-                    messages.places(number),
-                    self._gradient,
-                )
-                for number, route in enumerate(routes)
-            }
+            leaves = messages.make_leaves(routes, rows, self._gradient)
         super().__init__(leaves, tables)
 
     def of(self, node_type: str, ids: Ids) -> Tensor:
