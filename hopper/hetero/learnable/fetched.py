@@ -124,7 +124,7 @@ class FetchedRows(LeafRows):
             rows, self._arriving = messages.start_fetch(
                 lambda table, rank, out: self._fetched[table].gather(rank, out), where
             )
-            self._messages, self._gradient = messages, torch.empty_like(rows)
+            self._messages, self._gradient = messages, torch.zeros_like(rows)
             leaves = messages.make_leaves(routes, rows, self._gradient)
         super().__init__(leaves, tables)
 
@@ -161,9 +161,6 @@ class FetchedRows(LeafRows):
         self.arrive()
         if not self._learned or self._on_their_way is not None:
             return
-        for leaf in self._leaves.values():
-            if leaf.learns:
-                leaf.gradient()
         # Drop the reference to the operation, which refers to these rows, to free memory at once.
         self._reach_through(torch.empty(0, requires_grad=True))
         self._on_their_way = (self._messages.start_back(self._gradient, self._where),)

@@ -28,7 +28,11 @@ class Leaf:
     rows: [m, dim], contiguous: a tensor that contains the rows.
     learns: whether gradients are summed.
     places: [n] int64: the indices of the rows in ``rows``; None = all rows, in the ids' order.
-    gradient: [m, dim], contiguous, uninitialised: the tensor for the sum; None = a new one.
+    gradient: [m, dim], contiguous, of zeros: the tensor for the sum; None = a new one.
+
+    Attributes
+    ----------
+    gradient: [m, dim], the sum so far; [0, dim] if nothing is summed.
     """
 
     def __init__(
@@ -42,9 +46,9 @@ class Leaf:
         self._index = HashTable(ids)
         self._rows = rows.detach()
         self._places = np.arange(ids.size) if places is None else places
-        self._gradient = gradient
-        self._is_begun = False
-        """whether the gradients of all these rows are initialised"""
+        if gradient is None:
+            gradient = torch.zeros_like(self._rows if learns else self._rows[:0])
+        self.gradient = gradient
         self._reached = torch.empty(0, requires_grad=learns)
         self.learns = learns
 
@@ -63,17 +67,9 @@ class Leaf:
         if self.learns:
             self._reached = reached
 
-    def gradient(self) -> Tensor:
-        """Return the summed gradients [m, dim]; rows of other leaves are undefined."""
-        gradient = self._room()
-        if not self._is_begun:
-            self._is_begun = True
-            gradient.index_fill_(0, to_device(self._places, gradient.device), 0)
-        return gradient
-
     def is_finite(self) -> bool:
         """Return whether the summed gradients of these rows are finite."""
-        return is_finite(self.gradient()[torch.from_numpy(self._places)])
+        return is_finite(self.gradient[torch.from_numpy(self._places)])
 
     def gather(self, places: Ids) -> Tensor:
         """Copy the tensor's rows [k, dim] in some places."""
@@ -81,16 +77,7 @@ class Leaf:
 
     def accumulate(self, places: Ids, gradient: Tensor) -> None:
         """Add gradients [k, dim] of rows in distinct places."""
-        if not self._is_begun and places.size == self._places.size:
-            self._is_begun = True
-            self._room().index_copy_(0, to_device(places, gradient.device), gradient)
-        else:
-            add_rows(gradient, places, self.gradient())
-
-    def _room(self) -> Tensor:
-        if self._gradient is None:
-            self._gradient = torch.empty_like(self._rows)
-        return self._gradient
+        add_rows(gradient, places, self.gradient)
 
 
 class _ReadRows(torch.autograd.Function):

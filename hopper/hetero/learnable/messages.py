@@ -106,7 +106,7 @@ class RowMessages:
         ----------
         routes: as given to the constructor.
         rows: the rows of :meth:`start_fetch`.
-        gradient: [n, dim], uninitialised: the sum of the gradients of all rows; None = no rows are
+        gradient: [n, dim], of zeros: the sum of the gradients of all rows; None = no rows are
             learned.
         """
         leaves = {}
