@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hopper.display.palette import SOFT_TEXT, TEXT, hex_of, series, text_on
+from hopper.files.whole_files import replacing
 from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import MetaPartition
 from hopper.hetero.metatree import Metatree, Vertex
@@ -69,9 +69,8 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
     axes.set_ylim(-depth - 1.0, 0.5)
     axes.set_axis_off()
     axes.set_title(title, loc="left", fontsize=10)
-    unfinished = f"{path}.unfinished"
-    figure.savefig(unfinished, format="png")
-    os.replace(unfinished, path)
+    with replacing(Path(path)) as unfinished:
+        figure.savefig(unfinished, format="png")
 
 
 def _drawn_depth(tree: Metatree) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hopper.display.palette import series
+from hopper.files.whole_files import replacing
 from hopper.micrograph.micrograph import Micrograph, Vertex
 from hopper.partition.placement import PartitionBook
 
@@ -41,9 +41,8 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
     axes.legend(loc="upper left", fontsize=10)
     axes.set_aspect("equal")
     axes.set_axis_off()
-    unfinished = f"{path}.part"
-    figure.savefig(unfinished, format="png", dpi=150)
-    os.replace(unfinished, path)
+    with replacing(Path(path)) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=150)
 
 
 def place_tree(below: Mapping[V, Sequence[V]]) -> dict[V, float]:

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.hetero.row_kernels import (
-    add_rows,
-    merge_places,
-)
+from hopper.hetero.learnable.fetched import merge_places
+from hopper.hetero.learnable.leaf import add_rows
 from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors, SparseOptimizer
 
 # More rows than one thread handles alone.

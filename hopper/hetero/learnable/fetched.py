@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.cluster.cluster import Cluster, Exchange
-from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows
+from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows, add_rows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS
-from hopper.hetero.row_kernels import add_rows, merge_places
 from hopper.hetero.sparse_optimizers import Factors
 from hopper.ops import is_finite
 
@@ -253,3 +253,26 @@ class _StartPush(torch.autograd.Function):
         """Begin to send the gradients to the rows' owners."""
         ctx.fetched.start_push()
         return None, None
+
+
+def merge_places(groups: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
+    """Merge groups of places.
+
+    Parameters
+    ----------
+    groups: one array at least, [n] int64 each, distinct and ascending.
+
+    Returns
+    -------
+    The places [m], int64, ascending, that are in any group. And for each group, the indices [n],
+    int64, of its places among these.
+    """
+    joined = np.concatenate(groups)
+    # A stable sort merges runs that ascend.
+    order = np.argsort(joined, kind="stable")
+    ordered = joined[order]
+    is_new = np.ones(ordered.size, np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    within = np.empty(ordered.size, np.int64)
+    within[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], np.split(within, np.cumsum([group.size for group in groups])[:-1])

@@ -1,18 +1,24 @@
-"""Learnable rows that were read, with the sums of their gradients."""
+"""Learnable rows that were read, with the sums of their gradients.
+
+A row's gradients are added in one order, so results depend neither on the number of threads nor on
+their timing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cache_server.kernel import kernel
 from hopper.device.copies import to_device
-from hopper.hetero.row_kernels import add_rows
+from hopper.device.kernel_threads import threads_for
 from hopper.micrograph.frontiers import HashTable
 from hopper.ops import is_finite
 
@@ -118,3 +124,28 @@ class LeafRows:
     def of(self, node_type: str, ids: Ids) -> Tensor:
         """Return the rows [m, dim] of distinct nodes of a type, given its name in subgraphs."""
         return self._leaves[self._tables[node_type]].of(ids)
+
+
+def add_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
+    """Add ``rows`` to ``out[places]`` for distinct places.
+
+    Parameters
+    ----------
+    rows: [n, dim].
+    places: [n] int64.
+    out: [m, dim], contiguous, of the rows' dtype and device.
+    """
+    if out.device.type != "cpu":
+        out.index_add_(0, to_device(places, out.device), rows)
+        return
+    with threads_for(places.size):
+        # torch's index_add_ takes ten times as long on CPUs.
+        _add(rows.contiguous().numpy(), places, out.numpy())
+
+
+@kernel(parallel=True)
+def _add(rows: NDArray[Any], places: Ids, out: NDArray[Any]) -> None:
+    for i in numba.prange(places.size):
+        place = places[i]
+        for j in range(out.shape[1]):
+            out[place, j] += rows[i, j]
