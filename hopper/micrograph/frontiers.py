@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,46 +27,30 @@ _SLOTS_A_ROW: Final = 2
 _FEWEST_SLOTS: Final = 1024
 
 
-class RowTable(Protocol):
-    """The frontier rows of a type's nodes or versions, all unseen at first.
-
-    Versions are those of :meth:`hopper.micrograph.sample.NeighborSampler.versions`.
-    """
-
-    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to versions that have none, in order of first appearance, from ``known`` on;
-        return [n] int64 rows of all, and [new] int64 new versions."""
-
-    def rows(self, known: Ids) -> Ids:
-        """Return [n] int64: the rows of versions that have been discovered."""
-
-    def clear(self, known: Ids) -> None:
-        """Forget all rows, given [m] int64, all versions that have one."""
-
-
 class DenseTable:
-    """A :class:`RowTable` of ids below ``count``, with an entry for every id."""
+    """The frontier rows of ids below ``count``, all unseen at first, with an entry for every id."""
 
     def __init__(self, count: int) -> None:
         self._rows = np.full(count, UNSEEN, np.int32)
 
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to new ids; see :meth:`RowTable.discover`."""
+        """Give rows to versions that have none, in order of first appearance, from ``known`` on;
+        return [n] int64 rows of all, and [new] int64 new versions."""
         rows, new_ids = discover(versions, self._rows, known)
         return rows, new_ids
 
     def rows(self, known: Ids) -> Ids:
-        """Return [n] int64: the rows of discovered ids."""
+        """Return [n] int64: the rows of versions that have been discovered."""
         return self._rows[known].astype(np.int64)
 
     def clear(self, known: Ids) -> None:
-        """Clear the entries of all discovered ids."""
+        """Forget all rows, given [m] int64, all versions that have one."""
         forget(known, self._rows)
 
 
 class HashTable:
-    """A :class:`RowTable` of any int64, with entries for discovered versions only: at first for
-    some distinct ones, in their order."""
+    """The frontier rows of any int64, with entries for discovered versions only: at first for some
+    distinct ones, in their order. Methods are those of :class:`DenseTable`."""
 
     def __init__(self, versions: Ids | None = None) -> None:
         self._keys = np.empty(_FEWEST_SLOTS, np.int64)
@@ -76,7 +60,7 @@ class HashTable:
             self.discover(versions, 0)
 
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to new versions; see :meth:`RowTable.discover`."""
+        """Give rows to new versions; see :meth:`DenseTable.discover`."""
         needed = _SLOTS_A_ROW * (self._size + versions.size)
         if needed > self._rows.size:
             slots = 1 << int(needed - 1).bit_length()
@@ -105,6 +89,10 @@ class HashTable:
         if self._size:
             self._rows.fill(UNSEEN)
             self._size = 0
+
+
+RowTable = DenseTable | HashTable
+"""a table of the frontier rows of a type's nodes or versions"""
 
 
 class NodeVersions:
