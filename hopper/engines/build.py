@@ -20,7 +20,7 @@ from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
 from hopper.engines.trials import IndependentHop, Trials
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
-from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.partition import PartitionedGraph
@@ -99,7 +99,7 @@ def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
     graph, learning, settings = request.graph, make_learning(request), request.config.learnable
     placement = graph.placement(cluster.ranks_per_server)
     device = torch.device("cpu") if settings.storage == "host" else cluster.device
-    storage: RowStorage = MemoryStorage(device)
+    storage = MemoryStorage(device)
     if settings.storage == "mmap":
         storage = MappedStorage(Path(settings.folder or request.config.train.run_dir))
 

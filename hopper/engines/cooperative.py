@@ -18,8 +18,8 @@ from hopper.device.copies import to_device
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows
+from hopper.micrograph.frontiers import Versions
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.versions import Versions
 from hopper.ops import to_floats
 from hopper.partials import (
     Forward,

@@ -107,7 +107,7 @@ class Reference:
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
         for table, leaf in leaves.items():
             if leaf.learns:
-                gradients[f"{PREFIX}{table}"] = leaf.gradient().cpu()
+                gradients[f"{PREFIX}{table}"] = leaf.gradient.cpu()
         return float(packed.loss), gradients
 
     def _sample(

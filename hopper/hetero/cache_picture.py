@@ -5,13 +5,13 @@ Heta, Figure 7 and section 6.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from hopper.display.palette import hex_of, series
+from hopper.files.whole_files import replacing
 from hopper.hetero.cache_plan import CachePlan, Profile
 
 
@@ -55,7 +55,5 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
     for axes in (costs, shares, hits):
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    path = Path(path)
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    figure.savefig(unfinished, dpi=150, format="png")
-    os.replace(unfinished, path)
+    with replacing(Path(path)) as unfinished:
+        figure.savefig(unfinished, dpi=150, format="png")

@@ -133,7 +133,10 @@ def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
     size: the bytes for rows, without maps from ids to rows. It may be 0.
     """
     if policy == "lru":
-        room = _whole_rows(profile, share_out(size, *_by_table(profile)), size, _tables(profile))
+        # All rows are candidates, whose bytes are known before sampling.
+        rows = {name: visited.rows for name, visited in profile.items()}
+        needs = {name: rows[name] * visited.row_bytes for name, visited in profile.items()}
+        room = _whole_rows(profile, share_out(size, needs, needs), size, rows)
         return CachePlan(policy, room, dict.fromkeys(profile, np.empty(0, np.int64)))
     counts = {name: visited.ids.size for name, visited in profile.items()}
     if policy == "benefit":
@@ -209,13 +212,3 @@ def _most_valuable(profile: Profile, size: int) -> dict[str, int]:
             rows[name] += 1
             remaining -= profile[name].row_bytes
     return rows
-
-
-def _tables(profile: Profile) -> dict[str, int]:
-    return {name: visited.rows for name, visited in profile.items()}
-
-
-def _by_table(profile: Profile) -> tuple[dict[str, float], dict[str, int]]:
-    """Return weights and needs by the bytes of all rows, which are known before sampling."""
-    needs = {name: visited.rows * visited.row_bytes for name, visited in profile.items()}
-    return {name: float(need) for name, need in needs.items()}, needs

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
+from hopper.files.whole_files import replacing
 from hopper.hetero.cache_plan import Profile, TypeProfile
 
 PROFILE_SCHEMA_VERSION: Final = 1
@@ -45,7 +46,7 @@ def profile_file(partitioned: Path, made_for: Mapping[str, Any], rank: int) -> P
 
 
 def save_profile(profile: CacheProfile, path: Path) -> None:
-    """Write a profile under a temporary name, then rename it.
+    """Write a profile, whole or not at all.
 
     Raises
     ------
@@ -64,10 +65,8 @@ def save_profile(profile: CacheProfile, path: Path) -> None:
     for index, visited in enumerate(profile.types.values()):
         arrays |= {f"ids-{index}": visited.ids, f"visits-{index}": visited.visits}
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    with unfinished.open("wb") as file:
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-    unfinished.replace(path)
 
 
 def load_profile(path: Path) -> CacheProfile:

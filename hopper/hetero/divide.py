@@ -95,8 +95,6 @@ def divide_graph(
         is occupied.
     GraphError: the graph directory is damaged.
     """
-    common: dict[str, Any] = {"feature_dtypes": feature_dtypes, "memory_limit": memory_limit}
-    common |= {"on_estimate": on_estimate, "progress": progress}
     if method != BY_RELATION:
         meta_options = (layers, target, metapaths or None, server_memory, tables)
         if any(option is not None for option in meta_options):
@@ -104,34 +102,12 @@ def divide_graph(
                 "layers, target, metapaths, server_memory, tables: only --method "
                 f"{BY_RELATION} reads them, not {method}"
             )
-        return partition_graph(graph, out, servers, method, **common, **options)
+        options |= {"feature_dtypes": feature_dtypes, "memory_limit": memory_limit}
+        options |= {"on_estimate": on_estimate, "progress": progress}
+        return partition_graph(graph, out, servers, method, **options)
     if options:
         raise RequestError(f"{', '.join(options)}: --method {BY_RELATION} does not read that")
-    return partition_by_relation(
-        *(graph, out, servers, 2 if layers is None else layers, target),
-        metapaths=metapaths,
-        server_memory=server_memory,
-        tables=tables or "link",
-        **common,
-    )
-
-
-def partition_by_relation(
-    graph: GraphDirectory,
-    out: Path | str,
-    servers: int,
-    layers: int,
-    target: str | None = None,
-    *,
-    metapaths: Sequence[Sequence[str]] = (),
-    server_memory: int | None = None,
-    tables: Tables = "link",
-    feature_dtypes: Sequence[str] = (),
-    memory_limit: int | None = None,
-    on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
-    progress: Progress | None = None,
-) -> PartitionedGraph:
-    """Divide whole relations over servers, as :func:`divide_graph` says of the method "meta"."""
+    layers, tables = 2 if layers is None else layers, tables or "link"
     if tables not in get_args(Tables):
         raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
     out, schema, phases = Path(out), graph.schema, Phases(progress)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,29 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hopper.display.palette import SOFT_TEXT, TEXT, hex_of, series, text_on
+from hopper.files.whole_files import replacing
 from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import MetaPartition
 from hopper.hetero.metatree import Metatree, Vertex
+from hopper.micrograph.picture import Spot, place_tree
 
 MOST_VERTICES: Final = 150
 """The most vertices of the unrolled tree in a picture, which shows deeper ones as a number."""
-
-
-@dataclass
-class _Node:
-    """A vertex of the unrolled tree.
-
-    Attributes
-    ----------
-    hidden: how many vertices below it are not drawn.
-    place: its horizontal position in the picture.
-    """
-
-    name: str
-    relation: str
-    children: list[_Node] = field(default_factory=list)
-    hidden: int = 0
-    place: float = 0.0
+Branch = tuple[Relation, ...]
+"""A vertex of the unrolled tree: the relations on the way to it from the root."""
 
 
 def list_shares(partition: MetaPartition) -> list[list[str]]:
@@ -57,36 +43,34 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
     The root is on top. Below each root relation is its sub-metatree, in the colour of the servers
     that hold it, with its weight.
     """
-    tree = partition.tree
-    depth, sizes = _drawn_depth(tree), _sizes(tree, tree.layers)
-    root = _Node(tree.target, "")
-    owners: list[list[int]] = []
-    for relation in tree.roots:
-        root.children.append(_unroll(tree, relation, 1, depth, sizes))
-        owners.append([s for s, share in enumerate(partition.shares) if relation in share.roots])
-    width = _spread(root, 0.0)
+    tree, shares = partition.tree, partition.shares
+    depth = _drawn_depth(tree)
+    below = dict(_unroll(tree, (), depth))
+    places = place_tree(below)
+    width = 2 * places[()]
     figure = Figure(figsize=(max(6.0, 1.3 * width), 1.7 + 1.4 * (depth + 1)), dpi=150,
                     layout="constrained")  # fmt: skip
     axes = figure.add_subplot()
-    for place, (child, relation, holders) in enumerate(
-        zip(root.children, tree.roots, owners, strict=True)
-    ):
-        colour = series(holders[0])
-        _draw_branch(axes, root, child, 0, colour, place)
-        servers = ", ".join(map(str, holders))
-        axes.text(
-            child.place, -depth - 0.45,
-            f"weight {partition.weights[relation]:,}\nserver {servers}",
-            ha="center", va="top", fontsize=9, color=SOFT_TEXT,
-        )  # fmt: skip
-    _draw_vertex(axes, root, 0, "#FFFFFF")
-    axes.set_xlim(-0.6, width - 0.4)
+    _draw_vertex(axes, tree.target, (places[()], 0), "#FFFFFF")
+    for above, branches in below.items():
+        for number, branch in enumerate(branches):
+            servers = [s for s, share in enumerate(shares) if branch[0] in share.roots]
+            ends = (places[above], -len(above)), (places[branch], -len(branch))
+            _draw_relation(axes, branch[-1].rel, *ends, 0.56 if number % 2 else 0.72)
+            _draw_vertex(axes, _name(tree, branch, depth), ends[1], series(servers[0]))
+            if not above:
+                axes.text(
+                    places[branch], -depth - 0.45,
+                    f"weight {partition.weights[branch[0]]:,}\n"
+                    f"server {', '.join(map(str, servers))}",
+                    ha="center", va="top", fontsize=9, color=SOFT_TEXT,
+                )  # fmt: skip
+    axes.set_xlim(-0.1, width + 0.1)
     axes.set_ylim(-depth - 1.0, 0.5)
     axes.set_axis_off()
     axes.set_title(title, loc="left", fontsize=10)
-    unfinished = f"{path}.unfinished"
-    figure.savefig(unfinished, format="png")
-    os.replace(unfinished, path)
+    with replacing(Path(path)) as unfinished:
+        figure.savefig(unfinished, format="png")
 
 
 def _drawn_depth(tree: Metatree) -> int:
@@ -107,50 +91,38 @@ def _sizes(tree: Metatree, limit: int) -> dict[Vertex, int]:
     return sizes
 
 
-def _unroll(
-    tree: Metatree, relation: Relation, depth: int, limit: int, sizes: dict[Vertex, int]
-) -> _Node:
-    node = _Node(relation.src, relation.rel)
-    if depth < limit:
-        below = tree.children.get(Vertex(relation.src, depth), ())
-        node.children = [_unroll(tree, child, depth + 1, limit, sizes) for child in below]
-    elif limit < tree.layers:
-        node.hidden = sizes[Vertex(relation.src, depth)] - 1
-    return node
+def _unroll(tree: Metatree, above: Branch, limit: int) -> Iterator[tuple[Branch, list[Branch]]]:
+    """Yield the vertices of the unrolled tree down to a depth, with those right below each."""
+    vertex = Vertex(above[-1].src, len(above)) if above else tree.root
+    relations = tree.children.get(vertex, ()) if len(above) < limit else ()
+    branches = [(*above, relation) for relation in relations]
+    yield above, branches
+    for branch in branches:
+        yield from _unroll(tree, branch, limit)
 
 
-def _spread(node: _Node, left: float) -> float:
-    """Place the vertices of a branch from ``left`` on, and return where the next may begin."""
-    if not node.children:
-        node.place = left
-        return left + 1.0
-    right = left
-    for child in node.children:
-        right = _spread(child, right)
-    node.place = (node.children[0].place + node.children[-1].place) / 2
-    return right
+def _name(tree: Metatree, branch: Branch, limit: int) -> str:
+    """Return the type of a vertex, and how many vertices below it are not drawn."""
+    node_type = branch[-1].src
+    if len(branch) < limit or limit == tree.layers:
+        return node_type
+    hidden = _sizes(tree, tree.layers)[Vertex(node_type, limit)] - 1
+    return f"{node_type}\n(+{hidden})" if hidden else node_type
 
 
-def _draw_branch(
-    axes: Axes, parent: _Node, node: _Node, depth: int, colour: str, place: int
-) -> None:
-    axes.plot([parent.place, node.place], [-depth, -depth - 1], color=hex_of("plain"), linewidth=1)
-    # Nearer to the child, where lines stand further apart; neighbours at heights of their own.
-    down = 0.56 if place % 2 else 0.72
+def _draw_relation(axes: Axes, name: str, top: Spot, bottom: Spot, down: float) -> None:
+    """Draw a line with a name, which stands nearer to the lower end, where lines are further apart;
+    neighbours have heights of their own."""
+    axes.plot(*zip(top, bottom, strict=True), color=hex_of("plain"), linewidth=1)
     axes.text(
-        parent.place + down * (node.place - parent.place), -depth - down, node.relation,
+        top[0] + down * (bottom[0] - top[0]), top[1] - down, name,
         fontsize=9, ha="center", va="center", color=TEXT,
         bbox={"color": "white", "pad": 0.6},
     )  # fmt: skip
-    for place, child in enumerate(node.children):
-        _draw_branch(axes, node, child, depth + 1, colour, place)
-    _draw_vertex(axes, node, depth + 1, colour)
 
 
-def _draw_vertex(axes: Axes, node: _Node, depth: int, colour: str) -> None:
-    text = node.name + (f"\n(+{node.hidden})" if node.hidden else "")
+def _draw_vertex(axes: Axes, text: str, spot: Spot, colour: str) -> None:
     axes.text(
-        node.place, -depth, text, ha="center", va="center", fontsize=10, zorder=3,
-        color=text_on(colour),
+        *spot, text, ha="center", va="center", fontsize=10, zorder=3, color=text_on(colour),
         bbox={"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": hex_of("dim")},
     )  # fmt: skip

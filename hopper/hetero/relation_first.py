@@ -16,12 +16,11 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
 from hopper.device.copies import to_device
-from hopper.graph.block import Nodes, TypedBlocks
+from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
 from hopper.hetero.root_layers import RootLayers
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.timing.run_log import RunLog
 
@@ -122,7 +121,9 @@ class RelationFirst:
                 )
             if not is_last:
                 # This runs while partials travel, and its backward pass while their gradients do.
-                below = self._inner(layer, hop, h)
+                with self._log.stage("compute", operation="below the roots"):
+                    # New rows of the types that this server stores.
+                    below = layer(hop, h, [name for name in layer.types if name in h])
             for name in computed:
                 root_rows[name], received = self._of[name].finish(
                     *(layer, exchanges[name], root_rows[name], roots[name].plan, moment),
@@ -131,10 +132,3 @@ class RelationFirst:
                 tie = tie + received
             h = below
         return root_rows, tie
-
-    def _inner(
-        self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Compute new rows of the nodes below the roots, of the types that this server stores."""
-        with self._log.stage("compute", operation="below the roots"):
-            return layer(hop, h, [name for name in layer.types if name in h])

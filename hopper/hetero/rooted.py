@@ -6,6 +6,7 @@ Each server draws the relations that it stores. For roots it draws only their ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -63,17 +64,10 @@ def make_rooted_sampler(
     relations |= {root_relation(root): names.relation(root) for root in partition.roots}
     types = {name: names.node_type(name) for name in partition.node_types}
     # Several names may share a stored relation, whose topology is opened once.
-    below = {
-        stored: graph.topology(stored, server)
-        for stored in _stored_relations(relations, is_root=False)
-    }
-    root_topology = graph.root_lists if whole_lists else graph.root_topology
-    first = {
-        stored: root_topology(stored, server)
-        for stored in _stored_relations(relations, is_root=True)
-    }
+    below = cache(graph.topology)
+    into_roots = cache(graph.root_lists if whole_lists else graph.root_topology)
     topologies = {
-        relation: first[stored] if _is_root(relation.dst) else below[stored]
+        relation: (into_roots if _is_root(relation.dst) else below)(stored, server)
         for relation, stored in relations.items()
     }
     roots = {root_name(name): name for name in graph.schema.root_types}
@@ -93,11 +87,6 @@ def make_rooted_sampler(
         hops=hops,
         dropout_seed=dropout_seed,
     )
-
-
-def _stored_relations(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
-    """Return the stored relations of names that end in roots, or of those that do not."""
-    return {stored for name, stored in relations.items() if _is_root(name.dst) == is_root}
 
 
 def _is_root(name: str) -> bool:

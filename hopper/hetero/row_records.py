@@ -19,7 +19,6 @@ from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
 from hopper.features.cached import Lookups, look_up
 from hopper.hetero.row_cache import RecentRows, RowCache
-from hopper.hetero.row_kernels import gather_rows
 from hopper.hetero.sparse_optimizers import Factors, SparseOptimizer
 
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -51,18 +50,11 @@ class LentRecords:
         indices: [m] int64, indices into :attr:`places`; None = all, in order.
         """
         if self.in_table:
-            gather_rows(self.records, self.places if indices is None else self.places[indices], out)
-        elif indices is None:
+            indices = self.places if indices is None else self.places[indices]
+        if indices is None:
             out.copy_(self.records[:, 0])
         else:
-            gather_rows(self.records, indices, out)
-
-    def update(self, optimizer: SparseOptimizer, gradient: Tensor, factors: Factors) -> None:
-        """Update the records by the gradients [n, dim] of their rows.
-
-        :meth:`RowRecords.take_back` stores the result.
-        """
-        optimizer.step(self.records, gradient, factors, self.places if self.in_table else None)
+            torch.index_select(self.records[:, 0], 0, to_device(indices, out.device), out=out)
 
 
 class RowRecords:
@@ -77,6 +69,7 @@ class RowRecords:
     def __init__(self, stored: Tensor, device: torch.device) -> None:
         self.stored = stored
         self._device = device
+        self._lends_table = stored.device.type == device.type == "cpu"
 
     @property
     def rows(self) -> Tensor:
@@ -94,28 +87,25 @@ class RowRecords:
 
     def read_rows(self, places: Ids, out: Tensor) -> None:
         """Copy rows in places [n], int64, to ``out`` [n, dim], for reading only."""
-        if self.stored.device == out.device:
-            gather_rows(self.stored, places, out)
-        else:
-            out.copy_(to_device(self.rows.index_select(0, torch.from_numpy(places)), out.device))
+        out.copy_(to_device(self.rows.index_select(0, self._as_places(places)), out.device))
 
     def lend(self, places: Ids) -> LentRecords:
         """Lend the records in distinct places [n], int64, for reading rows and for one update.
 
         Each record is read once for both. Nothing else may change the records before
-        :meth:`take_back`, which is optional.
+        :meth:`update`, which is optional.
         """
-        if self.stored.device.type == self._device.type == "cpu":
+        if self._lends_table:
             return LentRecords(places, self.stored, in_table=True)
-        return self._lend_copy(places)
+        return LentRecords(places, self.read(self._as_places(places)), in_table=False)
 
-    def take_back(self, lent: LentRecords) -> None:
-        """Store records that were lent and then updated."""
+    def update(
+        self, lent: LentRecords, optimizer: SparseOptimizer, gradient: Tensor, factors: Factors
+    ) -> None:
+        """Update lent records by the gradients [n, dim] of their rows, and store them."""
+        optimizer.step(lent.records, gradient, factors, lent.places if lent.in_table else None)
         if not lent.in_table:
             self.write(self._as_places(lent.places), lent.records)
-
-    def _lend_copy(self, places: Ids) -> LentRecords:
-        return LentRecords(places, self.read(self._as_places(places)), in_table=False)
 
     def _as_places(self, places: Ids) -> Tensor:
         return torch.from_numpy(places).to(self.stored.device)
@@ -123,13 +113,6 @@ class RowRecords:
     def write(self, places: Tensor, records: Tensor) -> None:
         """Store records [n, parts, dim] in distinct places [n], int64."""
         self.stored.index_copy_(0, places, records.to(self.stored.device))
-
-    def write_rows(self, places: Tensor, rows: Tensor) -> None:
-        """Store only rows [n, dim] in distinct places [n], int64.
-
-        Call :meth:`read_again` afterwards, which updates cached records.
-        """
-        self.stored[places.to(self.stored.device), 0] = rows.to(self.stored)
 
     def write_back(self) -> None:
         """Bring :attr:`stored` up to date. Here it always is."""
@@ -161,6 +144,7 @@ class HeldRecords(RowRecords):
         places: NDArray[np.int64] | None,
     ) -> None:
         super().__init__(stored, device)
+        self._lends_table = False
         self._np = array_module(device.type)
         self._shape = stored.shape[1:]
         self._table = stored.view(len(stored), self._shape.numel())
@@ -192,10 +176,6 @@ class HeldRecords(RowRecords):
         out[is_cached.to(self._device)] = torch.as_tensor(cached, device=self._device)
         missing = self.rows.index_select(0, torch.from_numpy(places[slots < 0]))
         out[(~is_cached).to(self._device)] = to_device(missing, self._device)
-
-    def lend(self, places: Ids) -> LentRecords:
-        """Lend a copy of the records, never the table itself."""
-        return self._lend_copy(places)
 
     def write(self, places: Tensor, records: Tensor) -> None:
         """Overwrite cached records in the cache, and all others in the stored table."""

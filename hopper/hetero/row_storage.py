@@ -13,7 +13,7 @@ import os
 import tempfile
 import weakref
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -21,32 +21,22 @@ from torch import Tensor
 from hopper.errors import StorageError
 
 
-class RowStorage(Protocol):
-    """Makes tables for learnable rows."""
-
-    def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """Make a table [rows, dim] of zeros, which is read and written in place."""
-
-    def write_out(self, table: Tensor) -> None:
-        """Write a table to its file and drop it from memory, so that later reads use the file."""
-
-
 class MemoryStorage:
-    """Tables on a device; a :class:`RowStorage`."""
+    """Makes tables for learnable rows, in the memory of a device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """Make a table of zeros on the device."""
+        """Make a table [rows, dim] of zeros, which is read and written in place."""
         return torch.zeros(rows, dim, dtype=dtype, device=self._device)
 
     def write_out(self, table: Tensor) -> None:
-        """Do nothing: the table has no file."""
+        """Write a table to its file, if it has one, so that later reads use the file."""
 
 
-class MappedStorage:
-    """Tables in mapped files without a name, on the CPU; a :class:`RowStorage`.
+class MappedStorage(MemoryStorage):
+    """Makes tables in mapped files without a name, on the CPU.
 
     Parameters
     ----------
@@ -54,6 +44,7 @@ class MappedStorage:
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(torch.device("cpu"))
         self._folder = folder
         self._mapped: dict[int, tuple[mmap.mmap, BinaryIO]] = {}
         self._files = contextlib.ExitStack()
@@ -68,7 +59,7 @@ class MappedStorage:
         """
         size = rows * dim * dtype.itemsize
         if not size:
-            return torch.zeros(rows, dim, dtype=dtype)
+            return super().zeros(rows, dim, dtype)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as failing:
@@ -90,10 +81,9 @@ class MappedStorage:
 
     def write_out(self, table: Tensor) -> None:
         """Flush a table to its file, and drop its pages from memory."""
-        entry = self._mapped.get(table.data_ptr())
-        if entry is None:
+        if table.data_ptr() not in self._mapped:
             return
-        mapped, file = entry
+        mapped, file = self._mapped[table.data_ptr()]
         mapped.flush()
         # The page cache keeps a page for as long as it is mapped, so unmap pages first.
         mapped.madvise(mmap.MADV_DONTNEED)

@@ -8,6 +8,7 @@ correctly.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -43,133 +44,6 @@ class Factors:
 
 
 _UNCHANGED: Final = Factors()
-
-
-class SparseOptimizer(ABC):
-    """Updates the rows of one table that were read, and leaves all other rows as they are."""
-
-    parts: ClassVar[int] = 0
-    """the size of a row's state, in multiples of the row's width"""
-
-    def __init__(self, learning_rate: float) -> None:
-        self._rate = learning_rate
-
-    def step(
-        self,
-        records: Tensor,
-        gradient: Tensor,
-        factors: Factors = _UNCHANGED,
-        places: Ids | None = None,
-    ) -> None:
-        """Update records in place. A record is a row and its state, which begins as zero.
-
-        Parameters
-        ----------
-        records: [m, 1 + parts, dim], contiguous.
-        gradient: [n, dim], the gradients of rows; n may be 0.
-        places: [n] int64, distinct: the indices of the records to update, for records on the CPU
-            only. None = all records, in order.
-        """
-        if records.device.type == "cpu":
-            if places is None:
-                places = np.arange(len(records))
-            with threads_for(places.size):
-                self._update(records.numpy(), gradient.contiguous().numpy(), factors, places)
-            return
-        assert places is None
-        if factors.gradient != 1.0:
-            gradient = gradient * factors.gradient
-        if factors.l2:
-            gradient = gradient + factors.l2 * records[:, 0]
-        self._update_by_torch(records, gradient, factors.rate)
-
-    @abstractmethod
-    def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
-        """Update records on the CPU."""
-
-    @abstractmethod
-    def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
-        """Update all records, with ``factor`` times the learning rate."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the tensors, by name, on which the next update depends besides records.
-
-        Filling them in place restores the optimiser.
-        """
-        return {}
-
-
-class SparseAdam(SparseOptimizer):
-    """``torch.optim.SparseAdam``: the moments of rows change only when the rows are read.
-
-    The number of steps counts all updates of the table.
-    """
-
-    parts: ClassVar[int] = 2
-
-    def __init__(self, learning_rate: float) -> None:
-        super().__init__(learning_rate)
-        self._steps = torch.zeros(1, dtype=torch.int64)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the number of updates so far."""
-        return {"steps": self._steps}
-
-    def _begin(self, factor: float) -> float:
-        """Count a step, and return its size."""
-        self._steps += 1
-        steps, (first, second) = int(self._steps), _BETAS
-        return self._rate * factor * (1 - second**steps) ** 0.5 / (1 - first**steps)
-
-    def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
-        size, number = self._begin(factors.rate), records.dtype.type
-        numbers = (factors.gradient, factors.l2, size, 1 - _BETAS[0], 1 - _BETAS[1], 1e-8)
-        _adam(records, gradient, places, *(number(value) for value in numbers))
-
-    def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
-        size = self._begin(factor)
-        rows, mean, square = records.unbind(1)
-        mean += (gradient - mean) * (1 - _BETAS[0])
-        square += (gradient * gradient - square) * (1 - _BETAS[1])
-        rows -= size * mean / (square.sqrt() + 1e-8)
-
-
-class SparseAdagrad(SparseOptimizer):
-    """``torch.optim.Adagrad`` on sparse gradients."""
-
-    parts: ClassVar[int] = 1
-
-    def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
-        size, number = self._rate * factors.rate, records.dtype.type
-        numbers = (factors.gradient, factors.l2, size, 1e-10)
-        _adagrad(records, gradient, places, *(number(value) for value in numbers))
-
-    def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
-        rows, total = records.unbind(1)
-        total += gradient * gradient
-        rows -= self._rate * factor * gradient / (total.sqrt() + 1e-10)
-
-
-class SparseSGD(SparseOptimizer):
-    """``torch.optim.SGD`` on sparse gradients."""
-
-    def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
-        size, number = self._rate * factors.rate, records.dtype.type
-        numbers = (factors.gradient, factors.l2, size)
-        _sgd(records, gradient, places, *(number(value) for value in numbers))
-
-    def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
-        records[:, 0] -= self._rate * factor * gradient
-
-
-OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {
-    "adam": SparseAdam,
-    "adagrad": SparseAdagrad,
-    "sgd": SparseSGD,
-}
-
-
-# Scalars have the records' dtype, so that no kernel computes in a wider one.
 
 
 @kernel(parallel=True, error_model="numpy")
@@ -218,3 +92,125 @@ def _sgd(records: Array, gradient: Array, places: Ids, scale: Any, l2: Any, size
         for j in range(gradient.shape[1]):
             row = records[place, 0, j]
             records[place, 0, j] = row - size * (gradient[i, j] * scale + l2 * row)
+
+
+class SparseOptimizer(ABC):
+    """Updates the rows of one table that were read, and leaves all other rows as they are."""
+
+    parts: ClassVar[int] = 0
+    """the size of a row's state, in multiples of the row's width"""
+    _kernel: ClassVar[Callable[..., None]]
+    """the kernel that updates records on the CPU"""
+    _constants: ClassVar[tuple[float, ...]] = ()
+    """the last arguments of the kernel"""
+
+    def __init__(self, learning_rate: float) -> None:
+        self._rate = learning_rate
+
+    def step(
+        self,
+        records: Tensor,
+        gradient: Tensor,
+        factors: Factors = _UNCHANGED,
+        places: Ids | None = None,
+    ) -> None:
+        """Update records in place. A record is a row and its state, which begins as zero.
+
+        Parameters
+        ----------
+        records: [m, 1 + parts, dim], contiguous.
+        gradient: [n, dim], the gradients of rows; n may be 0.
+        places: [n] int64, distinct: the indices of the records to update, for records on the CPU
+            only. None = all records, in order.
+        """
+        size = self._begin(self._rate * factors.rate)
+        if records.device.type == "cpu":
+            if places is None:
+                places = np.arange(len(records))
+            # Scalars have the records' dtype, so that no kernel computes in a wider one.
+            number = records.numpy().dtype.type
+            numbers = (factors.gradient, factors.l2, size, *self._constants)
+            arrays = records.numpy(), gradient.contiguous().numpy(), places
+            with threads_for(places.size):
+                self._kernel(*arrays, *(number(value) for value in numbers))
+            return
+        assert places is None
+        if factors.gradient != 1.0:
+            gradient = gradient * factors.gradient
+        if factors.l2:
+            gradient = gradient + factors.l2 * records[:, 0]
+        self._update_by_torch(records, gradient, size)
+
+    def _begin(self, rate: float) -> float:
+        """Return the size of a step, given the learning rate."""
+        return rate
+
+    @abstractmethod
+    def _update_by_torch(self, records: Tensor, gradient: Tensor, size: float) -> None:
+        """Update all records by a step of a size."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors, by name, on which the next update depends besides records.
+
+        Filling them in place restores the optimiser.
+        """
+        return {}
+
+
+class SparseAdam(SparseOptimizer):
+    """``torch.optim.SparseAdam``: the moments of rows change only when the rows are read.
+
+    The number of steps counts all updates of the table.
+    """
+
+    parts: ClassVar[int] = 2
+    _kernel = staticmethod(_adam)
+    _constants = (1 - _BETAS[0], 1 - _BETAS[1], 1e-8)
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
+        self._steps = torch.zeros(1, dtype=torch.int64)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the number of updates so far."""
+        return {"steps": self._steps}
+
+    def _begin(self, rate: float) -> float:
+        self._steps += 1
+        steps, (first, second) = int(self._steps), _BETAS
+        return rate * (1 - second**steps) ** 0.5 / (1 - first**steps)
+
+    def _update_by_torch(self, records: Tensor, gradient: Tensor, size: float) -> None:
+        rows, mean, square = records.unbind(1)
+        mean += (gradient - mean) * (1 - _BETAS[0])
+        square += (gradient * gradient - square) * (1 - _BETAS[1])
+        rows -= size * mean / (square.sqrt() + 1e-8)
+
+
+class SparseAdagrad(SparseOptimizer):
+    """``torch.optim.Adagrad`` on sparse gradients."""
+
+    parts: ClassVar[int] = 1
+    _kernel = staticmethod(_adagrad)
+    _constants = (1e-10,)
+
+    def _update_by_torch(self, records: Tensor, gradient: Tensor, size: float) -> None:
+        rows, total = records.unbind(1)
+        total += gradient * gradient
+        rows -= size * gradient / (total.sqrt() + 1e-10)
+
+
+class SparseSGD(SparseOptimizer):
+    """``torch.optim.SGD`` on sparse gradients."""
+
+    _kernel = staticmethod(_sgd)
+
+    def _update_by_torch(self, records: Tensor, gradient: Tensor, size: float) -> None:
+        records[:, 0] -= size * gradient
+
+
+OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {
+    "adam": SparseAdam,
+    "adagrad": SparseAdagrad,
+    "sgd": SparseSGD,
+}

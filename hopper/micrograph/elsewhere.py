@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from cache_server.client.calls import RemoteDraw
 from cache_server.draws.neighbor_lists import NOTHING
 from cache_server.draws.spec import Drawn, ExcludedEdges, SamplingSpec
-from cache_server.kernel import kernel
 from hopper.cluster.traffic import Cause, Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
@@ -121,8 +120,11 @@ class Draws:
         parts = [here, *(split.draws[server].neighbors() for server in split.others)]
         order = split.order()
         counts = np.concatenate([np.diff(offsets) for offsets, _, _ in parts])
-        sources, positions = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
-        return _reorder(counts, sources, positions, order)
+        firsts, counts = (np.cumsum(counts) - counts)[order], counts[order]
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        edges = np.repeat(firsts - offsets[:-1], counts) + np.arange(offsets[-1])
+        sources, positions = (np.concatenate([part[i] for part in parts])[edges] for i in (1, 2))
+        return offsets, sources, positions
 
     def in_degrees(self, relation: Relation, here: Ids) -> Ids:
         """Return [n] int64: how many in-edges of each destination are there at its time, given
@@ -131,25 +133,3 @@ class Draws:
         self._wait()
         parts = [here, *(split.draws[server].in_degrees() for server in split.others)]
         return np.concatenate(parts)[split.order()]
-
-
-@kernel
-def _reorder(counts: Ids, sources: Ids, positions: Ids, order: Ids) -> Drawn:
-    """Reorder lists of drawn edges of [n] lengths; ``order`` has the list at each place."""
-    firsts = np.empty(counts.size, np.int64)
-    total = np.int64(0)
-    for i in range(counts.size):
-        firsts[i] = total
-        total += counts[i]
-    offsets = np.empty(order.size + 1, np.int64)
-    offsets[0] = 0
-    new_sources, new_positions = np.empty_like(sources), np.empty_like(positions)
-    at = np.int64(0)
-    for i in range(order.size):
-        first = firsts[order[i]]
-        for j in range(first, first + counts[order[i]]):
-            new_sources[at] = sources[j]
-            new_positions[at] = positions[j]
-            at += 1
-        offsets[i + 1] = at
-    return offsets, new_sources, new_positions

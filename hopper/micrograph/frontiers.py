@@ -1,64 +1,56 @@
-"""The frontiers of a subgraph, which grow from hop to hop, and the tables of their rows."""
+"""The frontiers of a subgraph, which grow from hop to hop, and the tables of their rows.
+
+Frontiers have rows for versions. A version is a node as seen by some roots. Nodes that every root
+sees alike have one version.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draws.counter import mix
+from cache_server.draws.spec import Drawn
 from cache_server.kernel import kernel
+from hopper.graph.schema import Relation
 from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
 
 Ids = NDArray[np.int64]
+Versions = NDArray[np.int64]
+"""versions of nodes of one type, as :meth:`NodeVersions.versions` makes them"""
 _SLOTS_A_ROW: Final = 2
 _FEWEST_SLOTS: Final = 1024
 
 
-class RowTable(Protocol):
-    """The frontier rows of a type's nodes or versions, all unseen at first.
-
-    Versions are those of :meth:`hopper.micrograph.sample.NeighborSampler.versions`.
-    """
-
-    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to versions that have none, in order of first appearance, from ``known`` on;
-        return [n] int64 rows of all, and [new] int64 new versions."""
-
-    def rows(self, known: Ids) -> Ids:
-        """Return [n] int64: the rows of versions that have been discovered."""
-
-    def clear(self, known: Ids) -> None:
-        """Forget all rows, given [m] int64, all versions that have one."""
-
-
 class DenseTable:
-    """A :class:`RowTable` of ids below ``count``, with an entry for every id."""
+    """The frontier rows of ids below ``count``, all unseen at first, with an entry for every id."""
 
     def __init__(self, count: int) -> None:
         self._rows = np.full(count, UNSEEN, np.int32)
 
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to new ids; see :meth:`RowTable.discover`."""
+        """Give rows to versions that have none, in order of first appearance, from ``known`` on;
+        return [n] int64 rows of all, and [new] int64 new versions."""
         rows, new_ids = discover(versions, self._rows, known)
         return rows, new_ids
 
     def rows(self, known: Ids) -> Ids:
-        """Return [n] int64: the rows of discovered ids."""
+        """Return [n] int64: the rows of versions that have been discovered."""
         return self._rows[known].astype(np.int64)
 
     def clear(self, known: Ids) -> None:
-        """Clear the entries of all discovered ids."""
+        """Forget all rows, given [m] int64, all versions that have one."""
         forget(known, self._rows)
 
 
 class HashTable:
-    """A :class:`RowTable` of any int64, with entries for discovered versions only: at first for
-    some distinct ones, in their order."""
+    """The frontier rows of any int64, with entries for discovered versions only: at first for some
+    distinct ones, in their order. Methods are those of :class:`DenseTable`."""
 
     def __init__(self, versions: Ids | None = None) -> None:
         self._keys = np.empty(_FEWEST_SLOTS, np.int64)
@@ -68,7 +60,7 @@ class HashTable:
             self.discover(versions, 0)
 
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to new versions; see :meth:`RowTable.discover`."""
+        """Give rows to new versions; see :meth:`DenseTable.discover`."""
         needed = _SLOTS_A_ROW * (self._size + versions.size)
         if needed > self._rows.size:
             slots = 1 << int(needed - 1).bit_length()
@@ -97,6 +89,69 @@ class HashTable:
         if self._size:
             self._rows.fill(UNSEEN)
             self._size = 0
+
+
+RowTable = DenseTable | HashTable
+"""a table of the frontier rows of a type's nodes or versions"""
+
+
+class NodeVersions:
+    """The versions of a sampler whose draws are the same for every root.
+
+    A node's only version is its global id. Samplers whose draws depend on the root override these
+    methods.
+
+    Parameters
+    ----------
+    original_ids: per node type, [count] int64, original id of every global id.
+    """
+
+    def __init__(self, original_ids: Mapping[str, NDArray[np.int64]]) -> None:
+        self.original_ids = dict(original_ids)
+
+    @property
+    def version_dtype(self) -> np.dtype[Any]:
+        """The dtype that every version fits."""
+        return np.dtype(np.int32)
+
+    def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
+        """Return [n] int64: the versions of some roots."""
+        return roots
+
+    def versions_at(
+        self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
+    ) -> Versions:
+        """Return [n] int64: the versions of nodes for roots of the given times.
+
+        Parameters
+        ----------
+        times: [n] int64; None if roots have no times.
+        """
+        return nodes
+
+    def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
+        """Return [n] int64: the global ids of versions."""
+        return versions
+
+    def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
+        """Return [n] int64: the times of the roots that versions are for; None = no times."""
+        return None
+
+    def source_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Versions:
+        """Return [edges] int64: the versions of the sources drawn for some destinations."""
+        return drawn[1]
+
+    def row_table(self, node_type: str) -> RowTable:
+        """Make an empty table for the versions of a type's nodes."""
+        return DenseTable(self.original_ids[node_type].size)
+
+    def nodes_and_times(
+        self, versions: Mapping[str, Versions]
+    ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+        """Return, by node type, the global ids of versions, and their roots' times if any."""
+        nodes = {node_type: self.nodes_of(node_type, ids) for node_type, ids in versions.items()}
+        times = {node_type: self.times_of(node_type, ids) for node_type, ids in versions.items()}
+        return nodes, {t: of_type for t, of_type in times.items() if of_type is not None}
 
 
 class Frontiers:

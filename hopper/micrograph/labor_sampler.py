@@ -7,9 +7,8 @@ does not depend on the other nodes of the frontier, so draws do not depend on wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from cache_server.draws.counter import LABOR
 from cache_server.draws.spec import SamplingSpec
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
-from hopper.micrograph.sample import NeighborSampler, SamplerOptions
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Inclusion
 
 
 class LaborSampler(NeighborSampler):
@@ -31,17 +30,9 @@ class LaborSampler(NeighborSampler):
     has no more. It may get none. Parameters and errors are those of :class:`NeighborSampler`.
     """
 
-    def __init__(
-        self,
-        topologies: Mapping[Relation, Topology],
-        original_ids: Mapping[str, NDArray[np.int64]],
-        target: str,
-        fanouts: Sequence[int],
-        seed: int,
-        **options: Unpack[SamplerOptions],
-    ) -> None:
-        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
-        self.inclusions = [None if fanout == -1 else ByInDegree(fanout) for fanout in fanouts]
+    def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
+        """Return the probabilities per hop; see :meth:`NeighborSampler.inclusions_at`."""
+        return [None if fanout == -1 else ByInDegree(fanout) for fanout in self.fanouts]
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw by LABOR-0; see :meth:`NeighborSampler.how`."""

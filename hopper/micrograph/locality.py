@@ -10,7 +10,7 @@ types count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -44,14 +44,8 @@ class Locality:
 
     def as_json(self) -> dict[str, Any]:
         """Return the "locality" entry of partition.json."""
-        return {
-            "fanouts": list(self.fanouts),
-            "roots": self.roots,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "micrograph": round(self.micrograph, 6),
-            "subgraph": round(self.subgraph, 6),
-        }
+        shares = {name: round(getattr(self, name), 6) for name in ("micrograph", "subgraph")}
+        return asdict(self) | {"fanouts": list(self.fanouts)} | shares
 
 
 def measure_locality(

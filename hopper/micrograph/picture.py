@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hopper.display.palette import series
+from hopper.files.whole_files import replacing
 from hopper.micrograph.micrograph import Micrograph, Vertex
 from hopper.partition.placement import PartitionBook
 
@@ -18,6 +19,7 @@ _SHAPES: Final = "osD^vpPX"
 _MOST_LABELS: Final = 150
 
 Spot = tuple[float, float]
+V = TypeVar("V")
 
 
 def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBook) -> None:
@@ -39,9 +41,29 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
     axes.legend(loc="upper left", fontsize=10)
     axes.set_aspect("equal")
     axes.set_axis_off()
-    unfinished = f"{path}.part"
-    figure.savefig(unfinished, format="png", dpi=150)
-    os.replace(unfinished, path)
+    with replacing(Path(path)) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=150)
+
+
+def place_tree(below: Mapping[V, Sequence[V]]) -> dict[V, float]:
+    """Place the leaves of a tree side by side, each in the middle of a place of width 1, and every
+    other vertex above the middle of its leaves.
+
+    Parameters
+    ----------
+    below: by vertex, from the root on, the vertices right below it.
+    """
+    leaves: dict[V, int] = {}
+    for vertex in reversed(list(below)):
+        leaves[vertex] = sum(leaves[branch] for branch in below[vertex]) or 1
+    first, places = dict.fromkeys(below, 0), {}
+    for vertex, branches in below.items():
+        places[vertex] = first[vertex] + leaves[vertex] / 2
+        start = first[vertex]
+        for branch in branches:
+            first[branch] = start
+            start += leaves[branch]
+    return places
 
 
 def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
@@ -53,18 +75,12 @@ def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
         if edge.discovers:
             ring[edge.src], branches[edge.src] = edge.hop + 1, []
             branches[edge.dst].append(edge.src)
-    leaves: dict[Vertex, int] = {}
-    for vertex in reversed(ring):
-        leaves[vertex] = sum(leaves[branch] for branch in branches[vertex]) or 1
-    begin, spots = {root: 0}, {}
-    for vertex, radius in ring.items():
-        angle = 2 * math.pi * (begin[vertex] + leaves[vertex] / 2) / leaves[root]
-        spots[vertex] = (radius * math.cos(angle), radius * math.sin(angle))
-        first = begin[vertex]
-        for branch in branches[vertex]:
-            begin[branch] = first
-            first += leaves[branch]
-    return spots
+    places = place_tree(branches)
+    angles = {vertex: math.pi * place / places[root] for vertex, place in places.items()}
+    return {
+        vertex: (radius * math.cos(angles[vertex]), radius * math.sin(angles[vertex]))
+        for vertex, radius in ring.items()
+    }
 
 
 def _paint_edges(

@@ -24,9 +24,15 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
-from hopper.micrograph.frontiers import FrontierPool, Frontiers, HashTable, RowTable
+from hopper.micrograph.frontiers import (
+    FrontierPool,
+    Frontiers,
+    HashTable,
+    NodeVersions,
+    RowTable,
+    Versions,
+)
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
-from hopper.micrograph.versions import NodeVersions, Versions
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """global ids of the target type, or by node type"""

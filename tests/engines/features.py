@@ -15,7 +15,7 @@ from pairwise import pairwise
 
 from hopper.config.engines import BASELINES
 from hopper.graph import GraphDirectory
-from hopper.hetero.divide import divide_graph, partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .graphs import LEARNABLE, MODELS, memory_for_parts
@@ -401,10 +401,10 @@ class Case:
         """Divide the graph as the engine needs it."""
         feature, (servers, ranks, topology) = FEATURES[self.feature], self.world
         if self.engine == "raf" and graph.schema.predicted != "node":
-            return partition_by_relation(graph, out, servers, 3)
+            return divide_graph(graph, out, servers, "meta", layers=3)
         if topology == "cut":
             memory = memory_for_parts(graph)
-            return partition_by_relation(graph, out, servers, 2, server_memory=memory)
+            return divide_graph(graph, out, servers, "meta", layers=2, server_memory=memory)
         if self.engine == "raf":
             options = {"layers": 3} | dict(feature.division) | dict(feature.of_relations)
             divide_graph(graph, out, servers, "meta", **options)

@@ -187,4 +187,4 @@ def test_a_node_at_several_times_has_one_row_whose_gradients_add_up() -> None:
     rows = InputRowsByType(reads, nodes, {}, learned, repeats=True)["author"]
     assert rows.tolist() == [[4, 5], [0, 1], [4, 5]]
     (rows * torch.tensor([[1.0], [10.0], [100.0]])).sum().backward()
-    assert leaf.gradient().tolist() == [[10, 10], [0, 0], [101, 101]]
+    assert leaf.gradient.tolist() == [[10, 10], [0, 0], [101, 101]]

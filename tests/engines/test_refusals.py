@@ -20,7 +20,7 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import GraphDirectory
-from hopper.hetero.divide import divide_graph, partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .conftest import GraphOf
@@ -37,11 +37,11 @@ def by_node(**options: Any) -> Divide:
 
 def cut(graph: GraphDirectory, out: Path) -> PartitionedGraph:
     memory = memory_for_parts(graph)
-    return partition_by_relation(graph, out, 4, layers=2, server_memory=memory)
+    return divide_graph(graph, out, 4, "meta", layers=2, server_memory=memory)
 
 
 def along(metapaths: list[list[str]]) -> Divide:
-    return lambda graph, out: partition_by_relation(graph, out, 2, 2, metapaths=metapaths)
+    return lambda graph, out: divide_graph(graph, out, 2, "meta", layers=2, metapaths=metapaths)
 
 
 def by_relation(graph: GraphDirectory, out: Path) -> PartitionedGraph:

@@ -23,7 +23,7 @@ from hopper.engines.sharded_parameters import ShardedParameters
 from hopper.errors import ConfigError, ExactnessError, RequestError
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
-from hopper.hetero.divide import partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.hetero.rooted import root_name
 from hopper.migrate.flat_model import FlatModel
 from hopper.partition import PartitionedGraph, partition_graph
@@ -105,7 +105,7 @@ def test_a_graph_whose_only_root_relation_is_cut(
     graph, paths = graph_of("bare"), [["author/to/paper", "paper/to/author"]]
     memory = memory_for_parts(graph, Relation("author", "to", "paper"), paths)
     options: dict[str, Any] = {"metapaths": paths, "server_memory": memory}
-    parts = partition_by_relation(graph, tmp_path / "parts", 2, 2, **options)
+    parts = divide_graph(graph, tmp_path / "parts", 2, "meta", layers=2, **options)
     assert [partition.part for partition in parts.partitions] == [(0, 2), (1, 2)]
     case = case_of("metapaths", "raf", World(2, 2), 0, "hgt")
     along: Sections = {"model": {"metapaths": paths}}
@@ -178,5 +178,5 @@ def test_what_cannot_be_divided_is_refused(
     options: dict[str, Any], message: str, graph_of: GraphOf, tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match=message):
-        partition_by_relation(graph_of("library"), tmp_path / "parts", 2, 2, **options)
+        divide_graph(graph_of("library"), tmp_path / "parts", 2, "meta", layers=2, **options)
     assert not (tmp_path / "parts").exists()

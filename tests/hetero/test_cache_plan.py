@@ -25,10 +25,6 @@ BOTH: Profile = {"a": A, "b": B}
 NOTHING = np.empty(0, np.int64)
 
 
-def test_shares_are_in_proportion() -> None:
-    assert share_out(90, {"a": 2, "b": 1}, {"a": 1000, "b": 1000}) == {"a": 60, "b": 30}
-
-
 def test_bytes_that_a_type_cannot_use_go_to_the_others() -> None:
     """a and b are full in turn: 90 * 3 / 6 > 20, then 70 * 2 / 3 > 30, and c gets the rest."""
     weights, needs = {"a": 3.0, "b": 2.0, "c": 1.0}, {"a": 20, "b": 30, "c": 1000}
@@ -125,12 +121,6 @@ def test_plans_fit_every_cache_size(policy: Any) -> None:
             saved_by_smaller = plan.saved_seconds(profile)  # type: ignore[assignment]
         if size >= all_bytes:
             assert hits == sum(type_profile.total for type_profile in profile.values())
-
-
-@pytest.mark.parametrize("policy", ["hotness", "hotness+penalty", "benefit"])
-def test_without_visits_nothing_is_cached(policy: Any) -> None:
-    unvisited = {"a": TypeProfile(10, 100, NOTHING, NOTHING)}
-    assert plan_cache(unvisited, policy, 1000).room == {"a": 0}
 
 
 def test_sizes() -> None:

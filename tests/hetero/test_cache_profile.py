@@ -84,13 +84,6 @@ def test_a_saved_profile_is_loaded_unchanged(tmp_path: Path) -> None:
         assert np.array_equal(loaded.visits, expected.visits)
 
 
-def test_another_configuration_has_another_file(tmp_path: Path) -> None:
-    assert profile_file(tmp_path, {"seed": 1}, 0) == profile_file(tmp_path, {"seed": 1}, 0)
-    assert profile_file(tmp_path, {"seed": 1}, 0).parent != (
-        profile_file(tmp_path, {"seed": 2}, 0).parent
-    )
-
-
 def test_damaged_profiles(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.npz"
     with pytest.raises(GraphError, match="no such profile; `hopper cache profile` makes one"):

@@ -7,14 +7,11 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ from hopper.graph import GraphDirectory
 from hopper.graph.layout import draw_arrays, edge_features_file, topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.hetero.divide import divide_graph, partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import StoredFiles, Tables
@@ -89,14 +86,14 @@ def undivided(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def whole(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
     """Whole relations on two servers."""
-    return partition_by_relation(graph, tmp_path_factory.mktemp("whole") / "parts", 2, layers=2)
+    return divide_graph(graph, tmp_path_factory.mktemp("whole") / "parts", 2, "meta", layers=2)
 
 
 @pytest.fixture(scope="module")
 def in_parts(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
     """WRITES in three parts; CITES reads WRITES too, below the roots, and is cut in two."""
     out = tmp_path_factory.mktemp("cut") / "parts"
-    return partition_by_relation(graph, out, 5, 2, server_memory=memory_for(graph, 3))
+    return divide_graph(graph, out, 5, "meta", layers=2, server_memory=memory_for(graph, 3))
 
 
 def memory_for(graph: GraphDirectory, parts: int) -> int:
@@ -173,7 +170,7 @@ def test_original_ids_stay_and_are_one_array(whole: PartitionedGraph) -> None:
 def test_replicas_and_bytes_are_described(
     graph: GraphDirectory, in_parts: PartitionedGraph, tmp_path: Path
 ) -> None:
-    replicas = partition_by_relation(graph, tmp_path / "parts", 3, layers=2)
+    replicas = divide_graph(graph, tmp_path / "parts", 3, "meta", layers=2)
     assert [(stored.roots, stored.place, stored.copies) for stored in replicas.partitions] == [
         ((WRITES,), 0, 2), ((WRITES,), 1, 2), ((CITES,), 0, 1)
     ]  # fmt: skip
@@ -322,7 +319,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 def test_links_are_the_graph_s_files_and_equal_copies(
     graph: GraphDirectory, whole: PartitionedGraph, tmp_path: Path
 ) -> None:
-    copies = partition_by_relation(graph, tmp_path / "copy", 2, layers=2, tables="copy")
+    copies = divide_graph(graph, tmp_path / "copy", 2, "meta", layers=2, tables="copy")
     linked, copied, of_graph = (contents(path) for path in (whole.path, copies.path, graph.path))
     for table in ("features/paper.npy", "labels/paper.npy", f"topology/{WRITES}/indices.npy"):
         for server in range(2):
@@ -384,12 +381,12 @@ def test_a_full_disk_is_an_error_before_or_while_files_are_written(
     nbytes = 900 * (8 + 4 + 16) + 50 * 16
     usage = SimpleNamespace(free=nbytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    divide_graph(graph, tmp_path / "parts", 2, "meta", layers=2)
     with pytest.raises(RequestError, match="too little disk space"):
-        partition_by_relation(graph, tmp_path / "copies", 2, layers=2, tables="copy")
+        divide_graph(graph, tmp_path / "copies", 2, "meta", layers=2, tables="copy")
     usage.free -= 1
     with pytest.raises(RequestError, match=rf"{nbytes} bytes\) needed"):
-        partition_by_relation(graph, tmp_path / "links", 2, layers=2)
+        divide_graph(graph, tmp_path / "links", 2, "meta", layers=2)
     usage.free = 1 << 40
 
     def refuse(*_: object) -> None:
@@ -397,34 +394,8 @@ def test_a_full_disk_is_an_error_before_or_while_files_are_written(
 
     monkeypatch.setattr(os, "sendfile", refuse)
     with pytest.raises(OSError, match=r"No space left on device: .*\.npy"):
-        partition_by_relation(graph, tmp_path / "full", 2, layers=2, tables="copy")
+        divide_graph(graph, tmp_path / "full", 2, "meta", layers=2, tables="copy")
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
-
-
-_KILLED: Final = """
-import os, shutil, signal, sys
-from hopper.graph import GraphDirectory
-from hopper.hetero.divide import partition_by_relation
-def die(*_):
-    print("torch" in sys.modules, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-shutil.copyfile = die
-partition_by_relation(GraphDirectory.open(sys.argv[1]), sys.argv[2], 2, layers=2, tables="copy")
-"""
-
-
-def test_a_killed_partition_leaves_nothing_half_written(
-    graph: GraphDirectory, tmp_path: Path
-) -> None:
-    graph_before = contents(graph.path)
-    command = [sys.executable, "-c", _KILLED, str(graph.path), str(tmp_path / "parts")]
-    run = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (run.returncode, run.stdout) == (-signal.SIGKILL, "False\n"), run.stderr
-    (unfinished,) = tmp_path.iterdir()
-    assert unfinished.name.startswith(".parts.unfinished-")
-    partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
-    assert contents(graph.path) == graph_before
 
 
 # What is refused

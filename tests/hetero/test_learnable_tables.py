@@ -21,7 +21,7 @@ from hopper.hetero.learnable import (
     first_rows,
 )
 from hopper.hetero.learnable.messages import RowMessages
-from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 from hopper.train.warm_start import save_learned_rows
@@ -38,7 +38,7 @@ def make_share(
     *,
     offsets: tuple[int, ...] = (0, 10),
     ranks_per_server: int = 1,
-    storage: RowStorage | None = None,
+    storage: MemoryStorage | None = None,
     l2: float = 0.0,
     keeps: bool = True,
     **options: Any,
@@ -81,7 +81,7 @@ def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path: Path) -
     # They have no optimiser's state, and nothing of them is saved or gone back to.
     assert share.records.stored.shape == (10, 1, DIM)
     assert share.state(True) == {}
-    share.records.write_rows(torch.tensor([1]), torch.zeros(1, DIM, dtype=torch.float64))
+    share.records.rows[1] = 0
     share.keep()
     share.go_back()
     assert not share.records.rows[1].any()

@@ -3,7 +3,6 @@ is printed and drawn."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -145,21 +144,6 @@ def test_a_target_without_relations_and_an_ambiguous_name_are_refused() -> None:
     assert make_metatree(schema, "b", 1, [["b/to/b"]]).roots == (Relation("b", "to", "b"),)
     with pytest.raises(RequestError, match=r"a/to/b, b/to/b have that name"):
         make_metatree(schema, "b", 1, [["to"]])
-
-
-@pytest.mark.parametrize("servers", [1, 2, 3, 4, 5, 6])
-def test_heaviest_first_stays_within_its_bound_of_the_optimum(servers: int) -> None:
-    weights = [7, 7, 6, 6, 5, 4, 4, 3]
-    division = divide_star(weights, servers)
-    loads = [sum(division.weights[root] for root in share.roots) for share in division.shares]
-    lower_bound = min(
-        max(sum(w for w, s in zip(weights, places, strict=True) if s == server)
-            for server in range(servers))
-        for places in itertools.product(range(servers), repeat=len(weights))
-    ) if servers <= 3 else max(max(weights), -(-sum(weights) // servers))  # fmt: skip
-    # Graham, 1969: LPT is at most 4/3 - 1/(3 m) of the best.
-    assert max(loads) <= (4 / 3 - 1 / (3 * servers)) * lower_bound + 1e-9
-    assert all((share.place, share.copies) == (0, 1) for share in division.shares)
 
 
 def divide_star(weights: list[int], servers: int) -> MetaPartition:

@@ -114,31 +114,6 @@ def test_the_least_recently_requested_rows_are_evicted(module: ModuleType, room:
         cached_before = cached_after
 
 
-def test_the_oldest_row_is_evicted(module: ModuleType) -> None:
-    table = _table(module, "float32", 2)
-    cache = RecentRows(NODES, 3, 2, "float32", module)
-
-    def request_rows(*ids: int) -> list[int]:
-        requested = module.asarray(ids)
-        slots = cache.find(requested)
-        is_cached = _to_numpy(slots) >= 0
-        out = module.zeros((len(ids), 2), "float32")
-        cache.copy(slots[module.asarray(is_cached)], out, module.asarray(np.flatnonzero(is_cached)))
-        gaps = module.asarray(np.flatnonzero(~is_cached))
-        out[gaps] = table[requested[gaps]]
-        cache.take_missed(requested[gaps], out, gaps)
-        return [int(id_) for id_, hit in zip(ids, is_cached, strict=True) if hit]
-
-    assert request_rows(1) == []
-    assert request_rows(2) == []
-    assert request_rows(3) == []
-    assert request_rows(1) == [1]
-    assert request_rows(4) == []
-    assert request_rows(2) == []
-    assert request_rows(1, 2, 4) == [1, 2, 4]
-    assert request_rows(3) == []
-
-
 def test_array_modules() -> None:
     assert array_module("cpu") is np
     try:

@@ -59,36 +59,3 @@ def test_held_records_equal_a_plain_table(device: torch.device, room: int, recen
     assert (hits > 0) == (room > 0)
     assert (misses == 0) == (room == ROWS and not recent)
     assert records.take_lookups() == Lookups()
-
-
-def test_a_held_record_is_stored_only_when_written_back(device: torch.device) -> None:
-    stored = table()
-    records = HeldRecords(stored, device, 2, np.array([9, 3]))
-    stored_before = stored.clone()
-    places = torch.tensor([3, 9, 20])
-    records.write(places, torch.ones(3, PARTS, DIM, device=device))
-    assert torch.equal(stored[[3, 9]], stored_before[[3, 9]])
-    assert stored[20].eq(1).all()
-    records.write_back()
-    assert stored[[3, 9]].eq(1).all()
-
-
-def test_an_evicted_record_is_written_back(device: torch.device) -> None:
-    stored = table()
-    records = HeldRecords(stored, device, 2, None)
-    for place in (4, 5):
-        rows = records.read(torch.tensor([place]))
-        records.write(torch.tensor([place]), torch.full_like(rows, place))
-    assert not stored[[4, 5]].eq(torch.tensor([4.0, 5.0])[:, None, None]).any()
-    records.read(torch.tensor([6]))
-    assert stored[4].eq(4).all()
-    assert not stored[5].eq(5).any()
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_bytes_of_a_record(device: torch.device, parts: int) -> None:
-    stored = torch.zeros(4, parts, DIM, dtype=torch.float64)
-    assert RowRecords(stored, device).record_bytes == parts * DIM * 8
-    records = HeldRecords(stored, device, 1, np.array([0]))
-    assert records.record_bytes == parts * DIM * 8
-    assert records.read(torch.empty(0, dtype=torch.int64)).shape == (0, parts, DIM)

@@ -19,7 +19,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology, build_topology
-from hopper.micrograph.array_sampler import ArraySampler, _high_word
+from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions, StoredNames
 from hopper.partition import partition_graph
 
@@ -157,13 +157,3 @@ def test_settings_of_the_key_reach_the_sampler(
     key = made.hop_key(1, (0, 13), 2, relation)
     assert key == draw_key(1, config.train.seed, 0, 13, 0, relation.draw_key(), 5)
     assert isinstance(made, ArraySampler) is (device == "cuda")
-
-
-def test_high_words_of_products(module: ModuleType) -> None:
-    generator = np.random.default_rng(0)
-    x, y = (generator.integers(0, 1 << 64, 500, np.uint64, endpoint=False) for _ in range(2))
-    y[:250] >>= np.uint64(40)
-    x[0] = y[0] = np.uint64((1 << 64) - 1)
-    high_words = on_host(_high_word(module.asarray(x), module.asarray(y)))
-    expected = [int(a) * int(b) >> 64 for a, b in zip(x, y, strict=True)]
-    assert high_words.tolist() == expected

@@ -100,26 +100,6 @@ def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> Non
     }
 
 
-def test_the_example_of_the_paper(tmp_path: Path) -> None:
-    """In Figure 8, micrograph 6 has vertices 6, 5 and 7 of server 0, and one of server 1."""
-    schema = GraphSchema(
-        "figure", {"paper": NodeType(4)}, {CITES: EdgeType(3)}, "paper", {}, {"train": 1}
-    )
-    with GraphWriter(tmp_path / "figure", schema) as writer:
-        writer.topology(CITES, np.array([1, 2, 3]), np.array([0, 0, 1]))
-        writer.split("train", np.array([0]))
-    one_server = _divide(tmp_path / "figure", 1)
-    assert measure_locality(one_server, [2, 2], roots=5).micrograph == pytest.approx(3 / 4)
-    two_servers = _divide(tmp_path / "figure", 2)
-    at_home = (
-        two_servers.book.home("paper", np.arange(4))
-        == two_servers.book.home("paper", two_servers.global_ids("paper")[:1])
-    ).sum()
-    assert measure_locality(two_servers, [2, 2], roots=5).micrograph == pytest.approx(
-        (at_home - 1) / 4
-    )
-
-
 def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
     graph = _divide(_library(tmp_path, [3, 4, 5], target=CITES), 2)
     edges = graph.topology(CITES)
@@ -129,21 +109,6 @@ def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
     assert measured.roots == roots.size
     micro = [_share(graph, _neighbourhood(graph, [r], 1), {r}, r) for r in roots]
     assert measured.micrograph == pytest.approx(np.mean(micro))
-
-
-def test_metis_keeps_micrographs_together_and_subgraphs_apart(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    src = generator.integers(0, 800, 6000)
-    in_community = (src // 200) * 200 + generator.integers(0, 200, 6000)
-    dst = np.where(generator.random(6000) < 0.95, in_community, generator.integers(0, 800, 6000))
-    schema = GraphSchema("planted", {"paper": NodeType(800)}, {CITES: EdgeType(6000)}, "paper")
-    with GraphWriter(tmp_path / "planted", schema) as writer:
-        writer.topology(CITES, src, dst)
-    metis = measure_locality(_divide(tmp_path / "planted", 4, "metis"), [5, 5], 200, 100)
-    random = measure_locality(_divide(tmp_path / "planted", 4), [5, 5], 200, 100)
-    assert metis.micrograph > 0.7 > 0.3 > random.micrograph
-    assert metis.subgraph < 0.3
-    assert metis.micrograph > 2 * metis.subgraph
 
 
 def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(

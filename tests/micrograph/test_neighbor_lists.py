@@ -7,7 +7,6 @@ alone, and a list that lacks edges is drawn from as if these did not exist.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -258,38 +257,6 @@ def test_weighted_draws_have_the_chances_of_successive_draws(others: int, depend
             chances[i] = others / total * weights[pairs[i][1]] / (total - 1)
     assert sum(counts) == nodes
     assert fits(counts, chances)
-
-
-@pytest.mark.parametrize("method", ["replacement", "weighted_replacement"])
-def test_with_replacement_each_draw_is_from_all(method: Method) -> None:
-    units = [500, 100, 300, 50]
-    drawn = draw_alike(units, 20_000, 4, method)
-    chances = np.array(units) / sum(units) if method == "weighted_replacement" else np.ones(4) / 4
-    for column in drawn.T:
-        assert fits(np.bincount(column, minlength=4), chances)
-    # Independent of each other.
-    pairs = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
-    assert fits(pairs, np.outer(chances, chances).ravel())
-
-
-def test_sets_are_equally_likely_where_weights_are_equal_and_in_time() -> None:
-    times, nodes = np.array([5, 1, 2, 60, 3, 4, 5, 70, 6]), 20_000
-    order, key = np.argsort(times, kind="stable"), draw_key(NEIGHBORS, 5, 0, 1, 0, RELATION_KEY)
-    lists, _ = lists_of([[1] * 9] * nodes)
-    timed = NeighborLists(
-        *(lists.arrays.indptr, lists.arrays.indices, lists.src_ids, lists.arrays.dst_ids),
-        times=np.tile(times[order], nodes),
-        by_time=np.tile(order, nodes),
-    )
-    spec, until = SamplingSpec("temporal", 2, key), np.full(nodes, 5)
-    in_time = timed.draw(np.arange(nodes), spec, until=until)[2].reshape(nodes, 2)
-    weighted = draw_alike([300] * 7, nodes, 3, "weighted")
-    # 6 of 9 are there.
-    for drawn, sets in ((in_time, math.comb(6, 2)), (weighted, math.comb(7, 3))):
-        counts = np.bincount(np.sort(drawn, 1) @ 9 ** np.arange(drawn.shape[1]))
-        counts = counts[counts > 0]
-        assert counts.size == sets
-        assert fits(counts, np.ones(sets))
 
 
 def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code() -> None:

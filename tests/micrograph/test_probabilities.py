@@ -1,7 +1,4 @@
-"""Inverse inclusion probabilities of every sampler: what they are, and that sums are unbiased.
-
-Seeds are fixed, so that every verdict is the same in every run; bounds are in standard deviations.
-"""
+"""Inverse inclusion probabilities of every sampler: what they are."""
 
 from __future__ import annotations
 
@@ -26,9 +23,6 @@ from hopper.micrograph.sample import NeighborSampler
 
 EDGE = Relation("node", "edge", "node")
 NODES = 50
-# Of 50 roots' sums: one beyond 5 deviations is seen once in 35,000 tries.
-DEVIATIONS = 5
-ITERATIONS = 800
 
 
 @pytest.fixture(scope="module")
@@ -73,48 +67,9 @@ def probabilities(
     return np.broadcast_to(np.minimum(1, size * norms / norms.sum()), (NODES, NODES))
 
 
-def variance(
-    kind: type[NeighborSampler], topology: Topology, size: int, x: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """[destinations] of one estimated sum over in-neighbours."""
-    table, p = multiplicities(topology), probabilities(kind, topology, size)
-    if kind is not NeighborSampler:
-        return ((table * x) ** 2 * (1 / p - 1)).sum(1)
-    degrees = topology.in_degrees
-    result = np.zeros(NODES)
-    for v in np.flatnonzero(degrees > size):
-        rows = x[topology.indices[topology.indptr[v] : topology.indptr[v + 1]]]
-        result[v] = degrees[v] ** 2 * (1 / size - 1 / degrees[v]) * rows.var(ddof=1)
-    return result
-
-
 every_kind = pytest.mark.parametrize(
     ("kind", "size"), [(NeighborSampler, 3), (LayerSampler, 15), (LaborSampler, 3)]
 )
-
-
-@every_kind
-def test_estimated_sums_are_unbiased_and_have_the_expected_variance(
-    topology: Topology, kind: type[NeighborSampler], size: int
-) -> None:
-    """Catches a wrong probability, a wrong formula and sources that are not independent."""
-    sampler = make_sampler(kind, topology, [size])
-    x = np.random.default_rng(5).normal(1.0, 0.5, NODES)
-    sums, plain = np.zeros((2, ITERATIONS, NODES))
-    for iteration in range(ITERATIONS):
-        block = whole_block(sampler, iteration)
-        rows, heads = x[block.src.original[block.indices]], block.destinations()
-        weighted = rows * block.inverse_probability(torch.float64).numpy()
-        sums[iteration] = np.bincount(heads, weighted, NODES)
-        plain[iteration] = np.bincount(heads, rows, NODES)
-    exact = multiplicities(topology) @ x
-    deviation = np.sqrt(variance(kind, topology, size, x) / ITERATIONS)
-    assert (np.abs(sums.mean(0) - exact) <= DEVIATIONS * deviation + 1e-9).all()
-    assert (np.abs(plain.mean(0) - exact) > DEVIATIONS * deviation + 1e-9).sum() > NODES / 2
-    # A variance of so many samples: off by a tenth or so, for each of the nodes that vary.
-    varies = deviation > 0
-    ratio = sums.var(0)[varies] / (deviation[varies] ** 2 * ITERATIONS)
-    assert ratio.mean() == pytest.approx(1, abs=0.1)
 
 
 @every_kind

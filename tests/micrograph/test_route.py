@@ -69,37 +69,21 @@ def batches_of_epoch(schedule: RootSchedule, epoch: int) -> list[GlobalBatch]:
 
 
 @without_deadline
-@given(schedules(), st.integers(0, 1000))
-def test_an_epoch_visits_every_training_node_once(case: tuple, epoch: int) -> None:
-    placement, train, options = case
-    schedule = placement.schedule(train, **options)
-    batches = batches_of_epoch(schedule, epoch)
-    assert sorted(placement.original(np.concatenate([b.roots for b in batches]))) == sorted(train)
-    size = options["batch_size"] * options["models"]
-    assert [b.size for b in batches[:-1]] == [size] * (len(batches) - 1)
-    assert 0 < batches[-1].size <= size
-    assert all((b.epoch, b.iteration) == (epoch, i) for i, b in enumerate(batches))
-
-
-@without_deadline
 @given(schedules())
-def test_mini_batches_are_even(case: tuple) -> None:
-    placement, train, options = case
-    for batch in batches_of_epoch(placement.schedule(train, **options), 0):
-        sizes = [batch.of_model(model).size for model in range(options["models"])]
-        assert sum(sizes) == batch.size
-        assert max(sizes) - min(sizes) <= 1
-        if batch.size == options["batch_size"] * options["models"]:
-            assert set(sizes) == {options["batch_size"]}
-        assert np.bincount(batch.models, minlength=options["models"]).tolist() == sizes
-
-
-@without_deadline
-@given(schedules())
-def test_groups_partition_the_batch(case: tuple) -> None:
+def test_an_epoch_visits_every_root_once_in_even_mini_batches_of_groups(case: tuple) -> None:
     placement, train, options = case
     ranks = range(options["models"])
-    for batch in batches_of_epoch(placement.schedule(train, **options), 1):
+    batches = batches_of_epoch(placement.schedule(train, **options), 1)
+    assert sorted(placement.original(np.concatenate([b.roots for b in batches]))) == sorted(train)
+    whole = options["batch_size"] * options["models"]
+    assert [batch.size for batch in batches[:-1]] == [whole] * (len(batches) - 1)
+    assert 0 < batches[-1].size <= whole
+    for iteration, batch in enumerate(batches):
+        assert (batch.epoch, batch.iteration) == (1, iteration)
+        sizes = [batch.of_model(model).size for model in ranks]
+        assert sum(sizes) == batch.size
+        assert max(sizes) - min(sizes) <= 1
+        assert np.bincount(batch.models, minlength=options["models"]).tolist() == sizes
         groups = {(d, s): batch.group(d, s).tolist() for d in ranks for s in ranks}
         assert Counter(chain(*groups.values())) == Counter(batch.roots.tolist())
         for rank in ranks:

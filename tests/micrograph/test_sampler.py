@@ -19,11 +19,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from cache_server.draws.counter import DROPOUT, key_of
 from hopper.config.sampler import Sampler
-from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
@@ -327,65 +325,6 @@ def test_requests_out_of_range(kind: str) -> None:
         SAMPLERS[kind]({}, {"node": ids}, "node", [1], 0)
 
 
-def drawn_sets(sampler: NeighborSampler, iterations: int, hop: int = 0) -> NDArray[np.int64]:
-    """Return [iterations, nodes, fanout] positions that all nodes draw, ascending."""
-    nodes = np.arange(sampler.original_ids["node"].size)
-    fanout = sampler.fanouts[hop]
-    return np.array(
-        [
-            np.sort(sampler.draw(hop, EDGE, nodes, (0, t))[2].reshape(-1, fanout), axis=1)
-            for t in range(iterations)
-        ]
-    )
-
-
-def regular_sampler(degree: int, nodes: int, **options: Any) -> NeighborSampler:
-    """A sampler at fanouts 2 and 2 of a graph in which every node has the same in-degree."""
-    dst = np.repeat(np.arange(nodes), degree)
-    topology = build_topology((dst + np.tile(np.arange(degree), nodes)) % nodes, dst, nodes, nodes)
-    ids = {"node": np.arange(nodes)}
-    return NeighborSampler({EDGE: topology}, ids, "node", [2, 2], 2, **options)
-
-
-@pytest.mark.parametrize("dependence", [1, 3, 8])
-def test_draws_are_uniform_and_last_as_long_as_they_should(dependence: int) -> None:
-    """Every draw is uniform; of two iterations apart by less than k, 1 - distance / k are alike."""
-    nodes, degree, iterations = 3000, 6, 2 * dependence + 1
-    sets = drawn_sets(regular_sampler(degree, nodes, dependence=dependence), iterations)
-    for drawn in sets:
-        pairs = np.bincount(drawn @ [degree, 1], minlength=degree**2)
-        pairs = pairs[pairs > 0]
-        assert pairs.size == 15
-        assert ((pairs - nodes / 15) ** 2).sum() / (nodes / 15) < chi2.ppf(0.999, 14)
-    changes = (sets[1:] != sets[:-1]).any(2)
-    # A node changes once in k iterations, at most. One new draw in 15 is the old one by chance.
-    for start in range(iterations - dependence):
-        in_a_period = changes[start : start + dependence].sum(0)
-        assert in_a_period.max() == 1
-        assert in_a_period.mean() == pytest.approx(14 / 15, abs=0.02)
-    # All phases are equally likely, and they do not depend on what is drawn.
-    counts = changes[:dependence].sum(1)
-    expected = counts.sum() / dependence
-    assert ((counts - expected) ** 2).sum() / expected < chi2.ppf(0.999, max(1, dependence - 1))
-    if dependence > 1:
-        table = np.zeros((dependence, degree))
-        phases = changes[:dependence].argmax(0)
-        for column in range(2):
-            np.add.at(table, (phases, sets[0, :, column]), 1)
-        free = np.outer(table.sum(1), table.sum(0)) / table.sum()
-        statistic = ((table - free) ** 2 / free).sum()
-        assert statistic < chi2.ppf(0.999, (dependence - 1) * (degree - 1))
-
-
-def test_nodes_that_draw_once_draw_the_same_at_all_hops() -> None:
-    sampler, anew = (regular_sampler(9, 500, draws_once=once) for once in (True, False))
-    for iteration in range(2):
-        first, second = (drawn_sets(sampler, iteration + 1, hop)[-1] for hop in (0, 1))
-        assert np.array_equal(first, second)
-        assert np.array_equal(first, drawn_sets(anew, iteration + 1)[-1])
-    assert (drawn_sets(anew, 1)[0] != drawn_sets(anew, 1, 1)[0]).any(1).mean() > 0.9
-
-
 def test_settings_of_the_key_that_do_not_fit_are_refused() -> None:
     def refuse(match: str, **sampler: Any) -> None:
         with pytest.raises(ValueError, match=match):
@@ -425,17 +364,6 @@ def test_one_thread_or_two(kind: str, sizes: list[int]) -> None:
     on_two = sampler.sample(roots, 0, 0)
     numba.set_num_threads(1)
     assert are_identical(sampler.sample(roots, 0, 0), on_two)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_few_destinations_are_drawn_on_one_thread() -> None:
-    for destinations, threads in ((0, 1), (1500, 1), (5000, 2)):
-        with threads_for(destinations):
-            assert numba.get_num_threads() == threads
-        assert numba.get_num_threads() == 2
-    with pytest.raises(RuntimeError, match="drawing"), threads_for(1):
-        raise RuntimeError("drawing")
-    assert numba.get_num_threads() == 2
 
 
 def test_concurrent_calls() -> None:

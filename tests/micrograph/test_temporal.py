@@ -17,7 +17,6 @@ from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-EDGE = Relation("node", "edge", "node")
 SENT, MET = Relation("user", "sent", "post"), Relation("user", "met", "user")
 WROTE = Relation("post", "of", "user")
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from cache_server.draws.spec import ExcludedEdges
 from hopper.errors import GraphError
@@ -90,25 +88,20 @@ def test_sums_over_draws_have_the_sum_over_all_as_their_expectation(
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("degree", [12, 200])
-def test_blocks_of_unbiased_draws_estimate_sums(replace: bool, degree: int) -> None:
-    generator, nodes = np.random.default_rng(3), 10_000
-    weights = np.exp(generator.normal(0, 1, degree)).tolist()
-    # In proportion to the square roots of weights, so that draws by weight help.
-    values = torch.from_numpy(generator.normal(2.0, 1.0, degree)) * torch.tensor(weights).sqrt()
+def test_edges_in_another_order_count_what_they_counted(replace: bool) -> None:
+    generator, nodes = np.random.default_rng(3), 500
+    weights = np.exp(generator.normal(0, 1, 12)).tolist()
     sampler = make_sampler(weights, nodes, 4, unbiased=True, replace=replace)
     subgraph = sampler.sample(np.arange(nodes), 0, 0)
-    (block,) = subgraph.blocks()
-    products = block.inverse_probability(torch.float64) * values.double()[block.positions]
-    sums = products.view(nodes, -1).sum(1)
-    error = float(sums.std()) / math.sqrt(nodes)
-    assert abs(float(sums.mean() - values.sum())) < 4.5 * error
-    assert error < 0.03 * float(values.sum().abs())
-    # Edges in another order count what they counted.
-    (other,) = subgraph.shuffled(generator).blocks()
+    (block,), (other,) = subgraph.blocks(), subgraph.shuffled(generator).blocks()
     assert not torch.equal(other.positions, block.positions)
-    products = other.inverse_probability(torch.float64) * values.double()[other.positions]
-    torch.testing.assert_close(products.view(nodes, -1).sum(1), sums)
+    sums = [
+        torch.bincount(
+            each.destinations() * 12 + each.positions, each.inverse_probability(torch.float64)
+        )
+        for each in (block, other)
+    ]
+    torch.testing.assert_close(*sums)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
@@ -159,11 +152,3 @@ def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
     topology_file(parts.path / "server-0", EDGE, "cumulative_weights").unlink()
     with pytest.raises(GraphError, match=r"cumulative_weights.npy: .*missing file.* divide it aga"):
         parts.topology(EDGE, 0)
-
-
-def test_edges_count_alike_unless_asked() -> None:
-    sampler = make_sampler([5.0, 1.0, 3.0, 0.5], 5000, 2, unbiased=False, replace=False)
-    (block,) = sampler.sample(np.arange(5000), 0, 0).blocks()
-    assert (block.inverse_probability(torch.float64) == 2).all()
-    firsts = np.bincount(block.positions.view(-1, 2)[:, 0], minlength=4)
-    assert stats.chisquare(firsts, np.array([5, 1, 3, 0.5]) / 9.5 * 5000).pvalue > 1e-3

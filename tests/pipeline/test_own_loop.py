@@ -14,7 +14,7 @@ import torch
 import hopper
 from hopper.bench.parity import read_recorded
 from hopper.graph import GraphDirectory
-from hopper.hetero.divide import partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
 from tests.docs.markdown_pages import read_snippets
 from tests.engines.graphs import WITH_FEATURES, make_graph
@@ -144,7 +144,7 @@ def test_graphs_that_are_not_divided_by_node_are_refused(
     community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
     typed = make_graph(tmp_path / "typed", WITH_FEATURES)
-    partition_by_relation(typed, tmp_path / "relations", 2, layers=2)
+    divide_graph(typed, tmp_path / "relations", 2, "meta", layers=2)
     partition_graph(community_graph, tmp_path / "columns", 2, "random", features="by-dimension")
     for parts in (tmp_path / "relations", tmp_path / "columns"):
         with pytest.raises(hopper.RequestError, match=f"connect: .*{parts}"):

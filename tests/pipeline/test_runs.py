@@ -15,7 +15,7 @@ from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
-from hopper.hetero.divide import partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer
@@ -150,7 +150,7 @@ def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     divisions = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
     partition_graph(graph, divisions["nodes"], 2, "random")
-    partition_by_relation(graph, divisions["relations"], 2, layers=2)
+    divide_graph(graph, divisions["relations"], 2, "meta", layers=2)
     servers = serve_partitions(divisions["nodes"], 2)
     kinds = {name: (divisions["nodes"], servers, sections) for name, sections in TYPED.items()}
     kinds["raf"] = (divisions["relations"], [], {"train": {"engine": "raf"}})

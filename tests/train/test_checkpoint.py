@@ -19,7 +19,7 @@ from hopper.engines.optimizer import Adam, Optimizer
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
-from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.migrate.flat_model import FlatModel
 from hopper.partition import PartitionBook, PartitionedGraph, partition_graph
 from hopper.partition.placement import Placement
@@ -101,7 +101,7 @@ def test_a_run_does_not_go_on_with_moved_columns(partitions: dict[str, Partition
 
 
 def make_share(
-    name: str, storage: RowStorage, optimizer: str = "adam", rank: int = 0, world: int = 1
+    name: str, storage: MemoryStorage, optimizer: str = "adam", rank: int = 0, world: int = 1
 ) -> TableShare:
     count = COUNTS[name]
     offsets = np.linspace(0, count, world + 1).astype(np.int64)
@@ -127,7 +127,7 @@ class RunOfOneRank:
     """A model and learnable rows in training, and their checkpoints."""
 
     def __init__(self, folder: Path, kind: str, optimizer: str, keep: int = 2) -> None:
-        storage: RowStorage = MemoryStorage(CPU)
+        storage = MemoryStorage(CPU)
         if kind != "memory":
             storage = MappedStorage(folder / "rows")
         cluster = Cluster(0, 1, 1, CPU, 1.0)

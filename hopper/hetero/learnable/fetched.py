@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.cluster.cluster import Cluster, Exchange
-from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows
+from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows, add_rows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS
-from hopper.hetero.row_kernels import add_rows, merge_places
 from hopper.hetero.sparse_optimizers import Factors
 from hopper.ops import is_finite
 
@@ -119,23 +118,14 @@ class FetchedRows(LeafRows):
         self._fetched = [FetchedTable(route) for route in routes]
         self._learned = [table for table in self._fetched if table.learns]
         self._on_their_way: tuple[Exchange | None] | None = None
-        leaves = {}
+        leaves: dict[str, Leaf] = {}
         if routes:
             messages = RowMessages(cluster, routes, len(self._learned))
             rows, self._arriving = messages.start_fetch(
                 lambda table, rank, out: self._fetched[table].gather(rank, out), where
             )
-            self._messages, self._gradient = messages, torch.empty_like(rows)
-            leaves = {
-                route.share.name: Leaf(
-                    np.concatenate(route.wanted),
-                    rows,
-                    route.share.learns,
-                    messages.places(number),
-                    self._gradient,
-                )
-                for number, route in enumerate(routes)
-            }
+            self._messages, self._gradient = messages, torch.zeros_like(rows)
+            leaves = messages.make_leaves(routes, rows, self._gradient)
         super().__init__(leaves, tables)
 
     def of(self, node_type: str, ids: Ids) -> Tensor:
@@ -171,9 +161,6 @@ class FetchedRows(LeafRows):
         self.arrive()
         if not self._learned or self._on_their_way is not None:
             return
-        for leaf in self._leaves.values():
-            if leaf.learns:
-                leaf.gradient()
         # Drop the reference to the operation, which refers to these rows, to free memory at once.
         self._reach_through(torch.empty(0, requires_grad=True))
         self._on_their_way = (self._messages.start_back(self._gradient, self._where),)
@@ -266,3 +253,26 @@ class _StartPush(torch.autograd.Function):
         """Begin to send the gradients to the rows' owners."""
         ctx.fetched.start_push()
         return None, None
+
+
+def merge_places(groups: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
+    """Merge groups of places.
+
+    Parameters
+    ----------
+    groups: one array at least, [n] int64 each, distinct and ascending.
+
+    Returns
+    -------
+    The places [m], int64, ascending, that are in any group. And for each group, the indices [n],
+    int64, of its places among these.
+    """
+    joined = np.concatenate(groups)
+    # A stable sort merges runs that ascend.
+    order = np.argsort(joined, kind="stable")
+    ordered = joined[order]
+    is_new = np.ones(ordered.size, np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    within = np.empty(ordered.size, np.int64)
+    within[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], np.split(within, np.cumsum([group.size for group in groups])[:-1])

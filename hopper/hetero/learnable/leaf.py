@@ -1,17 +1,24 @@
-"""Learnable rows that were read, with the sums of their gradients."""
+"""Learnable rows that were read, with the sums of their gradients.
+
+A row's gradients are added in one order, so results depend neither on the number of threads nor on
+their timing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hopper.hetero.row_kernels import add_rows, gather_rows, put_rows, zero_rows
+from cache_server.kernel import kernel
+from hopper.device.copies import to_device
+from hopper.device.kernel_threads import threads_for
 from hopper.micrograph.frontiers import HashTable
 from hopper.ops import is_finite
 
@@ -27,7 +34,11 @@ class Leaf:
     rows: [m, dim], contiguous: a tensor that contains the rows.
     learns: whether gradients are summed.
     places: [n] int64: the indices of the rows in ``rows``; None = all rows, in the ids' order.
-    gradient: [m, dim], contiguous, uninitialised: the tensor for the sum; None = a new one.
+    gradient: [m, dim], contiguous, of zeros: the tensor for the sum; None = a new one.
+
+    Attributes
+    ----------
+    gradient: [m, dim], the sum so far; [0, dim] if nothing is summed.
     """
 
     def __init__(
@@ -41,9 +52,9 @@ class Leaf:
         self._index = HashTable(ids)
         self._rows = rows.detach()
         self._places = np.arange(ids.size) if places is None else places
-        self._gradient = gradient
-        self._is_begun = False
-        """whether the gradients of all these rows are initialised"""
+        if gradient is None:
+            gradient = torch.zeros_like(self._rows if learns else self._rows[:0])
+        self.gradient = gradient
         self._reached = torch.empty(0, requires_grad=learns)
         self.learns = learns
 
@@ -62,36 +73,17 @@ class Leaf:
         if self.learns:
             self._reached = reached
 
-    def gradient(self) -> Tensor:
-        """Return the summed gradients [m, dim]; rows of other leaves are undefined."""
-        gradient = self._room()
-        if not self._is_begun:
-            self._is_begun = True
-            zero_rows(self._places, gradient)
-        return gradient
-
     def is_finite(self) -> bool:
         """Return whether the summed gradients of these rows are finite."""
-        return is_finite(self.gradient()[torch.from_numpy(self._places)])
+        return is_finite(self.gradient[torch.from_numpy(self._places)])
 
     def gather(self, places: Ids) -> Tensor:
         """Copy the tensor's rows [k, dim] in some places."""
-        out = self._rows.new_empty(places.size, self._rows.shape[1])
-        gather_rows(self._rows[:, None], places, out)
-        return out
+        return self._rows.index_select(0, to_device(places, self._rows.device))
 
     def accumulate(self, places: Ids, gradient: Tensor) -> None:
         """Add gradients [k, dim] of rows in distinct places."""
-        if not self._is_begun and places.size == self._places.size:
-            self._is_begun = True
-            put_rows(gradient, places, self._room())
-        else:
-            add_rows(gradient, places, self.gradient())
-
-    def _room(self) -> Tensor:
-        if self._gradient is None:
-            self._gradient = torch.empty_like(self._rows)
-        return self._gradient
+        add_rows(gradient, places, self.gradient)
 
 
 class _ReadRows(torch.autograd.Function):
@@ -132,3 +124,28 @@ class LeafRows:
     def of(self, node_type: str, ids: Ids) -> Tensor:
         """Return the rows [m, dim] of distinct nodes of a type, given its name in subgraphs."""
         return self._leaves[self._tables[node_type]].of(ids)
+
+
+def add_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
+    """Add ``rows`` to ``out[places]`` for distinct places.
+
+    Parameters
+    ----------
+    rows: [n, dim].
+    places: [n] int64.
+    out: [m, dim], contiguous, of the rows' dtype and device.
+    """
+    if out.device.type != "cpu":
+        out.index_add_(0, to_device(places, out.device), rows)
+        return
+    with threads_for(places.size):
+        # torch's index_add_ takes ten times as long on CPUs.
+        _add(rows.contiguous().numpy(), places, out.numpy())
+
+
+@kernel(parallel=True)
+def _add(rows: NDArray[Any], places: Ids, out: NDArray[Any]) -> None:
+    for i in numba.prange(places.size):
+        place = places[i]
+        for j in range(out.shape[1]):
+            out[place, j] += rows[i, j]

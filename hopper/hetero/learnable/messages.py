@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster.cluster import Cluster, Exchange
+from hopper.hetero.learnable.leaf import Leaf
 from hopper.hetero.learnable.table import TableShare
 
 Ids = NDArray[np.int64]
@@ -82,15 +83,11 @@ class RowMessages:
         own_counts = [counts[rank] for counts in wanted]
         self._own_starts = self._wanted.total + np.cumsum([0, *own_counts])
 
-    def new_rows(self) -> Tensor:
-        """Return an uninitialised tensor [n, dim] for all rows that this rank reads."""
-        return self._like.new_empty(int(self._own_starts[-1]), self._like.shape[1])
-
     def own_rows(self, table: int) -> slice:
         """Return the range, among the rows that this rank reads, of its own rows of a table."""
         return slice(int(self._own_starts[table]), int(self._own_starts[table + 1]))
 
-    def places(self, table: int) -> Ids:
+    def _places(self, table: int) -> Ids:
         """Return the indices [n], int64, of a table's rows among all rows that this rank reads.
 
         They are in the order of the ranks that own the rows.
@@ -99,6 +96,25 @@ class RowMessages:
         parts = [self._wanted.part(table, rank) for rank in range(cluster.world)]
         parts[cluster.rank] = self.own_rows(table)
         return np.concatenate([np.arange(part.start, part.stop) for part in parts])
+
+    def make_leaves(
+        self, routes: Sequence[Routes], rows: Tensor, gradient: Tensor | None = None
+    ) -> dict[str, Leaf]:
+        """Make the leaf of each table, by name.
+
+        Parameters
+        ----------
+        routes: as given to the constructor.
+        rows: the rows of :meth:`start_fetch`.
+        gradient: [n, dim], of zeros: the sum of the gradients of all rows; None = no rows are
+            learned.
+        """
+        leaves = {}
+        for number, route in enumerate(routes):
+            ids, places = np.concatenate(route.wanted), self._places(number)
+            learns = gradient is not None and route.share.learns
+            leaves[route.share.name] = Leaf(ids, rows, learns, places, gradient)
+        return leaves
 
     def start_fetch(
         self, gather: Callable[[int, int, Tensor], None], where: str
@@ -115,7 +131,8 @@ class RowMessages:
         The rows [n, dim], and the exchange after which those of other ranks are complete. It is
         None if there is no other rank.
         """
-        cluster, rows, exchange = self._cluster, self.new_rows(), None
+        cluster, exchange = self._cluster, None
+        rows = self._like.new_empty(int(self._own_starts[-1]), self._like.shape[1])
         if cluster.world > 1:
             sent = self._like.new_empty(self._asked.total, self._like.shape[1])
             for table in range(len(self._own_starts) - 1):

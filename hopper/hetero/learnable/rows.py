@@ -12,7 +12,7 @@ from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.features.cached import Lookups
 from hopper.hetero.learnable.fetched import FetchedRows
-from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows
+from hopper.hetero.learnable.leaf import Ids, LeafRows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import TableShare
 
@@ -113,13 +113,7 @@ class LearnableRows:
         rows, exchange = messages.start_fetch(gather, where)
         if exchange is not None:
             exchange.finish()
-        leaves = {
-            route.share.name: Leaf(
-                np.concatenate(route.wanted), rows, False, messages.places(number)
-            )
-            for number, route in enumerate(routes)
-        }
-        return LeafRows(leaves, self._read_as)
+        return LeafRows(messages.make_leaves(routes, rows), self._read_as)
 
     def take_lookups(self) -> dict[str, Lookups]:
         """Return the cache lookups since the last call, by table that caches records."""

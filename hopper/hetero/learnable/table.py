@@ -13,9 +13,8 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
 from hopper.hetero.learnable.description import LearnableTable, Learning
-from hopper.hetero.row_kernels import mark
 from hopper.hetero.row_records import HeldRecords, LentRecords, RowRecords
-from hopper.hetero.row_storage import RowStorage
+from hopper.hetero.row_storage import MemoryStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
 from hopper.partition.placement import Placement
 
@@ -49,7 +48,7 @@ class TableShare:
         originals: Ids,
         placement: Placement,
         cluster: Cluster,
-        storage: RowStorage,
+        storage: MemoryStorage,
     ) -> None:
         self.name, self.read_as, self.learns = table.name, table.read_as, not table.frozen
         self.cluster = cluster
@@ -67,9 +66,7 @@ class TableShare:
             first_rows = table.first_rows(learning.seed, self._originals[chunk], learning.dim)
             self.records.rows[chunk] = torch.from_numpy(first_rows)
         self._keeps = learning.keeps and self.learns
-        num_kept = rows if self._keeps else 0
-        self._changed_since_kept = torch.ones(num_kept, dtype=torch.bool)
-        self._kept = storage.zeros(num_kept, learning.dim, learning.dtype)
+        self._kept = storage.zeros(rows if self._keeps else 0, learning.dim, learning.dtype)
 
     def owned_ids(self) -> Ids:
         """Return the global ids [rows], int64, ascending, of this rank's rows."""
@@ -89,29 +86,21 @@ class TableShare:
         factors: the factors of the learning rate and of gradients; ``l2`` is replaced by the
             table's.
         """
-        lent.update(self._optimizer, gradient, replace(factors, l2=self._l2))
-        self.records.take_back(lent)
-        if self._keeps:
-            mark(self._changed_since_kept, lent.places)
+        factors = replace(factors, l2=self._l2)
+        self.records.update(lent, self._optimizer, gradient, factors)
 
     def keep(self) -> None:
         """Keep a copy of the rows as they are now."""
-        if not self._keeps:
-            return
-        self.records.write_back()
-        for places in self._pieces_changed_since_kept():
-            self._kept.index_copy_(0, places, self.records.rows.index_select(0, places))
-        self._changed_since_kept.zero_()
+        if self._keeps:
+            self.records.write_back()
+            self._kept.copy_(self.records.rows)
 
     def go_back(self) -> None:
         """Restore the rows that :meth:`keep` copied."""
-        if not self._keeps:
-            return
-        self.records.write_back()
-        for places in self._pieces_changed_since_kept():
-            self.records.write_rows(places, self._kept.index_select(0, places))
-        self.records.read_again()
-        self._changed_since_kept.zero_()
+        if self._keeps:
+            self.records.write_back()
+            self.records.rows.copy_(self._kept)
+            self.records.read_again()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
         """Return all tensors that training changes, by name.
@@ -133,7 +122,6 @@ class TableShare:
     def finish_restore(self) -> None:
         """Continue from the tensors of :meth:`state`, which the caller has filled."""
         self.records.read_again()
-        self._changed_since_kept.fill_(True)
 
     def result(self) -> dict[str, Tensor]:
         """Return the rows by the table's name, and their original ids by the name with IDS."""
@@ -149,7 +137,8 @@ class TableShare:
         rows: [n, dim], their rows.
         """
         places, is_owned = self.find(ids)
-        self.records.write_rows(places, rows[is_owned])
+        stored = self.records.rows
+        stored.index_copy_(0, places.to(stored.device), rows[is_owned].to(stored))
         return len(places)
 
     def find(self, ids: Ids) -> tuple[Tensor, Tensor]:
@@ -197,8 +186,3 @@ class TableShare:
     def write_out(self) -> None:
         """Write the records to their file, if there is one, and drop them from memory."""
         self._storage.write_out(self.records.stored)
-
-    def _pieces_changed_since_kept(self) -> tuple[Tensor, ...]:
-        """Return the indices [m], int64, of rows that changed since they were kept, in pieces."""
-        places = self._changed_since_kept.nonzero().squeeze(1)
-        return places.to(self._kept.device).split(_ROWS_AT_ONCE)
