@@ -61,7 +61,6 @@ def _part_file(part: str, root: Path, owner: Labelled) -> Path:
 
 
 features_file = partial(_part_file, "features")
-edge_features_file = features_file
 times_file = partial(_part_file, "times")
 labels_file = partial(_part_file, "labels")
 split_file = partial(_part_file, "splits")

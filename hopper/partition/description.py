@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from hopper.errors import GraphError
 from hopper.files.whole_files import write_text
-from hopper.graph.json_file import read_json
+from hopper.graph.json_file import parse_json, read_json
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.placement import PartitionBook
 
@@ -184,17 +184,14 @@ class Description(_Model):
             raise GraphError(f"{text}: unknown {error}") from None
 
 
+_DESCRIPTION: Final = TypeAdapter(Description)
+
+
 def read_description(path: Path) -> tuple[dict[str, Any], Description]:
     """Read a directory's whole description, and the fields that opening it needs."""
     file = path / DESCRIPTION_FILE
     content = read_json(file, "no such file; write a partitioned directory with `hopper partition`")
-    try:
-        return content, Description.model_validate(content)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name, given = ".".join(map(str, problem["loc"])), problem["input"]
-        found = "nothing" if problem["type"] == "missing" else repr(given)
-        raise GraphError(f"{file}: field {name!r}: {problem['msg']}, found {found:.200}") from None
+    return content, parse_json(_DESCRIPTION, content, str(file))
 
 
 def write_description(folder: Path, description: Mapping[str, Any]) -> None:

@@ -157,7 +157,7 @@ def write_server(
             own, indptr = context.own(relation.dst, server), context.whole(relation, "indptr")
             first = int(indptr[own.start])
             rows = context.whole(relation, "edge_ids")[first : indptr[own.stop]]
-            table, file = graph.edge_features(relation), layout.edge_features_file(folder, relation)
+            table, file = graph.edge_features(relation), layout.features_file(folder, relation)
             feature_bytes += write("features", str(relation), file, table, first, rows)
     write_manifest(folder, server, servers, tables)
     return feature_bytes

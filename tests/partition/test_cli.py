@@ -164,5 +164,5 @@ class BrokenGraph(GraphDirectory):
         import ray
 
         if ray.get_runtime_context().get_task_id() is not None:
-            raise FileNotFoundError(2, "No such file", str(self.features_file(node_type)))
+            raise FileNotFoundError(2, "No such file", str(self.file("features", node_type)))
         return super().features(node_type)
