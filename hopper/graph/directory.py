@@ -177,13 +177,14 @@ class GraphDirectory:
         """Return the file of an array that :func:`hopper.graph.layout.graph_arrays` lists."""
         return self.path / self._spec(part, owner).file
 
-    def features(self, node_type: str) -> NDArray[Any]:
-        """Map the features of a node type in their stored form: [count, columns]."""
-        return self._map("features", node_type)
+    def features(self, owner: Labelled) -> NDArray[Any]:
+        """Map the features of a type's nodes, or of a relation's edges by edge id, in their stored
+        form: [count, columns]."""
+        return self._map("features", owner)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """Map a relation's edge features in their stored form, by edge id: [edges, columns]."""
-        return self._map("edge features", Relation(*relation))
+        """Map the features of a relation's edges, as :meth:`features` does."""
+        return self.features(Relation(*relation))
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
         """Map the weights of a relation's edges, by edge id: [edges] float32; all are positive."""

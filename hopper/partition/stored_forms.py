@@ -24,7 +24,7 @@ from hopper.graph.layout import StoredFeatures, stored_features
 from hopper.graph.links import Links
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
-from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType
 from hopper.timing.phases import Phases, Progress
 
 FeatureKind = NodeType | EdgeType
@@ -102,25 +102,22 @@ def store_rows_as(
     if not forms:
         yield graph
         return
-    schema, kinds = graph.schema, graph.schema.feature_tables
-    new = {table: replace(kinds[table], feature_dtype=form) for table, form in forms.items()}
+    schema = graph.schema
+    new: dict[Any, Any] = {
+        owner: replace(kind, feature_dtype=forms[str(owner)])
+        for owner, kind in schema.kinds.items()
+        if str(owner) in forms
+    }
     nbytes = sum(kind.count * _stored(kind).row_bytes for kind in new.values())
     with folder_beside(out) as folder:
         require_space(folder, nbytes)
         with phases.phase("convert the rows (bytes)", nbytes) as counter:
-            for table, kind in new.items():
-                if table in schema.node_types:
-                    rows, file = graph.features(table), layout.features_file(folder, table)
-                else:
-                    relation = Relation(*table.split("/"))
-                    rows = graph.edge_features(relation)
-                    file = layout.features_file(folder, relation)
-                error = _convert(rows, kinds[table], kind, file, counter)
-                new[table] = replace(kind, feature_error=error)
-        node_types: dict[str, Any] = {n: new.get(n, k) for n, k in schema.node_types.items()}
-        relations: dict[Relation, Any] = {
-            relation: new.get(str(relation), kind) for relation, kind in schema.relations.items()
-        }
+            for owner, kind in new.items():
+                rows, file = graph.features(owner), layout.features_file(folder, owner)
+                error = _convert(rows, schema.kinds[owner], kind, file, counter)
+                new[owner] = replace(kind, feature_error=error)
+        node_types = {name: new.get(name, kind) for name, kind in schema.node_types.items()}
+        relations = {name: new.get(name, kind) for name, kind in schema.relations.items()}
         converted = replace(schema, node_types=node_types, relations=relations)
         yield OverlaidGraph(graph.path, converted, graph, folder)
 

@@ -168,8 +168,7 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
     of which have all labels."""
     schema = graph.schema
     tables = [graph.labels(name) for name in schema.labels if isinstance(name, str)] * copies
-    tables += [graph.features(name) for name, kind in schema.node_types.items() if kind.feature_dim]
-    tables += [graph.edge_features(r) for r, kind in schema.relations.items() if kind.feature_dim]
+    tables += [graph.features(owner) for owner, kind in schema.kinds.items() if kind.feature_dim]
     return sum(table.nbytes for table in tables)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -289,23 +288,15 @@ def check_room(homes: NDArray[np.int32], classes: NDArray[Any], servers: int) ->
 
 
 def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Path) -> None:
-    code = (
-        "import sys, numba, numpy\n"
-        "from pathlib import Path\n"
-        "from hopper.graph.directory import GraphDirectory\n"
-        "from hopper.partition.partitioner import Assigner\n"
-        "from hopper.partition.balance import Balance\n"
-        "from hopper.timing.phases import Phases\n"
-        "graph = GraphDirectory.open(sys.argv[1])\n"
-        "for threads in (1, 2):\n"
-        "    numba.set_num_threads(threads)\n"
-        "    stream = Assigner('stream', Balance.of(graph), Phases(), Path(sys.argv[2]))\n"
-        "    numpy.save(f'{sys.argv[2]}/{threads}', stream.assign(graph, 5, 3)['node'])\n"
-    )
-    command = [sys.executable, "-c", code, str(planted.path), str(tmp_path)]
-    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
-    subprocess.run(command, check=True, timeout=300, env=environment)
-    np.testing.assert_array_equal(*(np.load(tmp_path / f"{threads}.npy") for threads in (1, 2)))
+    homes, threads_before = list[NDArray[np.int32]](), numba.get_num_threads()
+    try:
+        for threads in (1, numba.config.NUMBA_NUM_THREADS):
+            numba.set_num_threads(threads)
+            divide = assigner(planted, Case("stream"), tmp_path)
+            homes.append(divide.assign(planted, 5, 3)["node"])
+    finally:
+        numba.set_num_threads(threads_before)
+    np.testing.assert_array_equal(*homes)
 
 
 def test_nodes_without_in_edges_live_with_their_readers() -> None:
