@@ -293,11 +293,6 @@ def open_topology(
 
     def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
         file = layout.topology_file(root, relation, name)
-        if name in ("cumulative_weights", "times", "by_time") and not file.exists():
-            raise GraphError(
-                f"{file}: {name} of {relation}: missing file; if an older version divided the "
-                "graph, divide it again with `hopper partition`"
-            )
         dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
         return open_array(file, f"{name} of {relation}", dtypes, (length,))
 

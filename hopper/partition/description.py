@@ -17,7 +17,6 @@ from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.placement import PartitionBook
 
 PARTITION_SCHEMA_VERSION: Final = 2
-"""Version 1 stores every source and edge id in 64 bits, and is still opened."""
 DESCRIPTION_FILE: Final = "partition.json"
 ROOTS_FOLDER: Final = "roots"
 """Name of the folder, in a server's folder, with its part of a root relation's edges into roots."""
@@ -127,7 +126,7 @@ class MetaEntry(_Model):
 class Description(_Model):
     """The fields that opening a directory reads; the others are for people."""
 
-    version: int = Field(alias="schema", ge=1, le=PARTITION_SCHEMA_VERSION)
+    version: Literal[2] = Field(alias="schema")
     method: str
     servers: int
     offsets: dict[str, list[int]]

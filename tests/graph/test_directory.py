@@ -52,16 +52,6 @@ def test_everything_written_is_read_back(library: Path, friends: Path) -> None:
     assert (graph.labels("person").dtype, graph.labels("person").shape) == (np.float32, (3, 2))
 
 
-def test_ids_of_edges_of_older_directories_have_eight_bytes(library: Path) -> None:
-    schema, files = library / "graph.json", [library / TOPOLOGY / "indices.npy"]
-    files.append(library / TOPOLOGY / "edge_ids.npy")
-    indices, edge_ids = (np.load(file).astype(np.int64) for file in files)
-    version = schema.read_bytes().replace(b'"schema": 2', b'"schema": 1')
-    with replaced(files[0], indices), replaced(files[1], edge_ids), replaced(schema, version):
-        older = GraphDirectory.open(library).topology(CITES)
-        assert (older.indices.dtype, older.indices.tolist()) == (np.int64, indices.tolist())
-
-
 def test_unknown_parts_are_named(library: Path) -> None:
     graph = GraphDirectory.open(library, check="shapes")
     for read, part, text in (
