@@ -42,7 +42,12 @@ def check_array(
 ) -> None:
     """Check the values of an array that :func:`hopper.graph.layout.graph_arrays` lists."""
     if part == "weights":
-        check_weights(values, where)
+        index = find_first(values, lambda _, w: ~((w > 0) & (w < np.inf)))
+        if index >= 0:
+            raise GraphError(
+                f"{where}: of edge {index}: expected a positive, finite number, given "
+                f"{values[index]} (an edge that is never to be drawn is best left out)"
+            )
     elif part == "split":
         check_split(values, schema.target_count, where)
     elif part == "labels":
@@ -73,16 +78,6 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 
     if index >= 0:
         node = first + index // labels.columns
         raise GraphError(f"{where}: of node {node}: expected {expected}, given {flat[index]}")
-
-
-def check_weights(weights: NDArray[Any], where: str) -> None:
-    """Check that weights of edges are positive and finite."""
-    index = find_first(weights, lambda _, w: ~((w > 0) & (w < np.inf)))
-    if index >= 0:
-        raise GraphError(
-            f"{where}: of edge {index}: expected a positive, finite number, given "
-            f"{weights[index]} (an edge that is never to be drawn is best left out)"
-        )
 
 
 def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:

@@ -140,13 +140,8 @@ def width_of(columns: Iterable[FeatureColumn]) -> int:
     return sum(column.width for column in columns)
 
 
-def columns_to_json(columns: Iterable[FeatureColumn]) -> list[dict[str, Any]]:
-    """Convert columns to their form in ``graph.json``, without fields that say nothing."""
-    return [to_plain(column) for column in columns]
-
-
 def columns_from_json(value: object, where: str) -> tuple[FeatureColumn, ...]:
-    """Parse columns; inverts :func:`columns_to_json`. Errors name ``where`` and the field."""
+    """Parse columns; inverts :func:`to_plain`. Errors name ``where`` and the field."""
     columns = parse_json(_COLUMNS, value, where)
     for fault in find_faults(columns):
         raise GraphError(f"{where}: {fault}")

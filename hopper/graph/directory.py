@@ -6,7 +6,7 @@ The layout is specified in docs/reference/graph-directory.md.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -173,25 +173,18 @@ class GraphDirectory:
         arrays: dict[str, Any] = {name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS}
         return Topology(**arrays)
 
-    def topology_folder(self, relation: Relation) -> Path:
-        """Return the folder that has a relation's topology, in the layout of a graph directory."""
-        return self.path
+    def file(self, part: str, owner: Labelled) -> Path:
+        """Return the file of an array that :func:`hopper.graph.layout.graph_arrays` lists."""
+        return self.path / self._spec(part, owner).file
 
-    def features(self, node_type: str) -> NDArray[Any]:
-        """Map the features of a node type in their stored form: [count, columns]."""
-        return self._map("features", node_type, self.features_file)
-
-    def features_file(self, node_type: str) -> Path:
-        """Return the file of a node type's features."""
-        return layout.features_file(self.path, node_type)
+    def features(self, owner: Labelled) -> NDArray[Any]:
+        """Map the features of a type's nodes, or of a relation's edges by edge id, in their stored
+        form: [count, columns]."""
+        return self._map("features", owner)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """Map a relation's edge features in their stored form, by edge id: [edges, columns]."""
-        return self._map("edge features", Relation(*relation), self.edge_features_file)
-
-    def edge_features_file(self, relation: Relation) -> Path:
-        """Return the file of a relation's edge features."""
-        return layout.edge_features_file(self.path, relation)
+        """Map the features of a relation's edges, as :meth:`features` does."""
+        return self.features(Relation(*relation))
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
         """Map the weights of a relation's edges, by edge id: [edges] float32; all are positive."""
@@ -255,16 +248,16 @@ class GraphDirectory:
     def _arrays(self) -> dict[tuple[str, str], layout.ArraySpec]:
         return layout.graph_arrays(self.schema)
 
-    def _map(
-        self, part: str, owner: Labelled, find_file: Callable[[Any], Path] | None = None
-    ) -> NDArray[Any]:
-        """Map an array; ``find_file`` returns its file where another directory may hold it."""
+    def _spec(self, part: str, owner: Labelled) -> layout.ArraySpec:
         spec = self._arrays.get((part, str(owner)))
         if spec is None:
             what = "relation" if isinstance(owner, Relation) else "node type"
             raise GraphError(f"{self.path}: {what} {str(owner)!r} has no {part}")
-        file = find_file(owner) if find_file is not None else self.path / spec.file
-        return open_array(file, spec.name, spec.dtypes, *spec.shapes)
+        return spec
+
+    def _map(self, part: str, owner: Labelled) -> NDArray[Any]:
+        spec = self._spec(part, owner)
+        return open_array(self.file(part, owner), spec.name, spec.dtypes, *spec.shapes)
 
     def _check(self, full: bool) -> None:
         arrays = {of: self._map(*of) for of in self._arrays}
@@ -300,11 +293,6 @@ def open_topology(
 
     def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
         file = layout.topology_file(root, relation, name)
-        if name in ("cumulative_weights", "times", "by_time") and not file.exists():
-            raise GraphError(
-                f"{file}: {name} of {relation}: missing file; if an older version divided the "
-                "graph, divide it again with `hopper partition`"
-            )
         dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
         return open_array(file, f"{name} of {relation}", dtypes, (length,))
 

@@ -61,7 +61,6 @@ def _part_file(part: str, root: Path, owner: Labelled) -> Path:
 
 
 features_file = partial(_part_file, "features")
-edge_features_file = features_file
 times_file = partial(_part_file, "times")
 labels_file = partial(_part_file, "labels")
 split_file = partial(_part_file, "splits")
@@ -196,9 +195,8 @@ def graph_arrays(schema: GraphSchema) -> dict[tuple[str, str], ArraySpec]:
     for owner, kind in schema.kinds.items():
         features = stored_features(kind)
         if features is not None:
-            part = "edge features" if isinstance(owner, Relation) else "features"
             shape = kind.count, features.columns
-            add(part, owner, features_file(root, owner), features.dtype, shape)
+            add("features", owner, features_file(root, owner), features.dtype, shape)
         if kind.timed:
             add("times", owner, times_file(root, owner), wide, (kind.count,))
     for owner, labels in schema.labels.items():

@@ -28,8 +28,6 @@ from hopper.graph.schema import (
 )
 
 SCHEMA_VERSION: Final = 2
-_READ_VERSIONS: Final = (1, 2)
-"""Version 1 had topologies of int64 only."""
 _MOST_CLASSES: Final = 1 << 24
 """Limit for one of several tasks, because their classes are stored in float32."""
 _FORBID: Final = ConfigDict(extra="forbid")
@@ -123,9 +121,9 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
     if not isinstance(data, Mapping):
         raise GraphError(f"{where}: top level: expected an object, given {data!r:.100}")
     version = data.get("schema")
-    if version not in _READ_VERSIONS:
+    if version != SCHEMA_VERSION:
         raise GraphError(
-            f"{where}: schema: this version of Hopper reads schemas 1 and 2, given {version!r}"
+            f"{where}: schema: this version of Hopper reads schema 2, given {version!r}"
         )
     stored = parse_json(_FILE, data, where)
     relations: dict[Relation, EdgeType] = {}

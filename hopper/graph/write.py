@@ -99,13 +99,14 @@ class GraphWriter:
                 raise GraphError(f"{self.out}: {name} of {relation}: expected ids below 2^31")
             target[...] = source
 
-    def features(self, node_type: str) -> NDArray[Any]:
-        """Create the features of a node type, zeros to be filled: [count, feature_dim]."""
-        return self._create("features", node_type)
+    def features(self, owner: Labelled) -> NDArray[Any]:
+        """Create the features of a type's nodes, or of a relation's edges by edge id: zeros to be
+        filled, [count, feature_dim]."""
+        return self._create("features", owner)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """Create a relation's edge features by edge id, to be filled: [edges, feature_dim]."""
-        return self._create("edge features", relation)
+        """Create the features of a relation's edges, as :meth:`features` does."""
+        return self.features(relation)
 
     def times(self, owner: Labelled, times: NDArray[Any]) -> None:
         """Write the times of a node type's nodes, or of a relation's edges.

@@ -108,7 +108,7 @@ def whole_bytes(graph: GraphDirectory, share: ServerPartition) -> tuple[int, int
     tables += [graph.edge_features(relation) for relation in _edge_tables(graph, share)]
     topology = 0
     for relation in share.relations:
-        files = _topology_files(graph.topology_folder(relation), relation)
+        files = [graph.file(name, relation) for name in layout.TOPOLOGY_ARRAYS]
         shape = (graph.schema.relations[relation].count,)
         arrays = layout.draw_arrays(graph.schema, relation).values()
         topology += sum(array_bytes(dtype, shape) for dtype in arrays)
@@ -124,7 +124,7 @@ def name_share(
         name_topology(graph, folder, relation, files)
     for relation in _edge_tables(graph, share):
         # Features of edges follow the order of the topology.
-        rows, file = graph.edge_features(relation), layout.edge_features_file(folder, relation)
+        rows, file = graph.edge_features(relation), layout.features_file(folder, relation)
         edges = np.asarray(graph.topology(relation).edge_ids)
         size = edges.size * rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
         write = partial(write_rows, rows, edges, file)
@@ -132,7 +132,7 @@ def name_share(
     tables = []
     for name in _featured(graph, share):
         file = layout.features_file(folder, name)
-        tables.append(("features", name, graph.features(name), graph.features_file(name), file))
+        tables.append(("features", name, graph.features(name), graph.file("features", name), file))
     for name in _labelled(graph, share):
         source, file = (layout.labels_file(path, name) for path in (graph.path, folder))
         tables.append(("labels", name, graph.labels(name), source, file))
@@ -147,9 +147,8 @@ def name_topology(
     graph: GraphDirectory, folder: Path, relation: Relation, files: StoredFiles
 ) -> None:
     """Name the files of a whole relation, with the arrays of draws by weight and in time."""
-    sources = _topology_files(graph.topology_folder(relation), relation)
-    for source, file in zip(sources, _topology_files(folder, relation), strict=True):
-        files.store(source, file)
+    for name in layout.TOPOLOGY_ARRAYS:
+        files.store(graph.file(name, relation), layout.topology_file(folder, relation, name))
     edges = graph.schema.relations[relation].count
     sizes = {
         layout.topology_file(folder, relation, name): edges * dtype.itemsize
@@ -165,10 +164,10 @@ def name_part(graph: GraphDirectory, folder: Path, part: CutPart, files: StoredF
     names: tuple[layout.TopologyArray, ...] = ("in_degrees", "out_degrees")
     for root, relation in [*stored, (folder / ROOTS_FOLDER, part.root)]:
         # A part has the degrees of all nodes of its relations.
-        whole, topology = graph.topology_folder(relation), graph.topology(relation)
+        topology = graph.topology(relation)
         for name in names:
-            source, file = (layout.topology_file(path, relation, name) for path in (whole, root))
-            files.store(source, file)
+            file = layout.topology_file(root, relation, name)
+            files.store(graph.file(name, relation), file)
         nbytes -= topology.in_degrees.nbytes + topology.out_degrees.nbytes
     nbytes += sum(part_bytes(graph, part))
     files.make_apart(nbytes, partial(_write_part, graph, folder, part))
@@ -186,10 +185,6 @@ def _labelled(graph: GraphDirectory, share: ServerPartition) -> list[str]:
 def _edge_tables(graph: GraphDirectory, share: ServerPartition) -> list[Relation]:
     kinds = graph.schema.relations
     return [name for name in sorted(share.relations) if kinds[name].feature_dim is not None]
-
-
-def _topology_files(folder: Path, relation: Relation) -> list[Path]:
-    return [layout.topology_file(folder, relation, name) for name in layout.TOPOLOGY_ARRAYS]
 
 
 def _write_part(graph: GraphDirectory, folder: Path, part: CutPart, progress: Progress) -> None:
@@ -255,7 +250,7 @@ def _write_edges(
     progress.advance(indptr.nbytes)
     if graph.schema.relations[relation].feature_dim is not None:
         # Features follow the order of the topology, as in every partitioned directory.
-        file = layout.edge_features_file(folder, relation)
+        file = layout.features_file(folder, relation)
         write_rows(graph.edge_features(relation), edge_ids, file, progress)
 
 

@@ -34,10 +34,6 @@ MOST_CLASSES: Final = MOST_CONSTRAINTS // 2
 TOLERANCE: Final = 1.05
 _RESOLUTION: Final = 16
 _MOST_RELATIVE_WEIGHT: Final = 100
-_OTHER_METHODS: Final[Mapping[str, str]] = {
-    "stream": "stream always balances training nodes, and of every type the other nodes",
-    "random": "random deals the nodes of every type evenly, whatever they are",
-}
 
 
 def training_roots(graph: SplitGraph, split: str = "train", full: Full = np.zeros) -> Ids:
@@ -140,8 +136,7 @@ def check_balance(
             f"{','.join(chosen)!r:.100}"
         )
     if method != "metis":
-        what = _OTHER_METHODS.get(method, f"what {method} balances is its own choice")
-        raise RequestError(f"--balance: only --method metis takes a choice; {what}")
+        raise RequestError(f"--balance: expected --method metis, given {method}")
     if backend != "dgl":
         raise RequestError(
             "--balance: pymetis takes one weight a node, so that it cannot balance several things; "

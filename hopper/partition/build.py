@@ -16,7 +16,7 @@ from hopper.partition.balance import Balance, check_balance
 from hopper.partition.describe import describe, describe_shares
 from hopper.partition.description import write_description
 from hopper.partition.divide_topology import divide_topology, parse_halo
-from hopper.partition.executor import Executor, SerialExecutor
+from hopper.partition.executor import Executor
 from hopper.partition.layout import ByDimension, Replicated
 from hopper.partition.memory import OnEstimate, choose_pieces, estimate_memory, require_memory
 from hopper.partition.message_edges import describe_reverses, message_edges
@@ -104,7 +104,7 @@ def partition_graph(
     metis = choose_backend(backend) if method == "metis" else None
     check_balance(balance, schema, method, metis)
     split, by_dimension = halo is not None, features == "by-dimension"
-    executor, size = executor or SerialExecutor(), choose_pieces(memory_limit)
+    executor, size = executor or Executor(), choose_pieces(memory_limit)
     parts, kinds = (servers, ranks_per_server), {"split": split, "by_dimension": by_dimension}
     disk = partitioned_bytes(graph, *parts, **kinds)
     estimate = estimate_memory(

@@ -15,7 +15,7 @@ from cache_server.draws.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
-from hopper.graph.directory import open_topology
+from hopper.graph.directory import GraphDirectory, open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.description import (
@@ -83,9 +83,8 @@ class ByRelation(Layout):
         if part.positions is None:
             return part
         is_root = np.zeros(part.in_degrees.size, np.bool_)
-        for name, count in self._schema.splits.items():
-            file = layout.split_file(self.path, name)
-            is_root[open_array(file, f"split {name}", np.int64, (count,))] = True
+        for name in self._schema.splits:
+            is_root[GraphDirectory(self.path, self._schema).split(name)] = True
         indptr = np.concatenate(([0], np.cumsum(np.where(is_root, part.in_degrees, 0))))
         folder, arrays = server_folder(self.path, server) / ROOTS_FOLDER, dict[str, Any]()
         for array, dtype in layout.draw_arrays(self._schema, relation).items():

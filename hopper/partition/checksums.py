@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from cache_server.store.manifest import MANIFEST, file_checksum, set_division
 from cache_server.store.mapped_rows import exceed_memory
@@ -28,7 +28,7 @@ from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.check_topology import check_bounds, check_lists
 from hopper.graph.check_values import check_labels, check_split, find_outside
-from hopper.graph.json_file import read_json
+from hopper.graph.json_file import parse_json, read_json
 from hopper.graph.layout import link_labels_file, links_file, split_file
 from hopper.partition.description import (
     DESCRIPTION_FILE,
@@ -88,10 +88,7 @@ def read_checksums(path: Path) -> Checksums:
     )
     if content.pop("checksum", None) != _digest(content):
         raise GraphError(f"{file}: altered since it was written: its checksum is of other content")
-    try:
-        return Checksums.model_validate(content)
-    except ValidationError as error:
-        raise GraphError(f"{file}: cannot be read: {error.errors()[0]}") from None
+    return parse_json(TypeAdapter(Checksums), content, str(file))
 
 
 def read_division(path: Path) -> str:

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from hopper.errors import GraphError
 from hopper.files.whole_files import write_text
-from hopper.graph.json_file import read_json
+from hopper.graph.json_file import parse_json, read_json
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.placement import PartitionBook
 
 PARTITION_SCHEMA_VERSION: Final = 2
-"""Version 1 stores every source and edge id in 64 bits, and is still opened."""
 DESCRIPTION_FILE: Final = "partition.json"
 ROOTS_FOLDER: Final = "roots"
 """Name of the folder, in a server's folder, with its part of a root relation's edges into roots."""
@@ -127,7 +126,7 @@ class MetaEntry(_Model):
 class Description(_Model):
     """The fields that opening a directory reads; the others are for people."""
 
-    version: int = Field(alias="schema", ge=1, le=PARTITION_SCHEMA_VERSION)
+    version: Literal[2] = Field(alias="schema")
     method: str
     servers: int
     offsets: dict[str, list[int]]
@@ -184,17 +183,14 @@ class Description(_Model):
             raise GraphError(f"{text}: unknown {error}") from None
 
 
+_DESCRIPTION: Final = TypeAdapter(Description)
+
+
 def read_description(path: Path) -> tuple[dict[str, Any], Description]:
     """Read a directory's whole description, and the fields that opening it needs."""
     file = path / DESCRIPTION_FILE
     content = read_json(file, "no such file; write a partitioned directory with `hopper partition`")
-    try:
-        return content, Description.model_validate(content)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name, given = ".".join(map(str, problem["loc"])), problem["input"]
-        found = "nothing" if problem["type"] == "missing" else repr(given)
-        raise GraphError(f"{file}: field {name!r}: {problem['msg']}, found {found:.200}") from None
+    return content, parse_json(_DESCRIPTION, content, str(file))
 
 
 def write_description(folder: Path, description: Mapping[str, Any]) -> None:

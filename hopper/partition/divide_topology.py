@@ -19,7 +19,6 @@ from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, iter_pieces, open_array, release_pages, save_array
 from hopper.graph.memory_budget import row_ranges
-from hopper.graph.publish import require_space
 from hopper.graph.schema import Relation
 from hopper.partition.description import listed_file, map_file, server_folder
 from hopper.partition.executor import Executor
@@ -78,13 +77,6 @@ def divide_topology(
         r: sum(context.whole(r, name).dtype.itemsize for name in _arrays_by_edge(context, r))
         for r in relations
     }
-    used = most = 0
-    for relation, nbytes in edge_bytes.items():
-        used += sum(8 * s.nodes[relation.dst] + nbytes * s.edges[relation] for s in stored)
-        most = max(most, used)
-        # Then the relation is removed from the whole topology.
-        used -= nbytes * context.edges(relation)
-    require_space(context.work.parent, most)
     total = sum(sum(part.edges.values()) for part in stored)
     with phases.phase("divide the topology (edges)", total) as counter:
         for relation, kind in relations.items():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hopper.cluster.ray_cluster import connect_to_ray, one_line
 from hopper.errors import RequestError
@@ -19,27 +19,19 @@ Parts = Sequence[Sequence[Any]]
 """the arguments of each part, besides context and progress"""
 
 
-class Executor(Protocol):
-    """Builds parts that do not depend on each other."""
+class Executor:
+    """Builds parts that do not depend on each other, one after another in this process, whose
+    kernels use all cores."""
 
     def run(
         self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
         """Call ``build(context, progress, *part)`` for every part; return the results in order. A
         part that fails in another process is a :class:`RequestError` that names it."""
-
-
-class SerialExecutor:
-    """Builds one part after another in this process, whose kernels use all cores."""
-
-    def run(
-        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
-    ) -> list[T]:
-        """Build the parts."""
         return [build(context, progress, *part) for part in parts]
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Builds parts by tasks of a Ray cluster, ``count`` at a time, or as many as it has CPUs."""
 
     def __init__(self, ray: Any, where: str, count: int | None) -> None:
@@ -106,7 +98,7 @@ def open_executor(where: str, count: int | None = None) -> Iterator[Executor]:
         text = f"{count} with --on {where}"
         raise RequestError(f"--workers: expected at least 1, of --on ray alone, given {text}")
     if where == "local":
-        yield SerialExecutor()
+        yield Executor()
         return
     with connect_to_ray(f"--on {where}", "ray:HOST:PORT", address, count) as ray:
         yield RayExecutor(ray, where, count)

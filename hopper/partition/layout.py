@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from cache_server.draws.neighbor_lists import StoredIds
 from cache_server.store.npy import map_by_node
-from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.description import (
-    DESCRIPTION_FILE,
     Description,
     MapName,
     ServerPartition,
@@ -195,16 +193,6 @@ class DividedTopology(Layout):
 
     name = "partitioned"
     draws_alone = False
-
-    def __init__(
-        self, path: Path, schema: GraphSchema, book: PartitionBook, description: Description
-    ) -> None:
-        super().__init__(path, schema, book, description)
-        if description.version == 1:
-            raise GraphError(
-                f"{path / DESCRIPTION_FILE}: field 'schema': version 1 of partitioned topology is "
-                "not read any more; divide the graph again with `hopper partition`"
-            )
 
     @property
     def halo(self) -> int:

@@ -18,6 +18,7 @@ from cache_server.store.row_source import CheckedSource
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import label_format, stored_features
 from hopper.graph.links import Links
 from hopper.graph.names import Names
@@ -63,6 +64,7 @@ class PartitionedGraph:
         self.relations: Sequence[Relation] = self.layout.relations
         """the relations that any server stores, in canonical order"""
         self._description = description
+        self._shared = GraphDirectory(path, schema)
         self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
         """opens a server's features of a node type, for types whose features are in no file"""
 
@@ -126,25 +128,24 @@ class PartitionedGraph:
     def features(self, table: str, server: int) -> NDArray[Any] | None:
         """Map the features of a table that a server stores, in their stored form: [rows, columns],
         by local row; None if it has none."""
-        if table not in self.schema.node_types and "/" in table:
-            return self.edge_features(Relation(*table.split("/")), server)
-        kind = self._kind(table)
+        is_relation = table not in self.schema.node_types and table.count("/") == 2
+        owner = Relation(*table.split("/")) if is_relation else table
+        kind = self._kind(owner)
         stored = stored_features(kind, self.layout.columns(table, server).width)
         if stored is None:
             return None
-        file = layout.features_file(server_folder(self.path, server), table)
-        shape = (self.stored(table, server).count, stored.columns)
-        return open_array(file, f"features of {table}", stored.dtype, shape)
+        if is_relation and self.partitions and not self.partitions[server].is_whole:
+            rows = self.topology(Relation(*owner), server).indices.size
+        else:
+            rows = self.stored(table, server).count
+        file = layout.features_file(server_folder(self.path, server), owner)
+        what = "edge features" if is_relation else "features"
+        return open_array(file, f"{what} of {table}", stored.dtype, (rows, stored.columns))
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
         """Map the times of a type's nodes by ORIGINAL id, or of a target relation's edges by edge
         id where labels of edges are predicted: [count] int64."""
-        kind = self._kind(owner)
-        if not kind.timed:
-            what = "nodes" if isinstance(owner, str) else "edges"
-            raise GraphError(f"{self.path}: {what} of {owner} have no times")
-        file = layout.times_file(self.path, owner)
-        return open_array(file, f"times of {owner}", np.int64, (kind.count,))
+        return self._shared.times(owner)
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
         """Map the labels of a server's nodes by local row, if any: [n] or [n, columns]."""
@@ -159,24 +160,11 @@ class PartitionedGraph:
     def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
         """Map edge features in the order of the CSC: [in-edges of the server's nodes, columns];
         None if the relation has none."""
-        stored = stored_features(self._kind(relation))
-        if stored is None:
-            return None
-        if self.partitions and not self.partitions[server].is_whole:
-            edges = self.topology(relation, server).indices.size
-        else:
-            edges = self.stored(str(relation), server).count
-        file = layout.edge_features_file(server_folder(self.path, server), relation)
-        what, shape = f"edge features of {relation}", (edges, stored.columns)
-        return open_array(file, what, stored.dtype, shape)
+        return self.features(str(Relation(*relation)), server)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending."""
-        if name not in self.schema.splits:
-            splits = sorted(self.schema.splits)
-            raise GraphError(f"{self.path}: split {name!r}: expected one of {splits}")
-        file = layout.split_file(self.path, name)
-        return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
+        return self._shared.split(name)
 
     def links(self, split: str) -> Links:
         """Map the ends of a split's edges, and their labels and times if they have any."""

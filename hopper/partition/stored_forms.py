@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from cache_server.feature_codec import FEATURE_FORMS, FeatureForm
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import create_array, iter_pieces, open_array, release_pages
+from hopper.graph.array_file import create_array, iter_pieces, release_pages
 from hopper.graph.columns import RoundingError, find_error
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import StoredFeatures, stored_features
 from hopper.graph.links import Links
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
-from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType
 from hopper.timing.phases import Phases, Progress
 
 FeatureKind = NodeType | EdgeType
@@ -78,25 +78,19 @@ class OverlaidGraph(GraphDirectory):
     whole: GraphDirectory
     folder: Path
 
-    def topology_folder(self, relation: Relation) -> Path:
-        """Return the folder that has a relation's topology."""
-        is_replaced = layout.topology_file(self.folder, relation, "indptr").exists()
-        return self.folder if is_replaced else self.whole.topology_folder(relation)
-
-    def features_file(self, node_type: str) -> Path:
-        """Return the file of a node type's features."""
-        file = layout.features_file(self.folder, node_type)
-        return file if file.exists() else self.whole.features_file(node_type)
+    def file(self, part: str, owner: Labelled) -> Path:
+        """Return the file of an array: the folder's, if it replaces the whole graph's."""
+        file = self.folder / self._spec(part, owner).file
+        return file if file.exists() else self.whole.file(part, owner)
 
     def links(self, split: str) -> Links:
         """Read the links of the whole graph."""
         return self.whole.links(split)
 
-    def _map(self, part: str, owner: Labelled, find_file: Any = None) -> NDArray[Any]:
-        spec = self._arrays.get((part, str(owner)))
-        if spec is None or not (self.folder / spec.file).exists():
-            return self.whole._map(part, owner)
-        return open_array(self.folder / spec.file, spec.name, spec.dtypes, *spec.shapes)
+    def _map(self, part: str, owner: Labelled) -> NDArray[Any]:
+        # The whole graph's other arrays have as many edges as it has.
+        is_replaced = self.file(part, owner).is_relative_to(self.folder)
+        return super()._map(part, owner) if is_replaced else self.whole._map(part, owner)
 
 
 @contextmanager
@@ -108,25 +102,22 @@ def store_rows_as(
     if not forms:
         yield graph
         return
-    schema, kinds = graph.schema, graph.schema.feature_tables
-    new = {table: replace(kinds[table], feature_dtype=form) for table, form in forms.items()}
+    schema = graph.schema
+    new: dict[Any, Any] = {
+        owner: replace(kind, feature_dtype=forms[str(owner)])
+        for owner, kind in schema.kinds.items()
+        if str(owner) in forms
+    }
     nbytes = sum(kind.count * _stored(kind).row_bytes for kind in new.values())
     with folder_beside(out) as folder:
         require_space(folder, nbytes)
         with phases.phase("convert the rows (bytes)", nbytes) as counter:
-            for table, kind in new.items():
-                if table in schema.node_types:
-                    rows, file = graph.features(table), layout.features_file(folder, table)
-                else:
-                    relation = Relation(*table.split("/"))
-                    rows = graph.edge_features(relation)
-                    file = layout.edge_features_file(folder, relation)
-                error = _convert(rows, kinds[table], kind, file, counter)
-                new[table] = replace(kind, feature_error=error)
-        node_types: dict[str, Any] = {n: new.get(n, k) for n, k in schema.node_types.items()}
-        relations: dict[Relation, Any] = {
-            relation: new.get(str(relation), kind) for relation, kind in schema.relations.items()
-        }
+            for owner, kind in new.items():
+                rows, file = graph.features(owner), layout.features_file(folder, owner)
+                error = _convert(rows, schema.kinds[owner], kind, file, counter)
+                new[owner] = replace(kind, feature_error=error)
+        node_types = {name: new.get(name, kind) for name, kind in schema.node_types.items()}
+        relations = {name: new.get(name, kind) for name, kind in schema.relations.items()}
         converted = replace(schema, node_types=node_types, relations=relations)
         yield OverlaidGraph(graph.path, converted, graph, folder)
 

@@ -157,7 +157,7 @@ def write_server(
             own, indptr = context.own(relation.dst, server), context.whole(relation, "indptr")
             first = int(indptr[own.start])
             rows = context.whole(relation, "edge_ids")[first : indptr[own.stop]]
-            table, file = graph.edge_features(relation), layout.edge_features_file(folder, relation)
+            table, file = graph.edge_features(relation), layout.features_file(folder, relation)
             feature_bytes += write("features", str(relation), file, table, first, rows)
     write_manifest(folder, server, servers, tables)
     return feature_bytes
@@ -168,8 +168,7 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
     of which have all labels."""
     schema = graph.schema
     tables = [graph.labels(name) for name in schema.labels if isinstance(name, str)] * copies
-    tables += [graph.features(name) for name, kind in schema.node_types.items() if kind.feature_dim]
-    tables += [graph.edge_features(r) for r, kind in schema.relations.items() if kind.feature_dim]
+    tables += [graph.features(owner) for owner, kind in schema.kinds.items() if kind.feature_dim]
     return sum(table.nbytes for table in tables)
 
 

@@ -15,9 +15,9 @@ from hopper.engines import find_engine
 from hopper.errors import RequestError
 from hopper.graph.columns import (
     columns_from_json,
-    columns_to_json,
     find_class_difference,
     find_column_difference,
+    to_plain,
 )
 from hopper.graph.schema_json import schema_fingerprint
 from hopper.ops import backend
@@ -67,7 +67,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "data.features_options": values["data"]["features_options"],
         "the version of draws": VERSION,
         "the graph": schema_fingerprint(graph.schema),
-        _COLUMNS: {name: columns_to_json(of) for name, of in graph.schema.columns.items()},
+        _COLUMNS: {name: to_plain(of) for name, of in graph.schema.columns.items()},
         _CLASSES: graph.class_names(),
         _DIVISION: read_division(graph.path),
         "the roots of an iteration": "all"

@@ -321,10 +321,12 @@ def test_quotes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["neither", "sources", "both"])
-def test_the_edges_of_a_table_are_those_of_an_array(named: str, tmp_path: Path) -> None:
+def test_the_edges_of_a_table_are_those_of_an_array(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table has parallel edges, spans several batches, and its ids may need a join."""
-    draw = np.random.default_rng(1)
-    count = 300_000 if named == "both" else 5000
+    monkeypatch.setattr("hopper.graph.importers.database._BATCH", 1000)
+    draw, count = np.random.default_rng(1), 5000
     src, dst = draw.integers(0, 90, count), draw.integers(0, 40, count)
     # Those that are not named begin like numbers of rows.
     sources = [f"n{i}" for i in draw.permutation(90)] if named != "neither" else list(range(90))

@@ -127,23 +127,18 @@ def test_too_little_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_topology_built_elsewhere(tmp_path: Path) -> None:
     topology = build_topology(np.array([1]), np.array([0]), 2, 2)
-    for dtype in (np.int32, np.int64):
-        topology = dataclasses.replace(topology, indices=topology.indices.astype(dtype))
-        with GraphWriter(tmp_path / dtype.__name__, SMALL) as writer:
-            write_small(writer)
-            for change, text in (
-                (
-                    {"in_degrees": topology.in_degrees[:1]},
-                    r"in_degrees of .* of shape \[2\], given",
-                ),
-                ({"indices": np.array([1 + 2**32])}, r"indices of .*: expected ids below 2"),
-            ):
-                changed = dataclasses.replace(topology, **change)
-                with pytest.raises(GraphError, match=text):
-                    writer.topology_csc(KNOWS, changed)
-            writer.topology_csc(KNOWS, topology)
-        indices = GraphDirectory.open(tmp_path / dtype.__name__).topology(KNOWS).indices
-        assert (indices.tolist(), indices.dtype) == ([1], np.int32)
+    topology = dataclasses.replace(topology, indices=topology.indices.astype(np.int64))
+    with GraphWriter(tmp_path / "graph", SMALL) as writer:
+        write_small(writer)
+        for name, array, text in (
+            ("in_degrees", topology.in_degrees[:1], r"in_degrees of .* of shape \[2\], given"),
+            ("indices", np.array([1 + 2**32]), r"indices of .*: expected ids below 2"),
+        ):
+            with pytest.raises(GraphError, match=text):
+                writer.topology_csc(KNOWS, dataclasses.replace(topology, **{name: array}))
+        writer.topology_csc(KNOWS, topology)
+    indices = GraphDirectory.open(tmp_path / "graph").topology(KNOWS).indices
+    assert (indices.tolist(), indices.dtype) == ([1], np.int32)
 
 
 def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
@@ -178,17 +173,11 @@ BAD_PARTS: list[tuple[Any, str]] = [
     (lambda w: w.topology(KNOWS, np.array([0, 1]), np.array([0, 1])), "expected 1 edges, given 2"),
     (lambda w: w.topology(KNOWS, np.array([2]), np.array([0])), "person: src of edge 0: expected"),
     (lambda w: w.features("robot"), "features: the schema has none for 'robot'"),
-    (lambda w: w.edge_features(KNOWS), "edge features: the schema has none for"),
     (lambda w: w.edge_weights(KNOWS, np.zeros(1, "f4")), "of edge 0: expected a positive, finite"),
     (lambda w: w.times(KNOWS, np.array([1.0])), "expected int64 of shape [1], given float64"),
-    (lambda w: w.labels("robot", np.array([0])), "labels: the schema has none for 'robot'"),
     (lambda w: w.labels("person", np.array([0, 1], np.int32)), "expected int64 of shape [2], giv"),
-    (lambda w: w.labels("person", np.array([0])), "expected int64 of shape [2], given int64 of"),
     (lambda w: w.labels("person", np.array([0, 2])), "of node 1: expected -1 or a class in [0, 2)"),
-    (lambda w: w.split("dev", np.array([0])), "split: the schema has none for 'dev'"),
-    (lambda w: w.split("train", np.array([0, 1])), "split train: expected int64 of shape [1], giv"),
     (lambda w: w.split("train", np.array([2])), "split train: at 0: expected an id in [0, 2), giv"),
-    (lambda w: w.split("train", np.array([0.0])), "train: expected int64 of shape [1], given"),
     (lambda w: w.split("pair", np.array([1, 1])), "at 1: expected distinct ids in ascending order"),
     (lambda w: w.names("person", ["A\nda", "Bo"]), "names of person: row 0: expected one line"),
     (lambda w: w.names("person", ["Ada"]), "names of person: expected one for each of the nodes"),

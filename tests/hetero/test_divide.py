@@ -28,7 +28,7 @@ from hopper.engines.checks import check_request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows
 from hopper.graph import GraphDirectory
-from hopper.graph.layout import draw_arrays, edge_features_file, topology_file
+from hopper.graph.layout import draw_arrays, features_file, topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.divide import divide_graph
@@ -274,7 +274,7 @@ def test_a_server_stores_the_rows_that_its_hops_reach(
         assert below is not None
         assert np.array_equal(below, expected[in_parts.topology(WRITES, server).edge_ids])
         if root == WRITES:
-            into = np.load(edge_features_file(in_parts.path / f"server-{server}/roots", WRITES))
+            into = np.load(features_file(in_parts.path / f"server-{server}/roots", WRITES))
             edge_ids = in_parts.root_topology(WRITES, server).edge_ids
             assert np.array_equal(into, expected[edge_ids])
         missing = np.setdiff1d(np.arange(300), in_parts.stored("author", server).ids)

@@ -148,7 +148,6 @@ def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
     assert len(results[0][0]) > 100
     for expected, array in zip(*results, strict=True):
         np.testing.assert_array_equal(expected, array)
-    # What an older version wrote has no such array.
     topology_file(parts.path / "server-0", EDGE, "cumulative_weights").unlink()
-    with pytest.raises(GraphError, match=r"cumulative_weights.npy: .*missing file.* divide it aga"):
+    with pytest.raises(GraphError, match=r"cumulative_weights.npy: .*missing file"):
         parts.topology(EDGE, 0)

@@ -5,7 +5,6 @@ Graphs of nodes that are divided are also described: edge cut, balance, and the 
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -276,16 +275,6 @@ def test_servers_and_ranks_map_their_share(
     assert isinstance(sampler.row_table(sampler.target), HashTable)
     assert read
     assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
-
-
-def test_partitioned_topology_of_an_earlier_version_is_refused(
-    shared_library: GraphDirectory, tmp_path: Path
-) -> None:
-    parts = partition_graph(shared_library, tmp_path / "parts", 2, "random", topology="partitioned")
-    file = parts.path / "partition.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 1}))
-    with pytest.raises(GraphError, match=r"'schema': version 1 of .* divide the graph again"):
-        PartitionedGraph.open(parts.path)
 
 
 def nodes_within(graph: PartitionedGraph, hops: int, server: int) -> dict[str, np.ndarray]:

@@ -19,13 +19,13 @@ import pytest
 from cache_server.available_memory import available_memory, own_groups
 from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
-from hopper.graph import array_file, check_topology, memory_budget, publish
+from hopper.graph import array_file, check_topology, memory_budget
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget
 from hopper.graph.schema import Relation
 from hopper.graph.topology import build_topology
 from hopper.hetero.divide import divide_graph
-from hopper.partition import build, divide_topology, memory, partition_graph
+from hopper.partition import build, memory, partition_graph
 from hopper.partition.checksums import read_division
 from hopper.partition.memory import (
     MemoryEstimate,
@@ -89,29 +89,6 @@ def test_an_estimate_grows_with_the_ends_of_the_undirected_graph(
     assert reciprocity(make_graph("both", 10, src + dst, dst + src, [])) == 1
     assert reciprocity(make_graph("some", 10, [*src, 1], [*dst, 0], [])) == pytest.approx(0.2)
     assert 0 < reciprocity(library) < 1
-
-
-def test_a_halo_that_the_disk_cannot_hold_is_refused(
-    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, needed_bytes = library.path.parent / "out", list[int]()
-
-    def require_space(_folder: Path, needed: int) -> None:
-        needed_bytes.append(needed)
-        if len(needed_bytes) == 2:
-            raise RequestError(f"too little disk space: {needed} needed")
-
-    with monkeypatch.context() as patch:
-        for module in (publish, divide_topology):
-            patch.setattr(module, "require_space", require_space)
-        with pytest.raises(RequestError, match="too little disk space"):
-            partition_graph(library, out, 2, "random", topology="halo:1")
-    assert not out.exists()
-    # Once halos are known, the lists of all servers are, beside those of the largest relation.
-    parts = partition_graph(library, out, 2, "random", topology="halo:1")
-    lists = sum(file.stat().st_size for file in out.glob("server-*/topology/**/*.npy"))
-    whole = parts.description["replicated_topology_bytes"]
-    assert max(0, lists - whole) < needed_bytes[-1] <= lists
 
 
 def test_available_memory_is_what_the_control_group_and_the_environment_leave(
@@ -240,9 +217,6 @@ def test_memory_stays_below_the_limit(large: GraphDirectory, tmp_path: Path, met
     options = ["--tables", "copy"] if method == "meta" else []
     peak = measure_peak(large.path, tmp_path / "out", method, "--memory-limit", LIMIT, *options)
     assert 0 < peak < limit
-    if method == "random":
-        # Without a limit, arrays with a number for each node stay in memory.
-        assert measure_peak(large.path, tmp_path / "free", method) > peak + (16 << 20)
     assert estimate_memory(large, 3, "stream").peak > 1.5 * limit
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,7 +32,7 @@ from hopper.partition.balance import (
 )
 from hopper.partition.label_passes import NeighborStream
 from hopper.partition.metis import symmetrize
-from hopper.partition.partitioner import METHODS, Assigner, assign_random
+from hopper.partition.partitioner import Assigner, assign_random
 from hopper.partition.stacked_ids import NodeArrays, type_slices
 from hopper.partition.streaming import assign_stream, number_of_blocks
 from hopper.timing.phases import Phases
@@ -99,23 +98,19 @@ def test_communities_are_found_in_balance_and_again(
     assert divide.uses_seed(4) == (case.seeded or case.method == RANGES)
 
 
-@pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize("method", [*METHODS, RANGES])
 def test_every_node_of_every_type_has_a_server(
-    shared_library: GraphDirectory, tmp_path: Path, method: str, servers: int
+    shared_library: GraphDirectory, case: Case, tmp_path: Path
 ) -> None:
-    homes = assigner(shared_library, Case(method), tmp_path).assign(shared_library, servers, 5)
-    assert set(homes) == set(shared_library.schema.node_types)
-    for name, node_type in shared_library.schema.node_types.items():
-        assert homes[name].dtype == np.int32
-        assert homes[name].shape == (node_type.count,)
-        assert np.isin(homes[name], np.arange(servers)).all()
+    homes = assigner(shared_library, case, tmp_path).assign(shared_library, 3, 5)
+    counts = {name: kind.count for name, kind in shared_library.schema.node_types.items()}
+    assert {name: of.shape for name, of in homes.items()} == {n: (k,) for n, k in counts.items()}
+    assert all(of.dtype == np.int32 and np.isin(of, range(3)).all() for of in homes.values())
     roots = training_roots(shared_library)
     for papers in (homes["paper"], homes["paper"][roots > 0]):
-        assert np.bincount(papers, minlength=servers).min() > 0
-    if method == "stream":
+        assert np.bincount(papers, minlength=3).min() > 0
+    if case.method == "stream":
         stacked = np.concatenate(list(homes.values()))
-        check_room(stacked, balance_classes(shared_library.schema, roots), servers)
+        check_room(stacked, balance_classes(shared_library.schema, roots), 3)
 
 
 # Plug-ins
@@ -289,23 +284,15 @@ def check_room(homes: NDArray[np.int32], classes: NDArray[Any], servers: int) ->
 
 
 def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Path) -> None:
-    code = (
-        "import sys, numba, numpy\n"
-        "from pathlib import Path\n"
-        "from hopper.graph.directory import GraphDirectory\n"
-        "from hopper.partition.partitioner import Assigner\n"
-        "from hopper.partition.balance import Balance\n"
-        "from hopper.timing.phases import Phases\n"
-        "graph = GraphDirectory.open(sys.argv[1])\n"
-        "for threads in (1, 2):\n"
-        "    numba.set_num_threads(threads)\n"
-        "    stream = Assigner('stream', Balance.of(graph), Phases(), Path(sys.argv[2]))\n"
-        "    numpy.save(f'{sys.argv[2]}/{threads}', stream.assign(graph, 5, 3)['node'])\n"
-    )
-    command = [sys.executable, "-c", code, str(planted.path), str(tmp_path)]
-    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
-    subprocess.run(command, check=True, timeout=300, env=environment)
-    np.testing.assert_array_equal(*(np.load(tmp_path / f"{threads}.npy") for threads in (1, 2)))
+    homes, threads_before = list[NDArray[np.int32]](), numba.get_num_threads()
+    try:
+        for threads in (1, numba.config.NUMBA_NUM_THREADS):
+            numba.set_num_threads(threads)
+            divide = assigner(planted, Case("stream"), tmp_path)
+            homes.append(divide.assign(planted, 5, 3)["node"])
+    finally:
+        numba.set_num_threads(threads_before)
+    np.testing.assert_array_equal(*homes)
 
 
 def test_nodes_without_in_edges_live_with_their_readers() -> None:

@@ -32,7 +32,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"topology": "halved"}, "topology: expected replicated, partitioned, or halo:K"),
     *(
         ({"topology": choice}, f"given '{choice}'")
-        for choice in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999")
+        for choice in ("halo:", "halo:-1", "halo:99999999999")
     ),
     ({"features": "whole"}, "features: expected by-node or by-dimension, given 'whole'"),
     (
@@ -50,12 +50,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ranks_per_server": 0}, "ranks per server: expected 1 to 65535, given 0"),
     ({"balance": ["val", "val"]}, "each once, given 'val,val'"),
     ({"balance": ["nodes"]}, "some of train, val, types, edges between commas"),
-    ({"balance": ["val"]}, "random deals the nodes of every type evenly"),
-    ({"balance": ["val"], "method": "stream"}, "stream always balances training nodes"),
-    (
-        {"balance": ["val"], "method": "range_partitioner:RangePartitioner"},
-        "what range_partitioner:RangePartitioner balances is its own choice",
-    ),
+    ({"balance": ["val"]}, "--balance: expected --method metis, given random"),
     (
         {"balance": ["val"], "method": "metis", "backend": "pymetis"},
         r"pymetis takes one weight a node.*--backend dgl",
@@ -92,20 +87,19 @@ def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(
     assert partition_graph(loose, out, 2, "random").description["edge_cut"] == 0
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError("disk full")])
 def test_an_interrupted_write_leaves_nothing(
-    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_folders, write_server = [], build.write_server
 
     def fail_on_second(context: BuildContext, progress: Any, server: int, *rest: Any) -> int:
         if server == 1:
-            raise failure
+            raise KeyboardInterrupt
         work_folders.append(context.work)
         return write_server(context, progress, server, *rest)
 
     monkeypatch.setattr(build, "write_server", fail_on_second)
-    with pytest.raises(type(failure)):
+    with pytest.raises(KeyboardInterrupt):
         partition_graph(library, library.path.parent / "out", 2, "random")
     assert [folder.exists() for folder in work_folders] == [False]
     assert [path.name for path in library.path.parent.iterdir()] == ["library"]
@@ -120,10 +114,9 @@ def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None
     description = json.loads(file.read_text())
     offsets = description["offsets"]
     for changes, text in [
-        ({"schema": 9}, "field 'schema': .* less than or equal to 2, found 9"),
-        ({"servers": "two"}, "field 'servers': Input should be a valid integer, found 'two'"),
-        ({"topology": "halved"}, "'topology': Input should be 'replicated', .* found 'halved'"),
-        ({"halo": -1}, "field 'halo': .* greater than or equal to 0, found -1"),
+        ({"schema": 1}, r"json: schema: expected 2, given 1"),
+        ({"servers": "two"}, "json: servers: expected a valid integer, given 'two'"),
+        ({"topology": "halved"}, "json: topology: expected 'replicated', .* given 'halved'"),
         ({"offsets": {**offsets, "paper": [0, 1, 2]}}, r"'offsets\.paper': expected to end at 40"),
         ({"offsets": {"paper": offsets["paper"]}}, "field 'offsets': expected the node types"),
     ]:
@@ -138,7 +131,7 @@ def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None
         (lambda: divided.topology(Relation("a", "b", "c")), "relation a/b/c: expected one of"),
         (lambda: divided.split("test"), "split 'test': expected one of"),
         (lambda: divided.labels("paper", 2), "server 2 of 2 does not exist"),
-        (lambda: divided.times("paper"), "nodes of paper have no times"),
+        (lambda: divided.times("paper"), "node type 'paper' has no times"),
         (lambda: divided.links("train"), "nodes of paper are predicted, not links"),
     ]
     for ask, text in asked:

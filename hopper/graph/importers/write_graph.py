@@ -164,7 +164,7 @@ def _write_features(
 ) -> None:
     like = LikeGraph.open(options.encode_like, options.unknown_category)
     for owner, where, features in iter_features(tables):
-        out = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
+        out = writer.features(owner)
         with phases.phase(where, features.shape[0]) as progress:
             encoded, columns = _encode(tables, owner, where, features, options, like)
             normalize = any(column.scale == "row" for column in columns)
