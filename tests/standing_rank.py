@@ -32,6 +32,7 @@ from hopper.process.quick_imports import quick_imports
 
 with quick_imports():
     import numba
+    import numpy as np
     import torch
 
     import hopper.train.rank  # noqa: F401
@@ -73,6 +74,8 @@ def run_jobs(connection: socket.socket) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     # Whoever waits for too long asks what the threads do, before killing this process.
     faulthandler.register(signal.SIGUSR1)
+    # All forks would draw the same numbers.
+    np.random.seed()
     default = State()
     for line in iter(jobs.readline, ""):
         job = json.loads(line)

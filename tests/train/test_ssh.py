@@ -119,8 +119,9 @@ def test_nothing_outlives_the_connection_or_the_launcher(
     client.kill()
     assert run.finish() == 1, run.stderr
     # What the shell of that machine has said may stand between.
-    [line] = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
-    assert line.startswith("error: machine 1 (localhost): lost: ssh was killed by SIGKILL")
+    lines = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert lines
+    assert lines[0].startswith("error: machine 1 (localhost): lost: ssh was killed by SIGKILL")
     assert "were ended" in run.stderr
     run.assert_nothing_remains(limit=LIMIT)
 
