@@ -2,7 +2,7 @@
 
 Each is a process of its own (standing_rank.py) that runs jobs: scripts, and the modules that
 launchers start. Ranks of a job meet over gloo and part again. After a job that fails, all ranks are
-ended, and the next job starts new ones.
+ended, and the next job starts new ones: forks of a process that has imported what they need.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,52 @@ class Job:
     stderr: str
 
 
+class StandingRank:
+    """A rank that waits for jobs.
+
+    Parameters
+    ----------
+    forks: leads to the process that forks it, which tells its process id and later its exit code.
+    """
+
+    def __init__(self, forks: socket.socket) -> None:
+        self._forks, self._has_ended = forks, False
+        self._near, far = socket.socketpair()
+        self._stream = self._near.makefile("rw")
+        with far:
+            socket.send_fds(forks, [b"fork"], [far.fileno()])
+            self.pid = int(forks.recv(16))
+
+    def fileno(self) -> int:
+        """The descriptor that can be read once the rank has answered or has ended."""
+        return self._near.fileno()
+
+    def give(self, job: Job) -> None:
+        """Let it run a job."""
+        print(json.dumps(asdict(job)), file=self._stream, flush=True)
+
+    def exit_code(self) -> int:
+        """The exit code of the job that it has answered; a job may end its process itself."""
+        line = ""
+        with suppress(ConnectionResetError):
+            line = self._stream.readline()
+        return int(line) if line else self._wait()
+
+    def end(self) -> None:
+        """End the process."""
+        if not self._has_ended:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+        self._stream.close()
+        self._near.close()
+
+    def _wait(self) -> int:
+        """Wait for the end of the process; returns its exit code."""
+        self._has_ended = True
+        self._forks.send(str(self.pid).encode())
+        return int(self._forks.recv(16))
+
+
 class RankPool:
     """Standing ranks, started when a job needs them.
 
@@ -57,7 +104,8 @@ class RankPool:
     def __init__(self, path: Callable[[], str], free_port: Callable[[], int]) -> None:
         self._path = path
         self._free_port = free_port
-        self._ranks: list[subprocess.Popen[str]] = []
+        self._ranks: list[StandingRank] = []
+        self._fork_server: subprocess.Popen[bytes] | None = None
 
     def run(
         self,
@@ -73,13 +121,15 @@ class RankPool:
         words, files, environment: return, for a rank, the words that follow ``python``, the files
             for what it prints to stdout and stderr, and variables of its environment.
         """
+        self._start(world)
+        assert self._fork_server is not None
         common = os.environ | {
             "PYTHONPATH": self._path(),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self._free_port()),
             "WORLD_SIZE": str(world),
             "LOCAL_WORLD_SIZE": str(world),
-            DIE_WITH_PARENT: str(os.getpid()),
+            DIE_WITH_PARENT: str(self._fork_server.pid),
         }
         jobs = [
             Job(
@@ -91,64 +141,58 @@ class RankPool:
         ]
         codes = [KILLED] * world
         try:
-            self._start(world)
-            for process, job in zip(self._ranks, jobs, strict=False):
-                print(json.dumps(asdict(job)), file=process.stdin, flush=True)
+            for rank, job in zip(self._ranks, jobs, strict=False):
+                rank.give(job)
             self._await(codes)
         finally:
-            if any(codes) or any(process.poll() is not None for process in self._ranks):
+            if any(codes):
                 self.end()
         return codes
 
     def end(self) -> None:
         """End all ranks."""
-        for process in self._ranks:
-            process.kill()
-        for process in self._ranks:
-            with process:
-                pass
+        for rank in self._ranks:
+            rank.end()
         self._ranks.clear()
+
+    def close(self) -> None:
+        """End all ranks and the process that forks them."""
+        self.end()
+        if self._fork_server is not None:
+            self._forks.close()
+            self._fork_server.wait()
 
     def _start(self, count: int) -> None:
         """Have at least so many ranks."""
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        for _ in range(len(self._ranks), count):
-            self._ranks.append(
-                subprocess.Popen(
-                    [sys.executable, STANDING_RANK, str(os.getpid())],
+        if self._fork_server is None:
+            self._forks, far = socket.socketpair()
+            words = [sys.executable, STANDING_RANK, str(os.getpid()), str(far.fileno())]
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+            with far:
+                self._fork_server = subprocess.Popen(
+                    words,
                     env=environment | {"PYTHONPATH": str(STANDING_RANK.parents[1])},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
+                    pass_fds=[far.fileno()],
                 )
-            )
+        while len(self._ranks) < count:
+            self._ranks.append(StandingRank(self._forks))
 
     def _await(self, codes: list[int]) -> None:
         """Put the ranks' exit codes into a list, in which those that are too late are killed."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        awaited: dict[IO[str], int] = {}
-        for rank, _ in enumerate(codes):
-            stdout = self._ranks[rank].stdout
-            assert stdout is not None
-            awaited[stdout] = rank
+        awaited = {self._ranks[i]: i for i, _ in enumerate(codes)}
         while awaited:
             answered: list[Any] = wait(list(awaited), deadline - time.monotonic())
             if not answered:
-                self._ask_what_they_do(awaited.values())
+                # They write to their logs where their threads are.
+                for rank in awaited:
+                    os.kill(rank.pid, signal.SIGUSR1)
+                time.sleep(1)
                 return
-            for stdout in answered:
-                rank = awaited.pop(stdout)
-                # A job may end its process itself.
-                line = stdout.readline()
-                codes[rank] = int(line) if line else self._ranks[rank].wait()
-                if codes[rank]:
+            for rank in answered:
+                code = codes[awaited.pop(rank)] = rank.exit_code()
+                if code:
                     deadline = min(deadline, time.monotonic() + FAILING_SECONDS)
-
-    def _ask_what_they_do(self, ranks: Iterable[int]) -> None:
-        """Let ranks that are too late write to their logs where their threads are."""
-        for rank in ranks:
-            self._ranks[rank].send_signal(signal.SIGUSR1)
-        time.sleep(1)
 
     @contextmanager
     def launching(self) -> Iterator[None]:

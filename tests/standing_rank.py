@@ -1,10 +1,14 @@
-"""A rank that runs one job after another, as rank_pool.py tells it; not a test by itself.
+"""Ranks that run one job after another, as rank_pool.py tells them; not a test by itself.
 
-usage: standing_rank.py PARENT. A line of standard input is a job: a dictionary in JSON with the
-``words`` that would follow ``python``, the ``environment``, and the files ``stdout`` and
-``stderr``. The answer on standard output is a line with the job's exit code. A job runs as in a
-new interpreter, which gets the default state of torch, the environment and the modules of tests;
-what libraries and Hopper keep for a process (kernels, imported modules) stays.
+usage: standing_rank.py PARENT SOCKET, a process id and a descriptor. This process imports what
+ranks need, and forks one for each descriptor that comes through the socket, which it answers with
+the rank's process id. A process id is answered with that rank's exit code, once it has ended.
+
+What a rank reads from its descriptor are lines, each a job: a dictionary in JSON with the ``words``
+that would follow ``python``, the ``environment``, and the files ``stdout`` and ``stderr``. It
+writes a line with the job's exit code. A job runs as in a new interpreter, which gets the default
+state of torch, the environment and the modules of tests; what libraries and Hopper keep for a
+process (kernels, imported modules) stays.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import traceback
 import warnings
@@ -27,6 +32,7 @@ from hopper.process.quick_imports import quick_imports
 
 with quick_imports():
     import numba
+    import numpy as np
     import torch
 
     import hopper.train.rank  # noqa: F401
@@ -37,21 +43,45 @@ LIBRARIES = tuple(str(Path(file).parent) for file in (os.__file__, numba.__path_
 OWN_PACKAGES = ("hopper", "cache_server", "benchmarks")
 
 
-def main() -> None:
-    """Run jobs until standard input ends."""
-    jobs, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    # Ctrl-C ends the tests, and this process with them.
+def main(parent: int, requests: socket.socket) -> None:
+    """Fork ranks until the other end of the socket is closed."""
+    end_with_parent(parent, signal.SIGKILL)
+    # Ctrl-C ends the tests, and these processes with them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        message, descriptors, *_ = socket.recv_fds(requests, 16, 1)
+        if not message:
+            return
+        if not descriptors:
+            answer = os.waitstatus_to_exitcode(os.waitpid(int(message), 0)[1])
+        else:
+            this = os.getpid()
+            answer = os.fork()
+            if not answer:
+                requests.close()
+                end_with_parent(this, signal.SIGKILL)
+                with suppress(BrokenPipeError):
+                    run_jobs(socket.socket(fileno=descriptors[0]))
+                # Nothing is to be taken apart in good order.
+                os._exit(0)
+            os.close(descriptors[0])
+        requests.send(str(answer).encode())
+
+
+def run_jobs(connection: socket.socket) -> None:
+    """Run jobs until the other end of a connection is closed."""
+    jobs = connection.makefile("rw")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     # Whoever waits for too long asks what the threads do, before killing this process.
     faulthandler.register(signal.SIGUSR1)
+    # All forks would draw the same numbers.
+    np.random.seed()
     default = State()
-    for line in jobs:
+    for line in iter(jobs.readline, ""):
         job = json.loads(line)
         code = run(**job)
         default.restore()
-        answers.write(f"{code}\n")
-        answers.flush()
+        print(code, file=jobs, flush=True)
 
 
 def run(words: list[str], environment: dict[str, str], stdout: str, stderr: str) -> int:
@@ -130,8 +160,4 @@ def forget_modules_of_tests() -> None:
 
 
 if __name__ == "__main__":
-    end_with_parent(int(sys.argv[1]), signal.SIGKILL)
-    with suppress(BrokenPipeError):
-        main()
-    # Nothing is to be taken apart in good order.
-    os._exit(0)
+    main(int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))

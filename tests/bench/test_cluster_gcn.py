@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cluster_gcn import ClusterBatches, Clusters, ClusterSampler
+from benchmarks.cluster_gcn import ClusterBatches, ClusterSampler
 from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_sampler, make_schedule
@@ -102,12 +102,3 @@ def test_a_batch_without_training_nodes_is_refused(
     assert schedule.iterations > 130 // 4
     with pytest.raises(RequestError, match=r"no training node in epoch 0, .* more clusters"):
         _ = [schedule.batch(0, index) for index in range(schedule.iterations)]
-
-
-def test_clusters_are_dealt_anew_each_epoch(clusters: Path) -> None:
-    five_a_batch = Clusters(str(clusters), per_batch=5, seed=1)
-    assert five_a_batch.batches == 3
-    sizes = np.bincount(five_a_batch.batch_of(0))
-    assert sizes.tolist() == [100, 100, 40]
-    assert (five_a_batch.batch_of(0) != five_a_batch.batch_of(1)).any()
-    assert (five_a_batch.batch_of(0) == Clusters(str(clusters), 5, 1).batch_of(0)).all()

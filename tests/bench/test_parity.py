@@ -232,22 +232,12 @@ def test_right_gradients_pass(reference: Reference, record: Record) -> None:
     assert parity.gradient_difference < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("change", "amount"),
-    [
-        (lambda gradient: gradient * 1.001, "0.00"),
-        (lambda gradient: gradient * 2, ""),
-        (lambda gradient: gradient * torch.nan, "nan"),
-    ],
-)
-def test_one_wrong_gradient_of_two_is_found(
-    reference: Reference, record: Record, change: Callable[[Tensor], Tensor], amount: str
-) -> None:
+def test_one_wrong_gradient_of_two_is_found(reference: Reference, record: Record) -> None:
     record(0, 0, lambda gradient: gradient)
-    folder = record(1, 1, change)
+    folder = record(1, 1, lambda gradient: gradient * 1.001)
     parity = check_engine("hop", "float32", reference, read_recorded(folder))
     assert len(parity.problems) == 1
-    assert f"hop: gradients differ by {amount}" in parity.problems[0]
+    assert "hop: gradients differ by 0.00" in parity.problems[0]
 
 
 def test_files_that_are_not_recorded_gradients_are_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -52,18 +51,6 @@ def test_table_tells_everything_within_80_columns() -> None:
     ):
         assert phrase in text
     assert "topology" not in text
-
-
-def test_many_engines_with_options_fit_too() -> None:
-    runs = []
-    labels = ("model_centric", "locality", "hop:merge=off:pregather=false", "hop:merge=1")
-    for index, label in itertools.product(range(2), labels):
-        run = make_run(label.split(":")[0], index, [9.0, 4.0 + index], model_bytes=1_500_000)
-        runs.append(run | {"label": label, "exact": label != "locality"})
-    text = print_to_text(make_results(runs, dict.fromkeys(labels, 1e-7)), [])
-    assert "…" not in text
-    for phrase in ("pregather=false", "approximate", "locality", "(1.00-1.00)"):
-        assert phrase in text
 
 
 def test_sentences_tell_what_the_rounds_show() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -117,30 +116,6 @@ def test_a_drawn_timeline_names_ranks_models_and_iterations(tmp_path: Path) -> N
         assert f"var(--{colour})" in drawn
     # Each of the two models moves once.
     assert len([p for p in drawn.split("<path ") if "stroke: var(--soft)" in p]) == 2 + 1
-
-
-def bars(drawn: str) -> dict[str, list[float]]:
-    """The middles of the drawn spans by colour, in pixels from the top."""
-    middles: dict[str, list[float]] = {}
-    for path, colour in re.findall(r'<path d="([^"]+)"[^>]*style="fill: var\(--(\w+)\)"', drawn):
-        heights = [float(point.split()[1]) for point in re.findall(r"[ML] ([^A-Za-z]+)", path)]
-        middles.setdefault(colour, []).append((min(heights) + max(heights)) / 2)
-    return middles
-
-
-def test_work_ahead_is_drawn_at_the_edges_of_its_rank(tmp_path: Path) -> None:
-    """What is planned lies above, what is read below. Each rank makes the drawing higher."""
-    ahead = [span("sample", 0.2, 0.5, thread="plan"), span("gather", 0.5, 0.5, thread="read")]
-    ranks = [[opening_line(0.0), span("compute", 0.0, 1.0), *ahead] for _ in range(3)]
-    two, three = (draw("Work", read(tmp_path / str(count), *ranks[:count])) for count in (2, 3))
-    found = bars(two)
-    for planned, computed, read_rows in zip(
-        found["sky"], found["green"], found["blue"], strict=True
-    ):
-        assert computed - planned == pytest.approx(read_rows - computed)
-    assert found["green"][0] < found["blue"][0] < found["sky"][1] < found["green"][1]
-    heights = [int(re.findall(r'viewBox="0 0 \d+ (\d+)"', drawn)[0]) for drawn in (two, three)]
-    assert heights[1] > heights[0] > 0
 
 
 def test_what_a_run_log_writes_can_be_read(tmp_path: Path) -> None:

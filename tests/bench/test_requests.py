@@ -54,9 +54,7 @@ def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("engines", "rounds", "limit", "error", "text"),
     [
-        (("hop", "hop"), 1, None, RequestError, "--engines: expected distinct names"),
         ((), 1, None, RequestError, "--engines"),
-        (("auto", "hop"), 1, None, RequestError, '"auto" is none'),
         (("p3",), 1, None, RequestError, "was divided by node"),
         (("dgl",), 1, None, ConfigError, "got 'dgl'"),
         (BOTH, 0, None, RequestError, "--rounds: expected at least 1, given 0"),

@@ -19,7 +19,7 @@ import pytest
 from hopper.cli.commands import build_parser
 from hopper.config import Config, make_config
 from hopper.train.sweep import make_sweep
-from tests.docs.markdown_pages import PAGES, Snippet, read_snippets
+from tests.docs.markdown_pages import PAGES, ROOT, Snippet, read_snippets
 
 SNIPPETS = [snippet for page in PAGES for snippet in read_snippets(page)]
 # Where one block is an excerpt: what it does not say.
@@ -96,6 +96,13 @@ def test_python_compiles(snippet: Snippet) -> None:
 def test_json_is_valid(snippet: Snippet) -> None:
     if "..." not in snippet.text:
         json.loads(snippet.text)
+
+
+def test_scripts_that_pages_name_exist() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"(?:\./|python )((?:scripts|benchmarks)/[\w/]+\.\w+)", text):
+            assert (ROOT / name).is_file(), f"{page}: {name}"
 
 
 def test_languages_are_known() -> None:

@@ -151,7 +151,7 @@ def test_gat_softmax_is_over_the_sampled_edges_and_self(graph):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, 3])
 def test_widths_and_number_of_layers(graph, name, layers):
     model = make_model(name, layers=layers)
     blocks = graph.blocks([4, 39, 8], layers)

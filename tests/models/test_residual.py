@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pairwise import pairwise
 from torch.nn import functional
 
 from hopper.models import build_model
@@ -78,10 +79,10 @@ def reference(model, graph, x, sampled_neighbors, key):
     return model.classifier(drop_inputs(functional.relu(model.norms[-1](h)), len(model.layers)))
 
 
-@pytest.mark.parametrize("backend", ["torch", "numba"])
-@pytest.mark.parametrize("layers", [1, 2, 4])
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "dropout", "layers", "backend"),
+    pairwise(NAMES, [0.0, 0.4], [1, 2, 4], ["torch", "numba"]),
+)
 def test_equals_the_reference(graph, name, dropout, layers, backend):
     """Values and gradients, with sampled neighbourhoods, an isolated node, dropout on and off."""
     model = make_model(name, dropout=dropout, layers=layers)

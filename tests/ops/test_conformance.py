@@ -44,8 +44,13 @@ def random_leaf(*shape, dtype=torch.float64, seed=0):
     return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
 
 
-@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
-@pytest.mark.parametrize("tail", [(3,), (1,), (2, 4), ()])
+@pytest.mark.parametrize(
+    ("rows", "num_src", "tail"),
+    [
+        *((*shape, (3,)) for shape in SHAPES),
+        *((ROWS, NUM_SRC, tail) for tail in ((1,), (2, 4), ())),
+    ],
+)
 def test_copy_sum_and_mean_equal_dense(make_block, kernels, rows, num_src, tail):
     block = make_block(rows, num_src)
     x = random_leaf(num_src, *tail)
@@ -151,8 +156,10 @@ def test_random_blocks_equal_dense(make_block, kernels, data):
     torch.testing.assert_close(grad_w, (x[block.indices] * upstream[rows]).sum(1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 5, 16, 70])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [(1, torch.float32), (5, torch.float64), (16, torch.float64), (70, torch.float32)],
+)
 def test_rows_are_added_in_edge_order(make_block, kernels, dtype, width):
     # (big + 1) - big is 0 where 1 is lost in rounding; any other order gives 1.
     big = 2.0**80

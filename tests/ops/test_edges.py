@@ -41,8 +41,10 @@ def compute_edge_by_edge(block, x, gamma, beta, w):
     return torch.stack(out) if out else torch.zeros_like(gamma)
 
 
-@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
-@pytest.mark.parametrize("tail", [(3,), (), (2, 4)])
+@pytest.mark.parametrize(
+    ("rows", "num_src", "tail"),
+    [*((*shape, (3,)) for shape in SHAPES), (ROWS, NUM_SRC, ()), (ROWS, NUM_SRC, (2, 4))],
+)
 def test_gathers_and_sums_equal_loops(make_block, kernels, rows, num_src, tail):
     block = make_block(rows, num_src)
     x, y, m = (
@@ -137,8 +139,10 @@ def test_nan_reaches_the_result(make_block, operation):
     assert out[1].isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("operation", [modulated_sum, modulation._compose])
+@pytest.mark.parametrize(
+    ("operation", "dtype"),
+    [(modulated_sum, torch.float32), (modulation._compose, torch.float64)],
+)
 def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype, operation):
     generator = torch.Generator().manual_seed(5)
     # Interpreted programs are slow, and run one after another.

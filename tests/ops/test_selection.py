@@ -91,16 +91,18 @@ assert not {"dgl", "cupy", "triton"} & sys.modules.keys()
 block = Edges(1, 1, torch.arange(2), torch.arange(1))
 x = torch.ones(1, 4, requires_grad=True)
 w = torch.ones(1, requires_grad=True)
-(hopper.ops.copy_sum(block, x) + hopper.ops.weighted_sum(block, x, w)).sum().backward()
+for backend in ("numba", "torch"):
+    with hopper.ops.use_backend(backend):
+        sums = hopper.ops.copy_sum(block, x) + hopper.ops.weighted_sum(block, x, w)
+        sums.sum().backward()
 assert "dgl" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("choice", ["auto", "torch"])
-def test_import_is_lazy_and_the_kernels_are_silent(choice):
+def test_import_is_lazy_and_the_kernels_are_silent():
     run = subprocess.run(
         [sys.executable, "-c", SILENT],
-        env={**os.environ, "HOPPER_OPS": choice},
+        env={**os.environ, "HOPPER_OPS": "auto"},
         capture_output=True,
         text=True,
         timeout=120,

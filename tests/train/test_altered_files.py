@@ -18,8 +18,7 @@ import torch
 
 from cache_server.store.manifest import set_division
 from hopper.errors import GraphError, HopperError, RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import (
     CHECKSUMS_FILE,
     check_partition,
@@ -50,9 +49,8 @@ def checkpointed_run(runs: Any) -> Path:
     return Path(runs.train_to_end("checkpointed", epochs=1, checkpoint_every=5).run_dir)
 
 
-@pytest.mark.parametrize("name", ["checkpoints/step-*", "best.safetensors"])
-def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path, name: str) -> None:
-    original, draw = next(checkpointed_run.glob(name)).read_bytes(), random.Random(3)
+def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path) -> None:
+    original, draw = (checkpointed_run / "best.safetensors").read_bytes(), random.Random(3)
     size, file = len(original), tmp_path / "altered"
     file.write_bytes(original)
     check_file(file)
@@ -233,15 +231,6 @@ def test_a_division_that_is_not_whole_is_refused(
     alter(copy)
     with pytest.raises(GraphError, match=text):
         verify(copy)
-
-
-def test_dividing_again_gives_the_same_fingerprint(
-    community_graph: GraphDirectory, tmp_path: Path, partitioned: Path
-) -> None:
-    for name, seed in (("same", 0), ("other", 1)):
-        partition_graph(community_graph, tmp_path / name, 2, "random", seed)
-    assert read_division(tmp_path / "same") == read_division(partitioned)
-    assert read_division(tmp_path / "other") != read_division(partitioned)
 
 
 @pytest.mark.parametrize("way", ["structure", "quick", "full"])

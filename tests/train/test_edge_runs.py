@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,11 @@ from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.tasks import decoder_of
-from hopper.train.checkpoint_files import CheckpointFiles
 
 from .test_evaluation import ranks_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 EDGE = Relation("node", "edge", "node")
-# Within the second epoch.
-CHECKPOINT_EVERY = 30
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +93,7 @@ def trained_run(
     graphs: dict[str, GraphDirectory], tmp_path_factory: pytest.TempPathFactory
 ) -> hopper.RunResult:
     run_dir = tmp_path_factory.mktemp("runs") / "run"
-    return hopper.train(make_values(graphs["labels"], run_dir, checkpoint_every=CHECKPOINT_EVERY))
+    return hopper.train(make_values(graphs["labels"], run_dir))
 
 
 def test_predictions_of_edges(
@@ -149,18 +144,3 @@ def test_predictions_where_topology_is_divided(
     )
     np.testing.assert_array_equal(predictions.ids, expected.ids)
     np.testing.assert_allclose(predictions.values, expected.values, rtol=1e-4, atol=1e-5)
-
-
-def test_a_resumed_run_is_the_same(
-    trained_run: hopper.RunResult, graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
-    resumed = Path(shutil.copytree(trained_run.run_dir, tmp_path / "resumed"))
-    CheckpointFiles(resumed).forget_models_after(CHECKPOINT_EVERY)
-    (resumed / "summary.json").unlink()
-    options = {"resume": True, "checkpoint_every": CHECKPOINT_EVERY}
-    again = hopper.train(make_values(graphs["labels"], resumed, **options))
-    for expected, epoch in zip(trained_run.epochs, again.epochs, strict=True):
-        assert expected.iteration_losses == epoch.iteration_losses
-        assert expected.val == epoch.val
-    assert len(trained_run.epochs[0].iteration_losses) < CHECKPOINT_EVERY
-    assert json.dumps(again.metrics) == json.dumps(trained_run.metrics)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,18 +18,29 @@ from hopper.train.tensor_file import read_tensors
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_the_heterogeneous_example_learns(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, str(EXAMPLES / "heterogeneous.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "server 0 aggregates paper/cites/paper" in run.stdout
-    match = re.search(r"test accuracy (0\.\d+); features of two papers: \(2, 128\)", run.stdout)
-    assert match is not None, run.stdout
+@pytest.fixture
+def run_example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str, Path], str]:
+    """Run an example in this process; returns what it printed."""
+
+    def run(name: str, folder: Path) -> str:
+        monkeypatch.setattr(sys, "argv", [name, str(folder)])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_heterogeneous_example_learns(
+    run_example: Callable[[str, Path], str], tmp_path: Path
+) -> None:
+    printed = run_example("heterogeneous.py", tmp_path)
+    assert "server 0 aggregates paper/cites/paper" in printed
+    match = re.search(r"test accuracy (0\.\d+); features of two papers: \(2, 128\)", printed)
+    assert match is not None, printed
     # A guess is right once in 349 times.
     assert float(match[1]) > 0.3
     result = hopper.RunResult.open(tmp_path / "run")
@@ -49,20 +62,15 @@ def _schema(folder: Path) -> hopper.GraphSchema:
     return hopper.PartitionedGraph.open(folder / "parts").schema
 
 
-def test_the_example_of_training_from_python_learns(tmp_path: Path) -> None:
-    example = subprocess.run(
-        [sys.executable, str(EXAMPLES / "train_from_python.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert example.returncode == 0, example.stderr
-    assert len(re.findall(r"^epoch \d: loss [\d.]+ in .* sent feature", example.stdout, re.M)) == 4
-    [run_accuracy] = re.findall(r"test accuracy of the run (0\.\d+)", example.stdout)
-    [loaded_accuracy] = re.findall(r"test accuracy of the loaded model (0\.\d+)", example.stdout)
+def test_the_example_of_training_from_python_learns(
+    run_example: Callable[[str, Path], str], tmp_path: Path
+) -> None:
+    printed = run_example("train_from_python.py", tmp_path)
+    assert len(re.findall(r"^epoch \d: loss [\d.]+ in .* sent feature", printed, re.M)) == 4
+    [run_accuracy] = re.findall(r"test accuracy of the run (0\.\d+)", printed)
+    [loaded_accuracy] = re.findall(r"test accuracy of the loaded model (0\.\d+)", printed)
     assert run_accuracy == loaded_accuracy
     # A guess is right once in 40 times.
     assert float(run_accuracy) > 0.3
-    assert "├── hop 0 edge: node " in example.stdout
-    assert "logits torch.Size([1, 40])" in example.stdout
+    assert "├── hop 0 edge: node " in printed
+    assert "logits torch.Size([1, 40])" in printed

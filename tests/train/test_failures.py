@@ -85,36 +85,6 @@ def test_of_several_ended_ranks_the_first_is_named() -> None:
     assert message == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
 
 
-def test_a_rank_that_never_starts_is_named(
-    runs: Any, as_ranks_start: Callable[[str], None]
-) -> None:
-    as_ranks_start("if os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGSTOP)")
-    run = runs.train("never-comes", "--cluster.start_timeout_seconds", "5", epochs=1_000_000)
-    error = wait_for_error(run)
-    assert re.fullmatch(
-        r"error: rank 0 \(pid \d+\) failed: rank 0, waiting for rank 1: meeting the other ranks "
-        r"did not finish within 5 s",
-        error,
-    )
-
-
-def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(
-    runs: Any, as_ranks_start: Callable[[str], None]
-) -> None:
-    """Rank 0 ignores SIGTERM, so the launcher kills it after its deadline."""
-    as_ranks_start(
-        "if os.environ['RANK'] == '1':\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "os.execvp('sleep', ['sleep', '100'])"
-    )
-    run = runs.train("outlives", "--cluster.timeout_seconds", "3", epochs=1_000_000)
-    assert re.fullmatch(
-        r"error: rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks were ended",
-        wait_for_error(run),
-    )
-
-
 def test_a_rank_that_hangs_ends_the_run_at_its_deadline(
     hanging_runs: dict[str, Future[tuple[str, float]]],
 ) -> None:

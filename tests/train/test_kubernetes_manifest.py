@@ -1,26 +1,15 @@
-"""The manifest for Kubernetes: its objects, and that its commands train a run.
-
-The tests start its processes with the manifest's own command lines. Only folders, host names and
-ports are replaced by those of this machine.
-"""
+"""The manifest for Kubernetes: its objects, and its command."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hopper.train.results import EPOCHS_FILE
-from tests.cache_server.test_security import issue
-from tests.conftest import free_ports
+from hopper.cli.commands import build_parser
+from hopper.config import make_config
 
 yaml = pytest.importorskip("yaml")
 
@@ -100,84 +89,15 @@ def test_values_that_users_must_change_are_explained() -> None:
     assert [line_words for line_words in words_of_lines if not line_words & explained] == []
 
 
-@pytest.fixture
-def localize(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
-    """Replaces folders, names and ports of a pod by those of this machine."""
-    issue(tmp_path, "own")
-    security = tmp_path / "security"
-    security.mkdir()
-    for name, issued_name in (
-        ("ca.pem", "own-ca.pem"),
-        ("tls.pem", "own-certificate.pem"),
-        ("tls.key", "own-key.pem"),
-    ):
-        shutil.copy(tmp_path / issued_name, security / name)
-    (security / "token").write_text("nobody-else-knows-this-0123456789")
-    (security / "token").chmod(0o600)
-    first = free_ports(SERVERS + 1)
-    meeting, *ports = (str(port) for port in range(first, first + SERVERS + 1))
-    replacements = {
-        "/security/": f"{security}/",
-        "/data/parts": str(tmp_path / "kubernetes-parts"),
-        "hopper-0.hopper:30000": f"127.0.0.1:{meeting}",
-    }
-    (tmp_path / "kubernetes-parts").symlink_to(partitioned)
-    for index, port in enumerate(ports):
-        replacements[f"hopper-{index}.hopper:20000"] = f"localhost:{port}"
-
-    def replace(word: str, index: int) -> str:
-        for old, new in replacements.items():
-            word = word.replace(old, new)
-        return word.replace("$(JOB_COMPLETION_INDEX)", str(index))
-
-    return replace
-
-
-@pytest.fixture
-def start(localize: Any) -> Iterator[Any]:
-    """Starts a container's command as a process of this machine."""
-    running: list[subprocess.Popen[str]] = []
-
-    def begin(words: list[str], index: int, config: Path | None = None) -> subprocess.Popen[str]:
-        command = [localize(word, index) for word in words]
-        assert command[0] == "python"
-        command = [str(config) if word == "/config/config.toml" else word for word in command]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        running.append(
-            subprocess.Popen(
-                [sys.executable, *command[1:]],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-        return running[-1]
-
-    yield begin
-    for process in running:
-        process.terminate()
-    for process in running:
-        process.wait(60.0)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def command_of(template: Any) -> list[str]:
-    [container] = template["spec"]["containers"]
-    return [*container["command"], *container["args"]]
-
-
-def test_its_commands_train_the_same_run(
-    objects: Objects, start: Any, runs: Any, reference: Any
-) -> None:
-    [template] = pods(objects)
-    config = runs.config("on-kubernetes")
-    trainers = [start(command_of(template), index, config) for index in range(SERVERS)]
-    for trainer in trainers:
-        printed, _ = trainer.communicate(timeout=200.0)
-        assert trainer.returncode == 0, printed
-    run_dir = config.with_suffix("")
-    lines = (run_dir / EPOCHS_FILE).read_text().splitlines()
-    losses = [json.loads(line)["iteration_losses"] for line in lines]
-    assert losses == reference.losses()
+def test_its_command_is_understood(objects: Objects) -> None:
+    """``tests/train/test_slurm_script.py`` trains by the same command on two nodes."""
+    [container] = pods(objects)[0]["spec"]["containers"]
+    python, *words = [*container["command"], *container["args"]]
+    index = "$(JOB_COMPLETION_INDEX)"
+    assert (python, words[:3]) == ("python", ["-m", "hopper.cli", "host"])
+    options = build_parser().parse_args([word.replace(index, "1") for word in words[2:]])
+    assert options.server == [1]
+    config = make_config({"data": {"partitioned": "parts"}}, options.overrides)
+    assert len(config.cluster.servers) == SERVERS
+    assert config.cluster.tls_certificate
+    assert config.cluster.token_file

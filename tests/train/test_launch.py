@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,11 @@ from safetensors.numpy import load_file
 from hopper.cli import main
 from hopper.config import load_config, make_config
 from hopper.launch.run import write_config
+from hopper.train import rank_process
+from tests.rank_pool import RankPool
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-LIMIT = 120.0
 # 83 training nodes, two ranks with two roots each.
 ITERATIONS = 11
-
-
-def run_command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, cwd=REPOSITORY)
-
-
-def run_hopper(*words: str) -> subprocess.CompletedProcess[str]:
-    return run_command(sys.executable, "-m", "hopper.cli", *words)
 
 
 def test_ranks_get_absolute_folders(tmp_path: Path) -> None:
@@ -65,6 +55,8 @@ def test_a_run_writes_its_results(reference: Any) -> None:
     # Six communities, told apart by features and neighbours.
     assert epochs[-1]["loss"] < 0.5 * epochs[0]["loss"]
     assert summary["scores"]["test"]["accuracy"] > 0.5
+    tensors = load_file(reference.run_dir / "best.safetensors")
+    assert sum(array.size for array in tensors.values()) == 270
 
 
 def test_training_nodes_are_scored_with_score_training(reference: Any, runs: Any) -> None:
@@ -77,12 +69,6 @@ def test_training_nodes_are_scored_with_score_training(reference: Any, runs: Any
     assert 83 * epochs[2]["train"] == pytest.approx(round(83 * epochs[2]["train"]))
     assert epochs[2]["train"] > 0.5
     assert all(epoch["train"] is None for epoch in reference.epochs())
-
-
-def test_a_run_writes_its_best_model_as_safetensors(reference: Any) -> None:
-    tensors = load_file(reference.run_dir / "best.safetensors")
-    assert sorted({array.dtype.name for array in tensors.values()}) == ["float32"]
-    assert sum(array.size for array in tensors.values()) == 270
 
 
 def test_every_rank_writes_spans(reference: Any) -> None:
@@ -120,12 +106,8 @@ def test_a_finished_run_is_not_overwritten(
     ("overrides", "message"),
     [
         ("--train.batch_sise 3", "train.batch_sise: unknown key"),
-        ("--train.batch_size 0", "train.batch_size: "),
         ("--train.engine naive", "train.engine: naive is a baseline, which only a checkout"),
-        ("--model.layers 3", "sampler.fanouts: expected one fanout per layer (3)"),
-        ("--train.seed", "--train.seed: a value is missing"),
         ("--data.partitioned /nowhere", "/nowhere"),
-        ("--model.name rgcn --model.bases 2 --model.diagonal_blocks 2", "bases: excludes"),
         ("--train.loss huber", "train.loss: expected auto, cross_entropy, "),
         ("--train.loss nowhere:Loss", "train.loss: nowhere:Loss: module 'nowhere' cannot be impor"),
         (
@@ -167,42 +149,15 @@ def test_words_that_are_no_overrides_are_refused(capsys: pytest.CaptureFixture[s
     assert "--data.place=3: this command reads no configuration" in printed
 
 
-def test_overrides_may_stand_before_the_configuration(
-    runs: Any, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_number_of_ranks_is_refused(runs: Any, rank_pool: RankPool, tmp_path: Path) -> None:
+    words, log = ("-m", "hopper.train", str(runs.config("lonely"))), tmp_path / "log"
+    assert rank_pool.run(lambda _: words, 1, lambda _: (log, log)) == [1]
+    text = "has 2 partitions; with cluster.ranks_per_server = 1 start 2 ranks, not 1"
+    assert text in log.read_text()
+
+
+def test_a_rank_without_a_configuration_prints_its_usage(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = str(runs.config("anywhere"))
-    assert main(["schedule", "--train.batch_size", "3", config, "--dissolve", "1"]) == 0
-    assert "1 of 2 time steps" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_missing_configuration_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "/nowhere/config.toml"]) == 1
-    message = "error: /nowhere/config.toml: cannot read the configuration"
-    assert capsys.readouterr().err.startswith(message)
-
-
-def test_a_wrong_number_of_ranks_is_refused(runs: Any) -> None:
-    config = runs.config("lonely")
-    refused = run_command(
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),
-        *("-m", "hopper.train", str(config)),
-    )
-    assert refused.returncode != 0
-    assert "has 2 partitions; with cluster.ranks_per_server = 1 start 2 ranks, not 1" in (
-        refused.stderr
-    )
-
-
-def test_a_rank_without_a_configuration_prints_its_usage() -> None:
-    misused = run_command(sys.executable, "-m", "hopper.train")
-    assert misused.returncode == 2
-    assert misused.stderr.startswith("usage: torchrun")
-
-
-def test_serve_is_the_feature_server(partitioned: Path) -> None:
-    help_run = run_hopper("serve", "--help")
-    assert help_run.returncode == 0
-    assert "--port-file" in help_run.stdout
-    refused = run_hopper("serve", str(partitioned), "--server", "2", "--listen", "127.0.0.1:0")
-    assert refused.returncode == 2
-    assert "server-2" in refused.stderr
+    assert rank_process.main([], pytest.fail) == 2
+    assert capsys.readouterr().err.startswith("usage: torchrun")

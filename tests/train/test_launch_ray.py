@@ -77,13 +77,6 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     assert "1 node(s) for 2 servers; some share one" in run.stderr
 
 
-def test_a_start_that_takes_too_long_names_its_own_limit(runs: Any) -> None:
-    run = launch(runs, "late", "--cluster.start_timeout_seconds", "0.001")
-    assert run.finish() == 1
-    assert "did not finish within 0.001 s" in run.stderr
-    assert_nothing_remains(run)
-
-
 def test_addresses_of_servers_are_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = runs.config("given")
     addresses = '["127.0.0.1:1", "127.0.0.1:2"]'

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from hopper.config import make_config
-from hopper.errors import ConfigError
-from hopper.train.security import check_security
 from tests.cache_server.test_security import issue
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT = 60.0
 TOKEN = "nobody-else-knows-this-0123456789"
 
@@ -130,21 +125,12 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     assert not any(TOKEN.encode() in content for content in files)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["-m", "hopper.train", "nowhere.toml"],
-        ["-m", "cache_server", "nowhere", "--server", "0", "--listen", "127.0.0.1:0"],
-    ],
-)
-def test_a_child_whose_parent_has_ended_ends_at_once(words: list[str]) -> None:
-    """A child is given the id of its parent. If the parent has ended, the child must not run on."""
+def test_a_rank_whose_parent_has_ended_ends_at_once() -> None:
+    """A rank is given the id of its parent. If the parent has ended, the rank must not run on."""
     parent = subprocess.Popen([sys.executable, "-c", ""])
     parent.wait()
-    if "cache_server" in words:
-        words = [*words, "--die-with-parent", str(parent.pid)]
     child = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-m", "hopper.train", "nowhere.toml"],
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -155,61 +141,32 @@ def test_a_child_whose_parent_has_ended_ends_at_once(words: list[str]) -> None:
     assert child.stderr == f"error: process {parent.pid}, which started this one, has ended\n"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
+def test_a_killed_launcher_leaves_nothing(runs: Any) -> None:
     """It is killed while its servers and ranks start."""
-    run = runs.train(f"orphans-{seconds}", epochs=1_000_000, evaluate_every=0)
+    run = runs.train("orphans", epochs=1_000_000, evaluate_every=0)
     run.await_condition(lambda: bool(run.members()), "a feature server")
-    time.sleep(seconds)
     run.process.kill()
     run.process.wait()
     run.assert_nothing_remains(limit=10.0)
 
 
-# When a run is interrupted. At the later moments servers and ranks are in sessions of their own,
+# When a run is interrupted. At the later moment servers and ranks are in sessions of their own,
 # which Ctrl-C in a terminal does not reach.
 MOMENTS: dict[str, Callable[[Any], bool]] = {
     "importing": lambda run: b"libtorch" in Path(f"/proc/{run.process.pid}/maps").read_bytes(),
-    "starting servers": lambda run: bool(run.named("cache_server ")),
     "starting ranks": lambda run: bool(run.ranks()),
-    "training": lambda run: bool(run.epochs()),
 }
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_run_ends_with_one_line(runs: Any, moment: str) -> None:
-    """A terminal sends SIGINT to all processes in the foreground. While servers start, the launcher
-    alone gets SIGTERM, as from a scheduler."""
+    """A terminal sends SIGINT to all processes in the foreground."""
     name = f"interrupted-{moment.replace(' ', '-')}"
     command = [*runs.hopper, "train", str(runs.config(name, epochs=1_000_000, evaluate_every=0))]
     run = runs.start(command, name, start_new_session=True)
     run.await_condition(lambda: MOMENTS[moment](run), moment)
-    if moment == "starting servers":
-        run.process.terminate()
-        code, signal_name = 143, "SIGTERM"
-    else:
-        os.killpg(run.process.pid, signal.SIGINT)
-        code, signal_name = 130, "SIGINT"
-    assert run.finish() == code, run.stderr
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.finish() == 130, run.stderr
     run.assert_nothing_remains()
-    ended = f"error: ended by {signal_name}; ranks and servers were ended\n"
+    ended = "error: ended by SIGINT; ranks and servers were ended\n"
     assert run.stderr in (("interrupted\n", ended) if moment == "importing" else (ended,))
-
-
-def test_nothing_starts_with_files_that_cannot_be_used(
-    runs: Any, cluster_keys: dict[str, str]
-) -> None:
-    Path(cluster_keys["tls_key"]).write_text("")
-    words = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
-    run = runs.try_to_train("unusable", *words)
-    assert run.code == 1
-    assert run.stderr.startswith("error: cluster.tls_certificate, tls_key: ")
-    assert run.stderr.count("\n") == 1
-
-
-def test_servers_on_other_machines_need_certificates() -> None:
-    values: dict[str, Any] = {"data": {"partitioned": "parts"}}
-    cluster = {"servers": ["127.0.0.1:1", "192.0.2.7:1"]}
-    with pytest.raises(ConfigError, match=r"^cluster\.insecure: talking to 192\.0\.2\.7:1"):
-        check_security(make_config(values | {"cluster": cluster}))
-    check_security(make_config(values | {"cluster": {**cluster, "insecure": True}}))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -147,9 +145,7 @@ def undisturbed_prediction(
     return folder, run_predict(runs, reference.run_dir, folder, *MANY_PIECES)
 
 
-@pytest.mark.parametrize("target", ["launcher", "rank"])
 def test_a_killed_prediction_goes_on(
-    target: str,
     undisturbed_prediction: tuple[Path, Predictions],
     reference: Any,
     runs: Any,
@@ -158,21 +154,11 @@ def test_a_killed_prediction_goes_on(
     """After kill -9 the next start goes on, and writes the same files as an undisturbed one."""
     folder, expected = undisturbed_prediction
     out = tmp_path / "killed"
-    command = [
-        sys.executable,
-        "-m",
-        "hopper.cli",
-        "predict",
-        str(reference.run_dir),
-        "--out",
-        str(out),
-        *MANY_PIECES,
-    ]
-    run = runs.start(command, "killed")
+    words = ["predict", str(reference.run_dir), "--out", str(out), *MANY_PIECES]
+    run = runs.start([*runs.hopper, *words], "killed")
     work = out / "_work"
     run.await_condition(lambda: len(list(work.glob("rank-0/0/*.json"))) > 1, "a second table")
-    victim = run.process if target == "launcher" else _rank_of(out)
-    victim.send_signal(signal.SIGKILL)
+    next(process for process in _processes_of(out) if "hopper rank" in process.name()).kill()
     assert run.finish() != 0
     deadline = time.monotonic() + 20
     while _processes_of(out):
@@ -194,10 +180,6 @@ def _processes_of(out: Path) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
-
-
-def _rank_of(out: Path) -> psutil.Process:
-    return next(process for process in _processes_of(out) if "hopper rank" in process.name())
 
 
 def test_bad_requests_are_refused_before_any_work(

@@ -55,13 +55,3 @@ def test_the_job_trains_the_same_run(reference: Any, runs: Any, slurm: None) -> 
     assert run.finish() == 0, run.stdout + run.stderr
     run.assert_nothing_remains()
     assert run.losses() == reference.losses()
-
-
-def test_a_lost_server_ends_every_node(runs: Any, slurm: None) -> None:
-    config = runs.config("lost", epochs=1_000_000, evaluate_every=0)
-    run = runs.start(["bash", str(SCRIPT), str(config), "--cluster.insecure", "true"], "lost")
-    run.await_epochs(1)
-    run.server(1).kill()
-    assert run.finish(90.0) != 0
-    run.assert_nothing_remains(limit=5.0)
-    assert "error: feature server 1 (pid " in run.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,6 +102,21 @@ os._exit(1)
     with pytest.raises(RanksFailed) as raised, supervise(fails) as supervisor:
         go(supervisor)
     assert "failed: train.seed: wrong" in str(explain(raised.value.failures))
+
+
+def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(supervise: Any) -> None:
+    """The launcher kills the other after its deadline."""
+    fails = """
+if os.environ["RANK"] == "1":
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+    with pytest.raises(RanksFailed) as raised, supervise(fails) as supervisor:
+        go(supervisor)
+    text = r"rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks were ended"
+    assert re.fullmatch(text, str(explain(raised.value.failures)))
 
 
 def test_a_signal_while_ranks_start_leaves_none(

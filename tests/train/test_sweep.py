@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,12 +256,3 @@ def test_a_resumed_sweep_has_the_same_bits(sweep_run: Any, runs: Any) -> None:
         assert again.read_bytes() == model.read_bytes()
     assert resumed.losses() == sweep_run.losses()
     assert '"resumed"' in (resumed.run_dir / "spans" / "rank-0.jsonl").read_text()
-
-
-def test_a_key_that_cannot_be_swept_is_refused_before_the_start(runs: Any, tmp_path: Path) -> None:
-    config = str(runs.config("sweep-refused"))
-    refused = runs.call("sweep-refused", "sweep", config, "--model.layers=[1, 2]")
-    assert refused.code == 1
-    assert "model.layers: trials cannot differ in it" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert not refused.run_dir.exists()

@@ -195,14 +195,6 @@ def test_a_resumed_run_keeps_the_choice(auto_run: Any, runs: Any) -> None:
     assert "tuning" not in run.stdout
 
 
-def test_resuming_without_a_choice_says_what_to_do(runs: Any) -> None:
-    run = runs.try_to_train("unsettled", engine="auto", resume=True)
-    assert run.code == 1
-    assert "train.resume: " in run.stderr
-    assert "expected what was chosen in tuning.json" in run.stderr
-    assert "name train.engine and hop.merge" in run.stderr
-
-
 def test_merging_is_chosen_before_the_run_and_replayed(runs: Any) -> None:
     """Two ranks can dissolve one time step or none. A cache is filled and kept all the same."""
     run = runs.train_to_end("merged", *ADAPTIVE, epochs=2)

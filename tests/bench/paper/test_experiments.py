@@ -15,7 +15,6 @@ from benchmarks.paper.command import MEASURES, build_parser, change, make_job
 from benchmarks.paper.experiment import Experiment, Grid, MeasureName, load_experiments
 from benchmarks.peers.distdgl import PEERS
 from hopper.bench.contender import Contender
-from hopper.config import DEEP_MODELS
 from hopper.errors import RequestError
 
 EXPERIMENTS = load_experiments()
@@ -212,12 +211,6 @@ def test_options_replace_what_the_experiment_has() -> None:
     ]
 
 
-def test_some_sides_are_compared_with_each_other_alone() -> None:
-    experiment = EXPERIMENTS["hopgnn-fig13"].of_sides(("+PG", "model-centric"))
-    assert list(experiment.sides) == ["model-centric", "+PG"]
-    assert experiment.comparisons == {"model-centric": ("+PG",)}
-
-
 def test_the_batch_is_scaled_with_the_graph() -> None:
     grid = EXPERIMENTS["hopgnn-fig22a"].grid
     assert [cell.batch_size for cell in make_cells(grid, 0.25)] == [128, 256, 512, 1024, 2048, 4096]
@@ -226,11 +219,6 @@ def test_the_batch_is_scaled_with_the_graph() -> None:
     assert [cell.batch_size for cell in make_cells(grid, batch_size=7)] == [7]
     shared = make_cells(EXPERIMENTS["heta-fig14"].grid)
     assert [cell.batch_size for cell in shared] == [512, 341, 256]
-
-
-def test_deep_models_have_their_own_layers_and_fanout() -> None:
-    for cell in make_cells(EXPERIMENTS["hopgnn-fig12"].grid):
-        assert cell.fanouts == (2,) * DEEP_MODELS[cell.model]
 
 
 def test_hosts_share_the_machine_evenly(tmp_path: Path) -> None:

@@ -81,11 +81,6 @@ def check_entry(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("hosts", "_has_peer")
-def test_distdgl_runs_beside_zero_hop_on_one_node_type(tiny_graph: Any, tmp_path: Path) -> None:
-    check_entry(run_beside("zero_hop", "gat", tiny_graph.path.parent / "graph", tmp_path))
-
-
-@pytest.mark.usefixtures("hosts", "_has_peer")
 def test_distdgl_runs_beside_raf_on_several_node_types(
     typed_graph: GraphDirectory, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from benchmarks.paper.experiment import Experiment, Grid, load_experiments
 from benchmarks.paper.job import Job, Measured, make_rows, run_job
 from benchmarks.paper.single import measure_localities
 from benchmarks.paper.turns import measure_penalties, measure_seeds
-from benchmarks.summary import SUMMARY_FILE, Row, read, write
+from benchmarks.summary import SUMMARY_FILE, read
 from hopper.bench import placement
 from hopper.config import load_config
 from hopper.errors import ClusterError
@@ -207,23 +207,6 @@ def test_sides_that_differ_tell_no_ratio() -> None:
     assert [(row.median, row.ratio, row.baseline) for row in rows] == [
         *((1.5, None, ""), (0.75, None, "")),
     ]
-
-
-def test_lines_are_replaced_by_experiment_and_cell(tmp_path: Path) -> None:
-    path = tmp_path / "machine" / SUMMARY_FILE
-    old = [Row("a", "x", "s", "m", 1.5), Row("a", "y", "s", "m", 2.0), Row("b", "x", "s", "m", 3.0)]
-    write(path, old)
-    new = Row(
-        "a", "x", "t, u", "epoch seconds", 1 / 3, "s", 2.0, 1.5, 2.5, 5, 10, "2026-01-01", "c+"
-    )
-    write(path, [new])
-    first, *others = read(path)
-    assert others == old[1:]
-    assert first == new._replace(median=0.333333)
-    assert path.read_text().splitlines()[0] == ",".join(Row._fields)
-    path.write_text(path.read_text() + "a,b\n")
-    with pytest.raises(ValueError, match=r"summary\.csv: line 5"):
-        read(path)
 
 
 def test_localities_are_measured_by_sampling_and_depth(make_job: Any) -> None:
