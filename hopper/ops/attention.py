@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
-from hopper.ops.csr import destinations, edges_to_sources
-from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.edges import destination_rows, source_rows
+from hopper.ops.message_passing import check_rows
 from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 from hopper.ops.torch_kernels import segments
@@ -39,8 +39,7 @@ def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
     check_rows("a_src", a_src, block.num_src)
     check_rows("a_dst", a_dst, block.num_dst)
     _check_same("edge_add", a_src, a_dst)
-    out: Tensor = _EdgeAdd.apply(block, selection.kernels_for(a_src.device), a_src, a_dst)
-    return out
+    return source_rows(block, a_src) + destination_rows(block, a_dst)
 
 
 def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
@@ -103,29 +102,6 @@ def segment_max(block: Edges, logits: Tensor) -> Tensor:
     logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
     return segments(block, logits, "max")
-
-
-class _EdgeAdd(torch.autograd.Function):
-    """Adds a source's logit and a destination's logit on every edge."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, a_src: Tensor, a_dst: Tensor) -> Tensor:
-        """Gather both ends' logits by edge, and add them."""
-        ctx.block, ctx.kernels = block, kernels
-        out = a_src.index_select(0, block.indices)
-        out += a_dst.index_select(0, destinations(block))
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
-        """Sum the edges' gradients by source and by destination."""
-        grad_src = grad_dst = None
-        if ctx.needs_input_grad[2]:
-            grad_src = gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
-        if ctx.needs_input_grad[3]:
-            grad_dst = segments(ctx.block, grad, "sum")
-        return None, None, grad_src, grad_dst
 
 
 class _EdgeSoftmax(torch.autograd.Function):

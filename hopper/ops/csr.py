@@ -7,7 +7,9 @@ built once and stored in ``block.prepared``, so all layers and backward passes s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from torch import Tensor
 
 from cache_server.kernel import kernel
 from hopper.graph.block import Edges
+
+_Made = TypeVar("_Made")
 
 
 @dataclass
@@ -35,42 +39,31 @@ class Csr:
 
 def sources_to_destinations(block: Edges) -> Csr:
     """Return the pattern [num_dst] <- [num_src], in which destinations gather their sources."""
-    prepared = block.prepared
-    if "ops.sources_to_destinations" not in prepared:
-        prepared["ops.sources_to_destinations"] = Csr(block.indptr, block.indices)
-    csr: Csr = prepared["ops.sources_to_destinations"]
-    return csr
+    return _prepare(block, "sources_to_destinations", lambda: Csr(block.indptr, block.indices))
 
 
 def destinations_to_sources(block: Edges) -> Csr:
     """Return the transposed pattern [num_src] <- [num_dst], with entries in :func:`edge_order`."""
-    prepared = block.prepared
-    if "ops.destinations_to_sources" not in prepared:
+
+    def make() -> Csr:
         indptr, order = _transpose(block)
-        rows = destinations(block).index_select(0, order)
-        prepared["ops.destinations_to_sources"] = Csr(indptr, rows)
-    csr: Csr = prepared["ops.destinations_to_sources"]
-    return csr
+        return Csr(indptr, destinations(block).index_select(0, order))
+
+    return _prepare(block, "destinations_to_sources", make)
 
 
 def edges_to_sources(block: Edges) -> Csr:
     """Return the pattern [num_src] <- [edges], in which sources gather their out-edges."""
-    prepared = block.prepared
-    if "ops.edges_to_sources" not in prepared:
-        indptr, order = _transpose(block)
-        prepared["ops.edges_to_sources"] = Csr(indptr, order)
-    csr: Csr = prepared["ops.edges_to_sources"]
-    return csr
+    return _prepare(block, "edges_to_sources", lambda: Csr(*_transpose(block)))
 
 
 def edges_to_destinations(block: Edges) -> Csr:
     """Return the pattern [num_dst] <- [edges], in which destinations gather their in-edges."""
-    prepared = block.prepared
-    if "ops.edges_to_destinations" not in prepared:
-        edges = torch.arange(block.num_edges, device=block.indptr.device)
-        prepared["ops.edges_to_destinations"] = Csr(block.indptr, edges)
-    csr: Csr = prepared["ops.edges_to_destinations"]
-    return csr
+
+    def make() -> Csr:
+        return Csr(block.indptr, torch.arange(block.num_edges, device=block.indptr.device))
+
+    return _prepare(block, "edges_to_destinations", make)
 
 
 def edge_order(block: Edges) -> Tensor:
@@ -80,23 +73,33 @@ def edge_order(block: Edges) -> Tensor:
 
 def destinations(block: Edges) -> Tensor:
     """Return the destination row of each edge, [edges] int64, which the block stores."""
-    if "ops.destinations" not in block.prepared:
-        block.prepared["ops.destinations"] = block.destinations()
-    rows: Tensor = block.prepared["ops.destinations"]
-    return rows
+    return _prepare(block, "destinations", block.destinations)
+
+
+def sources(block: Edges) -> Tensor:
+    """Return the source row of each edge, [edges] int64."""
+    return block.indices
 
 
 def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
     """Return row pointers by source and the edges in that order, by a stable sort."""
-    if "ops.transpose" not in block.prepared:
-        if block.indices.device.type == "cpu":
-            arrays = _counting_sort(block.indices.contiguous().numpy(), block.num_src)
-            pair = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
-        else:
-            pair = _stable_sort(block.indices, block.num_src)
-        block.prepared["ops.transpose"] = pair
-    indptr_t, order_t = block.prepared["ops.transpose"]
-    return indptr_t, order_t
+
+    def make() -> tuple[Tensor, Tensor]:
+        if block.indices.device.type != "cpu":
+            return _stable_sort(block.indices, block.num_src)
+        indptr, order = _counting_sort(block.indices.contiguous().numpy(), block.num_src)
+        return torch.from_numpy(indptr), torch.from_numpy(order)
+
+    return _prepare(block, "transpose", make)
+
+
+def _prepare(block: Edges, name: str, make: Callable[[], _Made]) -> _Made:
+    """Return what the block stores under a name, which is made at the first call."""
+    key = f"ops.{name}"
+    if key not in block.prepared:
+        block.prepared[key] = make()
+    made: _Made = block.prepared[key]
+    return made
 
 
 def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:

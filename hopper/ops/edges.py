@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
-from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources
-from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources, sources
+from hopper.ops.message_passing import check_rows, gather, gather_rows
 from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 
@@ -38,8 +38,7 @@ def source_rows(block: Edges, x: Tensor) -> Tensor:
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)
-    out: Tensor = _SourceRows.apply(block, selection.kernels_for(x.device), x)
-    return out
+    return gather(block, sources, edges_to_sources, x)
 
 
 def destination_rows(block: Edges, x: Tensor) -> Tensor:
@@ -49,8 +48,7 @@ def destination_rows(block: Edges, x: Tensor) -> Tensor:
     """
     x = in_full(x)
     check_rows("x", x, block.num_dst)
-    out: Tensor = _DestinationRows.apply(block, selection.kernels_for(x.device), x)
-    return out
+    return gather(block, destinations, edges_to_destinations, x)
 
 
 def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
@@ -72,9 +70,10 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     """
     messages = in_full(messages)
     check_rows("messages", messages, block.num_edges)
-    if w is not None:
-        check_constant_weights("edge_sum", block, messages, w)
-    out: Tensor = _EdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
+    if w is None:
+        return gather(block, edges_to_destinations, destinations, messages)
+    check_constant_weights("edge_sum", block, messages, w)
+    out: Tensor = _WeightedEdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
     return out
 
 
@@ -87,46 +86,12 @@ def check_constant_weights(operation: str, block: Edges, x: Tensor, w: Tensor) -
         )
 
 
-class _SourceRows(torch.autograd.Function):
-    """Copies the rows of sources to their edges."""
+class _WeightedEdgeSum(torch.autograd.Function):
+    """Sums the messages of each destination's edges, times weights that have no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
-        """Gather a row for each edge."""
-        ctx.block, ctx.kernels = block, kernels
-        return x.index_select(0, block.indices)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        """Sum the edges' gradients by source."""
-        return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
-
-
-class _DestinationRows(torch.autograd.Function):
-    """Copies the rows of destinations to their edges."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
-        """Gather a row for each edge."""
-        ctx.block, ctx.kernels = block, kernels
-        return x.index_select(0, destinations(block))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        """Sum the edges' gradients by destination."""
-        return None, None, gather_rows(ctx.kernels, edges_to_destinations(ctx.block), grad)
-
-
-class _EdgeSum(torch.autograd.Function):
-    """Sums the messages of each destination's edges. The weights have no gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, block: Edges, kernels: Kernels, messages: Tensor, w: Tensor | None
-    ) -> Tensor:
-        """Sum messages by destination, each times its edge's weight if there are weights."""
+    def forward(ctx: Any, block: Edges, kernels: Kernels, messages: Tensor, w: Tensor) -> Tensor:
+        """Sum messages by destination, each times its edge's weight."""
         ctx.block = block
         ctx.save_for_backward(w)
         return gather_rows(kernels, edges_to_destinations(block), messages, w)
@@ -137,6 +102,5 @@ class _EdgeSum(torch.autograd.Function):
         """Copy a destination's gradient to its edges, times their weights."""
         (w,) = ctx.saved_tensors
         out = grad.index_select(0, destinations(ctx.block))
-        if w is not None:
-            out *= w.view(-1, *[1] * (grad.dim() - 1))
+        out *= w.view(-1, *[1] * (grad.dim() - 1))
         return None, None, out, None

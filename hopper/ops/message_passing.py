@@ -6,6 +6,7 @@ computed only for inputs that require them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from hopper.ops.csr import (
 )
 from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
+
+Pattern = Callable[[Edges], Csr | Tensor]
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
@@ -43,7 +46,18 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)
-    out: Tensor = _CopySum.apply(block, selection.kernels_for(x.device), x)
+    return gather(block, sources_to_destinations, destinations_to_sources, x)
+
+
+def gather(block: Edges, pattern: Pattern, transposed: Pattern, x: Tensor) -> Tensor:
+    """Sum the rows of x that each row of a pattern gathers, with a gradient for x.
+
+    Parameters
+    ----------
+    pattern, transposed: make the pattern of the sum and that of its gradient from the block: a
+        :class:`Csr`, or, where every row gathers one, the indices of these.
+    """
+    out: Tensor = _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
     return out
 
 
@@ -147,21 +161,28 @@ def check_rows(name: str, x: Tensor, rows: int) -> None:
         )
 
 
-class _CopySum(torch.autograd.Function):
-    """Sums the rows of each destination's sources."""
+class _Gather(torch.autograd.Function):
+    """Computes :func:`gather`, whose gradient gathers along the transposed pattern."""
 
     @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
-        """Sum rows along the edges."""
-        ctx.block, ctx.kernels = block, kernels
-        return gather_rows(kernels, sources_to_destinations(block), x)
+    def forward(
+        ctx: Any, block: Edges, kernels: Kernels, pattern: Pattern, transposed: Pattern, x: Tensor
+    ) -> Tensor:
+        """Gather and sum rows."""
+        ctx.block, ctx.kernels, ctx.transposed = block, kernels, transposed
+        return _gather(kernels, pattern(block), x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        """Sum gradients along the edges in the other direction."""
-        pattern = destinations_to_sources(ctx.block)
-        return None, None, gather_rows(ctx.kernels, pattern, grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None, Tensor]:
+        """Gather and sum gradients."""
+        return None, None, None, None, _gather(ctx.kernels, ctx.transposed(ctx.block), grad)
+
+
+def _gather(kernels: Kernels, pattern: Csr | Tensor, x: Tensor) -> Tensor:
+    if isinstance(pattern, Csr):
+        return gather_rows(kernels, pattern, x)
+    return x.index_select(0, pattern)
 
 
 class _WeightedSum(torch.autograd.Function):
