@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from cache_server.errors import SecurityError
+from hopper.cluster.security import security_of
 from hopper.config import Config, change_config, read_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError, ServerLost
 from hopper.launch.failures import Failure, explain, how_it_ended
@@ -25,6 +26,7 @@ from hopper.launch.run import (
     check_restarts,
     prepare,
     require_main_thread,
+    result_of,
     run_again_where_lost,
     write_config,
 )
@@ -33,7 +35,6 @@ from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
-from hopper.train.security import security_of
 
 THREADS: Final = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 PASSED_VARIABLES: Final = (*THREADS, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")
@@ -107,7 +108,7 @@ def train_on_machines(
 
     with lock_run_folder(run_dir, "launcher"):
         run_again_where_lost(run, checked, run_dir, restarts)
-    return RunResult.open(run_dir)
+    return result_of(checked, run_dir)
 
 
 class _Machine:

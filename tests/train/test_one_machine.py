@@ -20,9 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
+from hopper.cluster.security import check_security
 from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.train.security import check_security
 from tests.cache_server.test_security import issue
 
 REPOSITORY = Path(__file__).resolve().parents[2]
