@@ -87,11 +87,18 @@ def test_what_addresses_alone_do_not_tell_is_refused(
     partition_graph(community_graph, whole, 2, "random")
     with pytest.raises(hopper.RequestError, match="these servers draw no neighbors; "):
         batches(serve_partitions(whole, 2))
-    graph = make_drawn_graph(tmp_path / "graph")
-    partition_graph(graph, timed, 2, "random", topology="partitioned")
-    addresses, inputs = serve_partitions(timed, 2), ("paper", "train")
-    with pytest.raises(hopper.RequestError, match="servers do not tell the times of paper"):
-        NeighborLoader(addresses, [2, 2], inputs, time_attr="time")
+    drawn = make_drawn_graph(tmp_path / "graph")
+    partition_graph(drawn, timed, 2, "random", topology="partitioned")
+    addresses = serve_partitions(timed, 2)
+    with pytest.raises(
+        hopper.RequestError, match="where features of author/to/paper lie; expected"
+    ):
+        NeighborLoader(addresses, [2, 2], ("paper", "train"))
+    with (
+        hopper.connect(servers=addresses) as graph,
+        pytest.raises(hopper.RequestError, match="servers do not tell the times of paper"),
+    ):
+        graph.graph.times("paper")
     monkeypatch.delenv("HOPPER_CONFIG", raising=False)
     with pytest.raises(hopper.RequestError, match="connect: expected a partitioned directory, ad"):
         hopper.connect()

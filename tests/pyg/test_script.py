@@ -11,17 +11,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.conftest import free_ports
 
 pytest.importorskip("torch_geometric")
+
+from torch_geometric.data import Data
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -117,6 +120,60 @@ def test_a_script_trains_the_same_without_arguments(
         words = ["--on", "ray"] if way == "ray" else []
         found = losses(start([*HOPPER, "train", config(tmp_path, parts, script), *words]), 2)
     assert found == pytest.approx(alone("pyg_script.py"), abs=2e-4)
+
+
+@pytest.mark.timeout(3 * LIMIT)
+def test_the_page_brings_a_script_from_one_machine_to_four(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """Followed to the letter, with hosts of loopback."""
+    page = (REPOSITORY / "docs/start/from-pyg.md").read_text()
+    section = page.split("## Keep your script")[1]
+    diff, commands, settings, launch = re.findall(r"```(?:diff|toml)?\n(.*?)```", section, re.S)[:4]
+    lines = diff.splitlines()
+    assert sum(line.startswith("+") for line in lines) == 10
+    script = "\n".join(line[1:] for line in lines if not line.startswith("-"))
+    (tmp_path / "script.py").write_text(script)
+    torch.save(data_of(community_graph), tmp_path / "data.pt")
+    for command in commands.split("hopper ")[1:]:
+        done = subprocess.run([*HOPPER, *command.split()], cwd=tmp_path, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    first = free_ports(5)
+    for server in range(4):
+        settings = settings.replace(f"node{server}:20000", f"127.0.0.1:{first + 1 + server}")
+    (tmp_path / "config.toml").write_text(dedent(settings))
+    words = launch.strip().removeprefix("hopper ").replace("node0:30000", f"127.0.0.1:{first}")
+    hosts = [
+        subprocess.Popen(
+            [
+                *(*HOPPER, *words.replace("--server 0", f"--server {server}").split()),
+                *("--listen", "127.0.0.1"),
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for server in range(4)
+    ]
+    ended = [host.communicate(timeout=LIMIT) for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0, 0, 0], ended
+    assert [re.findall(r"epoch (\d): 2 batches", out) for out, _ in ended] == [[*"012"]] * 4
+
+
+def data_of(graph: GraphDirectory) -> Data:
+    """A graph of one type as PyG has it."""
+    topology = graph.topology(next(iter(graph.schema.relations)))
+    edges = np.stack([np.asarray(topology.indices, np.int64), topology.list_destinations()])
+    masks = {}
+    for split in graph.schema.splits:
+        masks[f"{split}_mask"] = torch.zeros(300, dtype=torch.bool)
+        masks[f"{split}_mask"][torch.from_numpy(np.array(graph.split(split)))] = True
+    x, y = np.array(graph.features("item")), np.array(graph.labels("item"))
+    return Data(
+        x=torch.from_numpy(x), y=torch.from_numpy(y), edge_index=torch.from_numpy(edges), **masks
+    )
 
 
 FAILING = """
