@@ -369,7 +369,7 @@ def make_graph(data: str, source: Path, out: Path, seed: int, *, timed: bool) ->
     split = RandomSplit.parse("random:20:30") if data == "amazon_computers" else None
     options = ImportOptions(
         symmetrize=data in ("amazon_computers", "cora"), split=split, seed=seed,
-        add_reverse="cross-type" if data == "acm_heco" else "none",
+        add_reverse="cross-type" if data == "acm_heco" else "",
         row_normalize=data != "amazon_computers",
     )  # fmt: skip
     folder = source / data

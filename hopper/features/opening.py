@@ -100,15 +100,15 @@ class GraphElsewhere(PartitionedGraph):
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
         """Make the topology of a server without lists; a RequestError tells what is not here."""
         edges = self.schema.relations[relation]
-        if server is None or self.layout.draws_alone:
-            _Untold(f"the edges of {relation}")[:]
+        if server is None:
+            raise _untold(f"the edges of {relation}")
         if edges.feature_dim is not None:
-            _Untold(f"where features of {relation} lie")[:]
-        none, degrees = np.empty(0, np.int64), _Untold("degrees")
+            raise _untold(f"where features of {relation} lie")
+        none, degrees = np.empty(0, np.int64), cast(Any, _UntoldDegrees())
         times = none if self.schema.is_timed(relation) else None
         return Topology(
             np.zeros(1, np.int64),
-            *(none, none, cast(Any, degrees), cast(Any, degrees)),
+            *(none, none, degrees, degrees),
             cumulative_weights=none.astype(np.int32) if edges.weighted else None,
             times=times,
             by_time=times,
@@ -133,20 +133,22 @@ class GraphElsewhere(PartitionedGraph):
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
         """Refuse to tell times, which no server does."""
-        _Untold(f"the times of {owner}")[:]
+        raise _untold(f"the times of {owner}")
 
 
-class _Untold:
-    """Stands for an array that servers do not tell, and that a partitioned directory has."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
+class _UntoldDegrees:
+    """Stands for an array of degrees."""
 
     def __getitem__(self, _: object) -> NoReturn:
-        raise RequestError(
-            f"connect: servers do not tell {self._what}; expected the partitioned directory beside "
-            "their addresses"
-        )
+        raise _untold("degrees")
+
+
+def _untold(what: str) -> RequestError:
+    """Return the error of what only a partitioned directory tells."""
+    return RequestError(
+        f"connect: servers do not tell {what}; expected the partitioned directory beside their "
+        "addresses"
+    )
 
 
 def download_graph(

@@ -268,7 +268,9 @@ def connect(
         return connect_as(load_config(file), rank=rank, world=world)
     rank, world = _rank_and_world(rank, world)
     again = partial(
-        *(connect, partitioned, servers),
+        connect,
+        partitioned,
+        servers,
         rank=rank,
         world=world,
         timeout=timeout,
@@ -300,10 +302,12 @@ def connect_as(
     rank, world = _rank_and_world(rank, world)
     again = partial(connect_as, config, rank=rank, world=world)
     graph, cluster = open_graph(config, own_server(config)), config.cluster
-    how = {"deadline": cluster.timeout_seconds, "wire": cluster.feature_wire}
-    how["security"] = security_of(config)
+    how = {"deadline": cluster.timeout_seconds, "security": security_of(config)}
+    wire = cluster.feature_wire
     with ExitStack() as exits:
-        return _join(graph, cluster.servers, (rank, world), config.cache, again, exits, **how)
+        return _join(
+            *(graph, cluster.servers, (rank, world), config.cache, again, exits), wire=wire, **how
+        )
 
 
 def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def test_addresses_alone_give_the_batches_of_the_directory(
     """All rows travel then, and servers make all draws."""
     addresses = serve_partitions(divided, 2)
     pairs = torch.arange(40).reshape(2, 20)
-    links = {"edge_label_index": pairs, "batch_size": 8, "neg_sampling": "binary"}
+    links: dict[str, Any] = {"edge_label_index": pairs, "batch_size": 8, "neg_sampling": "binary"}
     monkeypatch.chdir(tmp_path)
     assert batches(addresses) == batches(divided)
     found, expected = (
