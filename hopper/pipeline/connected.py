@@ -289,7 +289,7 @@ def connect(
                     "connect: these servers draw no neighbors; expected the partitioned directory "
                     "beside their addresses, or a graph divided with --topology partitioned"
                 )
-        how = {"deadline": timeout, "security": security}
+        how: dict[str, Any] = {"deadline": timeout, "security": security}
         return _join(graph, servers, (rank, world), kept, again, exits, **how)
 
 
@@ -302,12 +302,10 @@ def connect_as(
     rank, world = _rank_and_world(rank, world)
     again = partial(connect_as, config, rank=rank, world=world)
     graph, cluster = open_graph(config, own_server(config)), config.cluster
-    how = {"deadline": cluster.timeout_seconds, "security": security_of(config)}
-    wire = cluster.feature_wire
+    how: dict[str, Any] = {"deadline": cluster.timeout_seconds, "wire": cluster.feature_wire}
+    how["security"] = security_of(config)
     with ExitStack() as exits:
-        return _join(
-            *(graph, cluster.servers, (rank, world), config.cache, again, exits), wire=wire, **how
-        )
+        return _join(graph, cluster.servers, (rank, world), config.cache, again, exits, **how)
 
 
 def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
