@@ -1,18 +1,22 @@
 """Scripts in PyG's idiom under Hopper's loaders, and under a sampler in memory.
 
 usage: python -m benchmarks.pyg_scripts --data DIR --out DIR [--rounds 10] [--only NAME,...]
+           [--epochs N]
 
 DIR holds amazon_computers, cora, imdb_magnn and acm_heco in the npy layout of
 docs/reference/graph-directory.md. Each script runs twice a seed; what differs is its loader. The
 one in memory draws by the same definition, uniformly and once a node, with NumPy's generator. A
 cell is a script, a round is a seed. Lines have the accuracy on test nodes, or of links the share of
-test links that score higher than a random pair.
+test links that score higher than a random pair. Each seed's scores are kept in a file in OUT/cells,
+with machine, commit and seconds of processor time; the same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +31,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import HGTConv, SAGEConv, to_hetero
 
-from benchmarks.rounds import Results, make_parser
+from benchmarks.rounds import Results, make_parser, positive
+from hopper.bench.machine import commit, machine
+from hopper.files.whole_files import write_text
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.graph.schema import Relation
@@ -199,6 +205,7 @@ class Source:
     parts: Path
     in_memory: bool
     seed: int
+    epochs: int
 
     def nodes(self, split: str, *, in_time: bool = False) -> Any:
         """Return a loader of a split's nodes; those to train come in random order."""
@@ -224,7 +231,7 @@ class Source:
 
 
 def train_nodes(
-    source: Source, model: nn.Module, call: Callable[[Any], Tensor], *, epochs: int, **how: bool
+    source: Source, model: nn.Module, call: Callable[[Any], Tensor], **how: bool
 ) -> float:
     """Train on nodes, and return the accuracy on test nodes."""
     target, correct = source.graph.schema.target_type(), []
@@ -232,7 +239,7 @@ def train_nodes(
     with torch.no_grad():
         call(next(iter(loader)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-    for _ in range(epochs):
+    for _ in range(source.epochs):
         for batch in loader:
             store = batch[target] if isinstance(batch, HeteroData) else batch
             optimizer.zero_grad()
@@ -250,14 +257,14 @@ def train_nodes(
 def sage(source: Source) -> float:
     """SAGE."""
     model = Sage(_classes(source))
-    return train_nodes(source, model, lambda b: model(b.x, b.edge_index), epochs=30)
+    return train_nodes(source, model, lambda b: model(b.x, b.edge_index))
 
 
 def sage_in_time(source: Source) -> float:
     """SAGE on draws in time."""
     model = Sage(_classes(source))
     call = lambda b: model(b.x, b.edge_index)  # noqa: E731
-    return train_nodes(source, model, call, epochs=30, in_time=True)
+    return train_nodes(source, model, call, in_time=True)
 
 
 def typed_sage(source: Source) -> float:
@@ -266,15 +273,13 @@ def typed_sage(source: Source) -> float:
     metadata = list(schema.node_types), [tuple(relation) for relation in schema.relations]
     model = to_hetero(Sage(_classes(source), (-1, -1)), metadata)
     target = schema.target_type()
-    return train_nodes(
-        source, model, lambda b: model(b.x_dict, b.edge_index_dict)[target], epochs=15
-    )
+    return train_nodes(source, model, lambda b: model(b.x_dict, b.edge_index_dict)[target])
 
 
 def hgt(source: Source) -> float:
     """HGTConv."""
     model, target = Hgt(source.graph, _classes(source)), source.graph.schema.target_type()
-    return train_nodes(source, model, lambda b: model(b, target), epochs=30)
+    return train_nodes(source, model, lambda b: model(b, target))
 
 
 def links(source: Source) -> float:
@@ -295,7 +300,7 @@ def links(source: Source) -> float:
     with torch.no_grad():
         score(next(iter(loader)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(4):
+    for _ in range(source.epochs):
         for batch in loader:
             optimizer.zero_grad()
             loss = binary_cross_entropy_with_logits(score(batch), batch.edge_label, reduction="sum")
@@ -339,7 +344,7 @@ def lightning(source: Source) -> float:
     with torch.no_grad():
         module.model(batch.x, batch.edge_index)
     trainer = pytorch_lightning.Trainer(
-        accelerator="cpu", max_epochs=30, logger=False, enable_checkpointing=False,
+        accelerator="cpu", max_epochs=source.epochs, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, source.nodes("train"))
@@ -347,14 +352,16 @@ def lightning(source: Source) -> float:
     return float(np.mean(module.correct))
 
 
-SCRIPTS: dict[str, tuple[str, Callable[[Source], float]]] = {
-    "SAGE": ("amazon_computers", sage),
-    "to_hetero": ("imdb_magnn", typed_sage),
-    "HGTConv": ("acm_heco", hgt),
-    "links": ("cora", links),
-    "in time": ("cora", sage_in_time),
-    "Lightning": ("cora", lightning),
+SCRIPTS: dict[str, tuple[str, Callable[[Source], float], int]] = {
+    "SAGE": ("amazon_computers", sage, 30),
+    "to_hetero": ("imdb_magnn", typed_sage, 15),
+    "HGTConv": ("acm_heco", hgt, 30),
+    "links": ("cora", links, 4),
+    "in time": ("cora", sage_in_time, 30),
+    "Lightning": ("cora", lightning, 30),
 }
+"""by name: a data set, a script, and its number of epochs"""
+SIDES = ("hopper.pyg", "in memory")
 
 
 def make_graph(data: str, source: Path, out: Path, seed: int, *, timed: bool) -> GraphDirectory:
@@ -362,7 +369,7 @@ def make_graph(data: str, source: Path, out: Path, seed: int, *, timed: bool) ->
     split = RandomSplit.parse("random:20:30") if data == "amazon_computers" else None
     options = ImportOptions(
         symmetrize=data in ("amazon_computers", "cora"), split=split, seed=seed,
-        add_reverse="cross-type" if data == "acm_heco" else "none",
+        add_reverse="cross-type" if data == "acm_heco" else "",
         row_normalize=data != "amazon_computers",
     )  # fmt: skip
     folder = source / data
@@ -384,33 +391,48 @@ def _classes(source: Source) -> int:
     return labels.classes
 
 
+def score(name: str, seed: int, epochs: int, data: Path, work: Path) -> dict[str, float]:
+    """Run both versions of a script with a seed, and return their scores."""
+    set_name, script, _ = SCRIPTS[name]
+    graph = make_graph(set_name, data, work / "graph", seed, timed=name == "in time")
+    partition_graph(graph, work / "parts", 2)
+    scores = {}
+    for side in SIDES:
+        torch.manual_seed(seed)
+        scores[side] = script(Source(graph, work / "parts", side == "in memory", seed, epochs))
+    return scores
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = make_parser(__doc__, rounds=10)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--only", metavar="NAME,...", help="scripts; default: all")
+    parser.add_argument("--epochs", type=positive, help="default: as many as each script has")
     options = parser.parse_args(arguments)
     only = options.only.split(",") if options.only else list(SCRIPTS)
     if unknown := sorted(set(only) - set(SCRIPTS)):
         parser.error(f"--only: expected some of {list(SCRIPTS)}, given {unknown}")
-    results = Results("pyg-scripts", options.out)
-    with tempfile.TemporaryDirectory(prefix="pyg-scripts-") as work:
-        for name in only:
-            data, script = SCRIPTS[name]
-            scores: dict[str, list[list[float]]] = {"hopper.pyg": [], "in memory": []}
-            for seed in range(options.rounds):
-                folder = Path(work) / f"{name}-{seed}"
-                folder.mkdir()
-                graph = make_graph(
-                    data, options.data, folder / "graph", seed, timed=name == "in time"
-                )
-                partition_graph(graph, folder / "parts", 2)
-                for side, values in scores.items():
-                    torch.manual_seed(seed)
-                    given = Source(graph, folder / "parts", side == "in memory", seed)
-                    values.append([script(given)])
-            measured = {side: {"score": np.array(values)} for side, values in scores.items()}
-            results.add(f"{name}, {data}", measured, against={"hopper.pyg": ["in memory"]})
+    results, cells = Results("pyg-scripts", options.out), options.out / "cells"
+    cells.mkdir(exist_ok=True)
+    for name in only:
+        epochs = options.epochs or SCRIPTS[name][2]
+        stamp = {"machine": machine(), "commit": commit(), "epochs": epochs}
+        scores: dict[str, list[list[float]]] = {side: [] for side in SIDES}
+        for seed in range(options.rounds):
+            file = cells / f"pyg-scripts-{name.replace(' ', '-')}-{seed}.json"
+            kept = json.loads(file.read_text()) if file.exists() else {}
+            if {key: kept.get(key) for key in stamp} != stamp:
+                begun = time.process_time()
+                with tempfile.TemporaryDirectory(prefix="pyg-scripts-") as work:
+                    found = score(name, seed, epochs, options.data, Path(work))
+                kept = {**stamp, "seconds": time.process_time() - begun, "scores": found}
+                write_text(file, json.dumps(kept, indent=1))
+            for side, values in scores.items():
+                values.append([kept["scores"][side]])
+        measured = {side: {"score": np.array(values)} for side, values in scores.items()}
+        cell = f"{name}, {SCRIPTS[name][0]}"
+        results.add(cell, measured, against={"hopper.pyg": ["in memory"]})
     return 0
 
 

@@ -1,4 +1,5 @@
-"""A script in DGL's idiom: python dgl_script.py PARTS, or under torchrun with addresses."""
+"""A script in DGL's idiom: python dgl_script.py PARTS, under torchrun with addresses, or without
+arguments as the script of hopper host and hopper train."""
 
 import os
 import sys
@@ -30,11 +31,12 @@ def main(parts, servers, epochs=3):
     is_distributed = "RANK" in os.environ
     if is_distributed:
         dist.init_process_group("gloo")
+    world = dist.get_world_size() if is_distributed else 1
     torch.manual_seed(1)
     with hopper.connect(parts, servers) as graph:
         schema = graph.graph.schema
         target = schema.target_type()
-        loader = hopper.loader(graph, [10, 5], batch_size=32)
+        loader = hopper.loader(graph, [10, 5], batch_size=64 // world)
         model = Sage(schema.node_types[target].feature_dim, schema.labels[target].classes)
         if is_distributed:
             model = DistributedDataParallel(model)
@@ -54,4 +56,5 @@ def main(parts, servers, epochs=3):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    parts, *servers = sys.argv[1:] or [""]
+    main(parts, servers)

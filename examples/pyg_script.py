@@ -1,4 +1,5 @@
-"""A script in PyG's idiom: python pyg_script.py PARTS, or under torchrun with addresses."""
+"""A script in PyG's idiom: python pyg_script.py PARTS, under torchrun with addresses, or without
+arguments as the script of hopper host and hopper train."""
 
 import os
 import sys
@@ -17,6 +18,7 @@ def main(parts, servers, epochs=3):
     is_distributed = "RANK" in os.environ
     if is_distributed:
         dist.init_process_group("gloo")
+    world = dist.get_world_size() if is_distributed else 1
     torch.manual_seed(1)
     with hopper.connect(parts, servers) as graph:
         schema = graph.graph.schema
@@ -25,7 +27,7 @@ def main(parts, servers, epochs=3):
             graph,
             num_neighbors=[10, 10],
             input_nodes="train",
-            batch_size=32,
+            batch_size=64 // world,
             shuffle=True,
         )
         width, classes = schema.node_types[target].feature_dim, schema.labels[target].classes
@@ -48,4 +50,5 @@ def main(parts, servers, epochs=3):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    parts, *servers = sys.argv[1:] or [""]
+    main(parts, servers)

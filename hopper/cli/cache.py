@@ -77,8 +77,8 @@ def _profile_table(title: str, profile: CacheProfile) -> Table:
 
 def _run_plan(options: argparse.Namespace) -> int:
     from hopper.config import load_config
+    from hopper.features.cache_plan import POLICIES, cache_bytes, plan_cache
     from hopper.hetero.cache_picture import draw_plans
-    from hopper.hetero.cache_plan import POLICIES, cache_bytes, plan_cache
     from hopper.partition.memory import format_bytes
 
     config = load_config(options.config, options.overrides)

@@ -17,6 +17,8 @@ from hopper.config.sections import Config
 from hopper.errors import ConfigError
 from hopper.files.local_path import EXPECTED, is_address
 
+CONFIG_VARIABLE: Final = "HOPPER_CONFIG"
+"""The environment variable with the file of the configuration for scripts of a user's own."""
 SHORT_NAMES: Final = {"--replay": "--train.replay"}
 
 

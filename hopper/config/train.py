@@ -118,6 +118,11 @@ class Train(Section):
     benchmarks. 0 = all."""
     run_dir: LocalPath = ""
     """The folder for spans, results and models. Empty = runs/<time>-<engine>."""
+    script: str = ""
+    """A Python script of your own and its arguments, such as "my_script.py --epochs 3", that every
+    rank runs in place of Hopper's training. hopper.connect() without arguments finds the graph and
+    the servers there. [model] and the other keys of [train] have no effect, but for run_dir and
+    threads. See docs/howto/pyg.md."""
     threads: NonNegative = 0
     """CPU threads of a rank. 0 = the machine's cores divided by its ranks."""
     checkpoint_every: NonNegative = 0

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from cache_server.errors import SecurityError
 from cache_server.security import readers_of, shake_hands
+from hopper.cluster.security import FILES, security_of
 from hopper.config import Cluster
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
-from hopper.train.security import FILES, security_of
 
 SOON_DAYS: Final = 30
 """a certificate that expires within this many days causes a warning"""

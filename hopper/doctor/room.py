@@ -15,7 +15,7 @@ from hopper.config import Config
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.doctor.sizes import Sizes
-from hopper.hetero.cache_plan import parse_cache_size
+from hopper.features.cache_plan import parse_cache_size
 from hopper.partition.memory import format_bytes
 
 _SPARE: Final = 1 << 30

@@ -13,13 +13,13 @@ from typing import Final
 
 from cache_server.client.operation import Deadline
 from cache_server.errors import CacheServerError
+from hopper.cluster.security import security_of
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.doctor.probe import Answer, Expected, ask_server, measure_rate
 from hopper.engines import Request
 from hopper.errors import GraphError
 from hopper.partition.checksums import read_division
-from hopper.train.security import security_of
 
 _SUBJECT: Final = "cluster.servers"
 _GRACE_SECONDS: Final = 1.0

@@ -17,8 +17,8 @@ from hopper.engines.learnable_tables import check_learnable
 from hopper.engines.relation_division import check_division
 from hopper.engines.request import Request
 from hopper.errors import RequestError
+from hopper.features.cache_plan import parse_cache_size
 from hopper.graph.schema import Labelled
-from hopper.hetero.cache_plan import parse_cache_size
 from hopper.partition.message_edges import count_untrained
 from hopper.tasks import check_fixed, find_target
 

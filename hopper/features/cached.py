@@ -19,7 +19,8 @@ from hopper.features.source import FeatureSource, RemoteSource, RowKind
 
 
 class RowCacheLike(Protocol):
-    """A cache of some rows of one node type, such as :class:`hopper.hetero.row_cache.RowCache`."""
+    """A cache of some rows of one node type, such as
+    :class:`hopper.features.row_cache.RowCache`."""
 
     @property
     def dim(self) -> int:
@@ -110,10 +111,9 @@ class CachedRows(_CountedCaches):
         super().__init__(caches, SimpleNamespace())
         self._remote = remote
 
-    def add_level(self, caches: Mapping[str, RowCacheLike]) -> CachedRows:
-        """Ask further caches, which count for themselves, for the rows that these lack."""
-        self._remote = level = CachedRows(self._remote, caches)
-        return level
+    def read_from(self, remote: RemoteSource) -> None:
+        """Read the rows that these caches lack from another source."""
+        self._remote = remote
 
     def uncached(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of [n] int64 ids that no cache holds permanently."""

@@ -9,21 +9,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cache_server.client import FeatureClient
+from cache_server.draws.neighbor_lists import StoredIds
 from cache_server.errors import SourceError
 from cache_server.security import PLAIN, Security
 from cache_server.store.row_source import CheckedSource, RowSource
 from cache_server.store.shard import GRAPH_FILE, PARTITION_FILE
 from hopper.config import Config
 from hopper.config.plug_ins import PlugIn, find_plug_in
-from hopper.errors import ConfigError
+from hopper.errors import ConfigError, RequestError
 from hopper.features.remote import map_errors
 from hopper.graph.array_file import create_array
-from hopper.graph.layout import split_file
+from hopper.graph.layout import label_format, split_file, stored_features
+from hopper.graph.schema import Labelled, Relation
+from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import map_file
 
@@ -89,13 +93,72 @@ def _naming_the_key() -> Iterator[None]:
         raise ConfigError(f"data.features: {error}") from error
 
 
+class GraphElsewhere(PartitionedGraph):
+    """A partitioned graph that :func:`download_graph` has made of what a server tells. This process
+    stores none of its rows and in-edges: servers hand out rows, and draw neighbors."""
+
+    def topology(self, relation: Relation, server: int | None = None) -> Topology:
+        """Make the topology of a server without lists; a RequestError tells what is not here."""
+        edges = self.schema.relations[relation]
+        if server is None:
+            raise _untold(f"the edges of {relation}")
+        if edges.feature_dim is not None:
+            raise _untold(f"where features of {relation} lie")
+        none, degrees = np.empty(0, np.int64), cast(Any, _UntoldDegrees())
+        times = none if self.schema.is_timed(relation) else None
+        return Topology(
+            np.zeros(1, np.int64),
+            *(none, none, degrees, degrees),
+            cumulative_weights=none.astype(np.int32) if edges.weighted else None,
+            times=times,
+            by_time=times,
+            stored=self.stored(relation.dst, server),
+        )
+
+    def stored(self, table: str, server: int) -> StoredIds:
+        """Tell that no row is here."""
+        return StoredIds(0, 0)
+
+    def features(self, table: str, server: int) -> NDArray[Any] | None:
+        """Make a table of features without rows."""
+        stored = stored_features(self.schema.table(table))
+        return None if stored is None else np.empty((0, stored.columns), stored.dtype)
+
+    def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
+        """Make labels of no nodes."""
+        if node_type not in self.schema.labels:
+            return None
+        dtype, (shape, *_) = label_format(self.schema.labels[node_type], 0)
+        return np.empty(shape, dtype)
+
+    def times(self, owner: Labelled) -> NDArray[np.int64]:
+        """Refuse to tell times, which no server does."""
+        raise _untold(f"the times of {owner}")
+
+
+class _UntoldDegrees:
+    """Stands for an array of degrees."""
+
+    def __getitem__(self, _: object) -> NoReturn:
+        raise _untold("degrees")
+
+
+def _untold(what: str) -> RequestError:
+    """Return the error of what only a partitioned directory tells."""
+    return RequestError(
+        f"connect: servers do not tell {what}; expected the partitioned directory beside their "
+        "addresses"
+    )
+
+
 def download_graph(
     addresses: Sequence[str], folder: Path, *, deadline: float = 30.0, security: Security = PLAIN
-) -> PartitionedGraph:
+) -> GraphElsewhere:
     """Write what the first feature server tells of the whole graph to a folder, and open it.
 
     These are the schema, the offsets, the splits and the maps of ids: all that
-    :class:`RemoteRows` and a schedule of roots need. Rows and neighbours stay on the servers.
+    :class:`RemoteRows` and a schedule of roots need. Rows and neighbours stay on the servers. What
+    they do not tell are degrees, times of nodes, and where features of edges lie.
 
     ``addresses`` are "host:port" of every server, in order of server index, and ``deadline`` are
     the seconds that one request may take.
@@ -117,7 +180,7 @@ def download_graph(
             (folder / GRAPH_FILE).write_text(description.graph, encoding="utf-8")
             (folder / PARTITION_FILE).write_text(description.partition, encoding="utf-8")
             # Names and sizes are those of a checked schema, not what a server chooses.
-            graph = PartitionedGraph.open(folder)
+            graph = GraphElsewhere.open(folder)
             for name, count in graph.schema.splits.items():
                 _download(client, "splits", name, split_file(folder, name), count)
             for name, node_type in graph.schema.node_types.items():

@@ -230,12 +230,13 @@ class PartitionedRows:
 
     def attach_prefetch(self, caches: Mapping[str, RowCacheLike]) -> None:
         """Look rows that :meth:`attach_cache`'s lack up in further caches, which keep those that
-        coming iterations read too."""
-        assert self.remote is not None
+        coming iterations read too. They take the place of those attached before."""
+        assert self._servers is not None
+        self._ahead = CachedRows(self._servers, caches)
         if self._cache is None:
-            self.remote = self._ahead = CachedRows(self.remote, caches)
+            self.remote = self._ahead
         else:
-            self._ahead = self._cache.add_level(caches)
+            self._cache.read_from(self._ahead)
 
     def take_rows(self) -> RowCounts:
         """Return the counts since the last call, and set them to zero."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hopper.display.palette import hex_of, series
+from hopper.features.cache_plan import CachePlan, Profile
 from hopper.files.whole_files import replacing
-from hopper.hetero.cache_plan import CachePlan, Profile
 
 
 def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, title: str) -> None:

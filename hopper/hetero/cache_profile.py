@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
+from hopper.features.cache_plan import Profile, TypeProfile
 from hopper.files.whole_files import replacing
-from hopper.hetero.cache_plan import Profile, TypeProfile
 
 PROFILE_SCHEMA_VERSION: Final = 1
 FOLDER: Final = "cache-profiles"

@@ -18,7 +18,7 @@ from torch import Tensor
 from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
 from hopper.features.cached import Lookups, look_up
-from hopper.hetero.row_cache import RecentRows, RowCache
+from hopper.features.row_cache import RecentRows, RowCache
 from hopper.hetero.sparse_optimizers import Factors, SparseOptimizer
 
 _ROWS_AT_ONCE: Final = 1 << 16

@@ -22,6 +22,7 @@ from cache_server.errors import SecurityError
 from cache_server.events import events
 from cache_server.security import parse_address
 from hopper.cluster.rank_store import machine_key
+from hopper.cluster.security import check_security, security_of
 from hopper.config import Config, load_config
 from hopper.errors import ConfigError, HopperError, RequestError
 from hopper.features import open_graph
@@ -31,7 +32,6 @@ from hopper.launch.supervisor import LOOK_SECONDS, Place, Supervisor, hold_store
 from hopper.process.signal_handlers import EndSignals
 from hopper.process.thread_settings import count_cores, thread_settings
 from hopper.train.run_lock import make_run_folder
-from hopper.train.security import check_security, security_of
 
 HOSTS_FOLDER: Final = "hosts"
 MARK: Final = "\x1e"

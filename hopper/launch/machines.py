@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from cache_server.errors import SecurityError
+from hopper.cluster.security import security_of
 from hopper.config import Config, change_config, read_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError, ServerLost
 from hopper.launch.failures import Failure, explain, how_it_ended
@@ -27,7 +28,6 @@ from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
-from hopper.train.security import security_of
 
 THREADS: Final = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 PASSED_VARIABLES: Final = (*THREADS, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")

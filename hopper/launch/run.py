@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cache_server.events import events
+from hopper.cluster.security import absolute_files
 from hopper.config import Config, change_config, read_config
 from hopper.engines import Request
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
@@ -31,7 +33,6 @@ from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
-from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, profile_key
 
 _FOLDERS: Final = (
@@ -80,7 +81,12 @@ def train_with(
         _run_again_where_lost(
             lambda attempt: run(attempt, graph, run_dir), config, run_dir, restarts
         )
-    return RunResult.open(run_dir)
+    return result_of(config, run_dir)
+
+
+def result_of(config: Config, run_dir: Path) -> RunResult:
+    """Return what a finished run has left; a script of the user's own leaves no summary."""
+    return RunResult(run_dir, {}) if config.train.script else RunResult.open(run_dir)
 
 
 def require_main_thread(function: str) -> None:
@@ -237,6 +243,9 @@ def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
         folder = values[section][key]
         if folder and "://" not in folder:
             values[section][key] = str(Path(folder).absolute())
+    if config.train.script:
+        script, *words = shlex.split(config.train.script)
+        values["train"]["script"] = shlex.join([str(Path(script).absolute()), *words])
     if config.data.verify == "full":
         # The launcher has just verified all files.
         values["data"]["verify"] = "off"

@@ -16,7 +16,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from hopper.cluster.security import security_words
 from hopper.config import Config
+from hopper.config.loading import CONFIG_VARIABLE
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.files.scratch import scratch_folder
 from hopper.launch.failures import Failure, RanksFailed, how_it_ended, read_failure
@@ -27,7 +29,6 @@ from hopper.process.thread_settings import thread_settings
 from hopper.train.rank_process import DIE_WITH_PARENT, RECORD
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_metrics import server_metrics
-from hopper.train.security import security_words
 
 SERVERS_FOLDER: Final = "servers"
 LOOK_SECONDS: Final = 0.02
@@ -159,7 +160,7 @@ class Supervisor:
         host, _, port = meeting.rpartition(":")
         common = {"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": str(self._world)}
         common |= {"TORCHELASTIC_USE_AGENT_STORE": str(holds_store)} | self._environment
-        common |= {DIE_WITH_PARENT: str(os.getpid())}
+        common |= {DIE_WITH_PARENT: str(os.getpid()), CONFIG_VARIABLE: str(self._file)}
         per_server = self._config.cluster.ranks_per_server
         for place, index in itertools.product(self._places, range(per_server)):
             rank = place.server * per_server + index

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class PartitionedGraph:
         """opens a server's features of a node type, for types whose features are in no file"""
 
     @classmethod
-    def open(cls, path: Path | str) -> PartitionedGraph:
+    def open(cls, path: Path | str) -> Self:
         """Open a partitioned directory; arrays are mapped and checked when they are asked for."""
         root = Path(path)
         described = read_description(root)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -13,9 +14,15 @@ from numpy.typing import NDArray
 
 from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.security import PLAIN, Security
-from hopper.config import make_config
+from hopper.cluster.security import check_security, security_of
+from hopper.config import Cache, Config, load_config, make_config
+from hopper.config.loading import CONFIG_VARIABLE
 from hopper.errors import RequestError
-from hopper.features import PartitionedRows, RemoteRows
+from hopper.features import PartitionedRows, RemoteRows, download_graph, open_graph, own_server
+from hopper.features.cache_plan import TypeProfile, cache_bytes, plan_cache
+from hopper.features.row_cache import RecentRows
+from hopper.files.scratch import scratch_folder
+from hopper.graph.layout import stored_features
 from hopper.graph.schema import Relation
 from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.micrograph.route import (
@@ -49,6 +56,7 @@ class ConnectedGraph:
     rows: reads features and labels by global id, of this server and of others. Several threads may
         read at once. ``rows.traffic`` counts the bytes of other servers.
     rank, world: this rank, and the number of ranks.
+    exits: what :meth:`close` closes.
     """
 
     def __init__(
@@ -57,11 +65,11 @@ class ConnectedGraph:
         remote: RemoteRows | None,
         rank: int,
         world: int,
-        arguments: Mapping[str, Any],
+        connect_again: Callable[[], ConnectedGraph],
     ) -> None:
         self.graph, self.rank, self.world = graph, rank, world
-        self._arguments = arguments
-        self._remote = remote
+        self._remote, self._connect_again = remote, connect_again
+        self.exits = ExitStack()
         self._ranks_per_server = max(1, world // graph.book.servers)
         self.rows = PartitionedRows(graph, rank // self._ranks_per_server, remote)
 
@@ -73,12 +81,11 @@ class ConnectedGraph:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let a process that is sent this graph connect by itself."""
-        return partial(connect, **self._arguments), ()
+        return self._connect_again, ()
 
     def close(self) -> None:
         """Close the connections to other servers."""
-        if self._remote is not None:
-            self._remote.close()
+        self.exits.close()
 
     def sampler(
         self,
@@ -216,39 +223,110 @@ class ConnectedGraph:
 
 
 def connect(
-    partitioned: str | os.PathLike[str],
+    partitioned: str | os.PathLike[str] = "",
     servers: Sequence[str] = (),
     *,
     rank: int | None = None,
     world: int | None = None,
     timeout: float = 60.0,
     security: Security = PLAIN,
+    cache: Mapping[str, Any] | None = None,
 ) -> ConnectedGraph:
     """Open a partitioned graph for a training loop of your own (docs/howto/own-loop.md).
 
     Parameters
     ----------
     partitioned: what ``hopper partition`` wrote. Of other servers' folders nothing is read if
-        there are addresses.
+        there are addresses. Empty = the servers tell what they can, and draw the neighbors, for
+        which topology must be partitioned. Without addresses either, the environment variable
+        ``HOPPER_CONFIG`` names the file of a configuration, as ``hopper host`` and ``hopper train``
+        set it for ``train.script``. Its ``[cluster]`` and ``[cache]`` then take the place of the
+        other arguments.
     servers: "host:port" of every feature server, in order. Empty = rows of other servers are read
         from their folders, which must be here.
     rank, world: this rank and the number of ranks: one, or the same number for each server. None =
         as torch.distributed says, or a single rank.
     timeout: seconds that a call to a server may take, and that servers have to answer at first.
     security: certificates and token of the connections.
+    cache: keys of ``[cache]``, such as ``{"policy": "lru", "size": "256M"}``: rows of other servers
+        that were read last are kept.
 
     Raises
     ------
     GraphError: the directory is unusable.
-    ConfigError, RequestError: the numbers of servers, addresses and ranks do not fit, or the graph
-        was not divided by node.
+    ConfigError, RequestError: the numbers of servers, addresses and ranks do not fit, the graph
+        was not divided by node, or an argument is missing or out of range.
     ServerLost, DeadlineExceeded, ClusterError: a server does not answer, or serves another graph.
     """
+    if not partitioned and not servers:
+        file = os.environ.get(CONFIG_VARIABLE)
+        if not file:
+            raise RequestError(
+                "connect: expected a partitioned directory, addresses of feature servers, or "
+                f"{CONFIG_VARIABLE}, the environment variable with the file of a configuration"
+            )
+        return connect_as(load_config(file), rank=rank, world=world)
+    rank, world = _rank_and_world(rank, world)
+    again = partial(
+        connect,
+        partitioned,
+        servers,
+        rank=rank,
+        world=world,
+        timeout=timeout,
+        security=security,
+        cache=cache,
+    )
+    kept = make_config({"data": {"partitioned": ""}, "cache": dict(cache or {})}).cache
+    with ExitStack() as exits:
+        if partitioned:
+            graph = PartitionedGraph.open(os.fspath(partitioned))
+        else:
+            folder = exits.enter_context(scratch_folder("hopper-graph-"))
+            graph = download_graph(servers, folder, deadline=timeout, security=security)
+            if graph.layout.draws_alone:
+                raise RequestError(
+                    "connect: these servers draw no neighbors; expected the partitioned directory "
+                    "beside their addresses, or a graph divided with --topology partitioned"
+                )
+        how: dict[str, Any] = {"deadline": timeout, "security": security}
+        return _join(graph, servers, (rank, world), kept, again, exits, **how)
+
+
+def connect_as(
+    config: Config, *, rank: int | None = None, world: int | None = None
+) -> ConnectedGraph:
+    """Open the graph of a configuration as :func:`connect` does, with the servers and certificates
+    of ``[cluster]``, and with ``[cache]``."""
+    check_security(config)
+    rank, world = _rank_and_world(rank, world)
+    again = partial(connect_as, config, rank=rank, world=world)
+    graph, cluster = open_graph(config, own_server(config)), config.cluster
+    how: dict[str, Any] = {"deadline": cluster.timeout_seconds, "wire": cluster.feature_wire}
+    how["security"] = security_of(config)
+    with ExitStack() as exits:
+        return _join(graph, cluster.servers, (rank, world), config.cache, again, exits, **how)
+
+
+def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
+    """Return this rank and the number of ranks, as torch.distributed says where none are given."""
     is_one_of_many = dist.is_available() and dist.is_initialized()
     rank = rank if rank is not None else dist.get_rank() if is_one_of_many else 0
     world = world if world is not None else dist.get_world_size() if is_one_of_many else 1
-    graph = PartitionedGraph.open(os.fspath(partitioned))
-    count = graph.book.servers
+    return rank, world
+
+
+def _join(
+    graph: PartitionedGraph,
+    servers: Sequence[str],
+    place: tuple[int, int],
+    cache: Cache,
+    again: Callable[[], ConnectedGraph],
+    exits: ExitStack,
+    **how: Any,
+) -> ConnectedGraph:
+    """Connect a rank, which has a place among all of them, to servers, or to their folders."""
+    (rank, world), count = place, graph.book.servers
     if type(graph.layout) not in (Replicated, DividedTopology):
         raise RequestError(f"connect: {graph.layout.explain(str(graph.path))}")
     if not 0 <= rank < world or (world > 1 and world % count):
@@ -256,18 +334,42 @@ def connect(
             f"connect: {graph.path} is divided over {count} servers; expected one rank, or as many "
             f"for each server, given rank {rank} of {world}"
         )
+    if cache.policy not in ("none", "lru") or cache.memory != "host":
+        raise RequestError(
+            'cache: expected policy "none" or "lru" and memory "host" here, given '
+            f'"{cache.policy}" and "{cache.memory}"'
+        )
     remote = None
     if servers:
-        remote = RemoteRows(graph, servers, timeout, security=security)
-        try:
-            remote.wait_until_serving(timeout)
-        except BaseException:
-            remote.close()
-            raise
+        remote = RemoteRows(graph, servers, **how)
+        exits.callback(remote.close)
+        remote.wait_until_serving(how["deadline"])
     elif count > 1:
         folders = [server_folder(graph.path, server) for server in range(count)]
-        client = partial(InProcessClient, open_servicers(folders))
-        remote = RemoteRows(graph, list(map(str, folders)), timeout, client)
-    arguments: dict[str, Any] = {"partitioned": partitioned, "servers": servers}
-    arguments |= {"rank": rank, "world": world, "timeout": timeout, "security": security}
-    return ConnectedGraph(graph, remote, rank, world, arguments)
+        make_client = partial(InProcessClient, open_servicers(folders))
+        remote = RemoteRows(graph, list(map(str, folders)), how["deadline"], make_client)
+        exits.callback(remote.close)
+    connected = ConnectedGraph(graph, remote, rank, world, again)
+    if remote is not None and cache.policy == "lru":
+        connected.rows.attach_cache(_recent_rows(graph, connected.rows.server, cache.size))
+    connected.exits = exits.pop_all()
+    return connected
+
+
+def _recent_rows(graph: PartitionedGraph, server: int, size: str) -> dict[str, RecentRows]:
+    """Make caches of the rows of other servers that are read last, by node type with features."""
+    none, kinds = np.empty(0, np.int64), graph.schema.node_types
+    forms = {name: form for name, kind in kinds.items() if (form := stored_features(kind))}
+    profile = {
+        name: TypeProfile(
+            form.columns * form.dtype.itemsize,
+            kinds[name].count - graph.stored(name, server).count,
+            *(none, none),
+        )
+        for name, form in forms.items()
+    }
+    room = plan_cache(profile, "lru", cache_bytes(size, profile)).room
+    return {
+        name: RecentRows(kinds[name].count, room[name], form.columns, form.dtype)
+        for name, form in forms.items()
+    }

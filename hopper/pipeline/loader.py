@@ -28,8 +28,8 @@ from hopper.pipeline.pipeline import Moment, Pipeline, Stage
 
 T = TypeVar("T")
 Ids = NDArray[np.int64]
-Connectable = ConnectedGraph | str | os.PathLike[str]
-"""a partitioned directory, or what :func:`hopper.connect` returned"""
+Connectable = ConnectedGraph | str | os.PathLike[str] | Sequence[str]
+"""a partitioned directory, the addresses of all servers, or what :func:`hopper.connect` returned"""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,8 @@ def loader(
 
     Parameters
     ----------
-    graph: a partitioned directory, or what :func:`hopper.connect` returned.
+    graph: a partitioned directory, the addresses of all servers, or what :func:`hopper.connect`
+        returned.
     fanouts: in-neighbors to draw per relation, first hop first; -1 = all.
     batch_size: roots of a rank and iteration in the mean. A global batch has as many for each rank.
     roots: name of a split of nodes, or [n] int64 distinct original ids of the target type.
@@ -293,12 +294,13 @@ def loader(
 
 @contextmanager
 def connected(graph: Connectable) -> Iterator[ConnectedGraph]:
-    """Open a partitioned directory that is not open; close it again if the block fails."""
+    """Open a graph that is not open; close it again if the block fails."""
     if isinstance(graph, ConnectedGraph):
         yield graph
         return
+    given = (graph,) if isinstance(graph, str | os.PathLike) else ("", graph)
     with ExitStack() as on_error:
-        yield on_error.enter_context(connect(graph))
+        yield on_error.enter_context(connect(*given))
         on_error.pop_all()
 
 

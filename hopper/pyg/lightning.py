@@ -10,7 +10,7 @@ from pytorch_lightning import LightningDataModule
 
 from hopper.config import Config, load_config
 from hopper.errors import RequestError
-from hopper.pipeline.connected import ConnectedGraph, connect
+from hopper.pipeline.connected import ConnectedGraph, connect_as
 from hopper.pyg.node_loader import NeighborLoader
 
 _ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
@@ -25,7 +25,7 @@ _ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
 class DataModule(LightningDataModule):
     """The splits of a configuration's graph as loaders for a ``pytorch_lightning.Trainer``.
 
-    It reads ``data.partitioned``, ``cluster.servers``, ``[sampler]``, ``[pipeline]``,
+    It reads ``data.partitioned``, ``[cluster]``, ``[cache]``, ``[sampler]``, ``[pipeline]``,
     ``train.batch_size`` and ``train.seed``. Losses are summed and multiplied by
     ``batch.loss_scale``, as under :class:`hopper.pyg.NeighborLoader`.
 
@@ -59,7 +59,7 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Connect, after the trainer has made its process group."""
         if self._graph is None:
-            self._graph = connect(self.config.data.partitioned, self.config.cluster.servers)
+            self._graph = connect_as(self.config)
 
     def teardown(self, stage: str) -> None:
         """End the threads and close the connections."""

@@ -44,7 +44,8 @@ class NeighborLoader(SampledLoader):
 
     Parameters
     ----------
-    data: a partitioned directory, or what :func:`hopper.connect` returned.
+    data: a partitioned directory, the addresses of all servers, or what :func:`hopper.connect`
+        returned.
     num_neighbors: by hop, also by edge type; -1 = all.
     input_nodes: ids or a mask of nodes, a split's name, or a node type; or a node type and one of
         the first two. None = all nodes.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import runpy
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,17 +13,21 @@ from typing import Any
 
 import numba
 import torch
+import torch.distributed as dist
 
 from cache_server.process import keep_freed_memory
 from hopper.cluster.cluster import Cluster
+from hopper.cluster.rank_network import choose_interface, find_way, use_interface
+from hopper.cluster.security import check_security, security_of
 from hopper.config import Config
+from hopper.config.loading import CONFIG_VARIABLE
 from hopper.device.array_module import array_module
 from hopper.device.choice import choose_device
 from hopper.engines import Request, TrainStep, find_engine
 from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
-from hopper.errors import ConfigError, RequestError
+from hopper.errors import ConfigError, RankLost, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
 from hopper.process.thread_settings import threads_of_a_rank
@@ -37,7 +44,6 @@ from hopper.train.run_identity import run_identity
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RunMetrics, serve_metrics
 from hopper.train.run_result import describe_run
-from hopper.train.security import check_security, security_of
 from hopper.train.tuning import is_tuned, settle
 from hopper.train.verify import RowCheck, agree_on_division, verify_as_rank
 from hopper.train.warm_cache import warm_cache
@@ -50,6 +56,9 @@ def run_rank(config: Config) -> None:
     After an error the caller must end the process with ``os._exit``: an orderly exit would wait for
     the other ranks, without a deadline, even if one of them hangs.
     """
+    if config.train.script:
+        run_script(config)
+        return
     # The registry binds its port first, so that a port in use ends the run before ranks meet.
     with (
         ExitStack() as exits,
@@ -77,6 +86,40 @@ def run_rank(config: Config) -> None:
 
         trainer.run(finish)
         cluster.leave()
+
+
+def run_script(config: Config) -> None:
+    """Run ``train.script`` as this rank.
+
+    Raises
+    ------
+    ConfigError: there is no such script, or no launcher of Hopper's has started this rank.
+    RankLost: another rank has left the script's process group.
+    """
+    words = shlex.split(config.train.script)
+    if CONFIG_VARIABLE not in os.environ:
+        raise ConfigError(
+            "train.script: hopper train and hopper host start it; expected torchrun to start "
+            f"{words[0]} itself, with the configuration's file in {CONFIG_VARIABLE}"
+        )
+    if not Path(words[0]).is_file():
+        raise ConfigError(f"train.script: expected a file, given {words[0]!r}")
+    use_threads(config.train.threads)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        interface = choose_interface(find_way(os.environ["MASTER_ADDR"]))
+        if not config.cluster.insecure:
+            interface.refuse_public()
+        use_interface(interface)
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).parent))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise RankLost(
+                f"rank {os.environ.get('RANK', 0)}: lost another rank: {error}"
+            ) from error
+        raise
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hopper.cluster.security import check_security
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
@@ -26,7 +27,6 @@ from hopper.train.checkpoint_files import CheckpointCopy
 from hopper.train.meter import interface_bytes
 from hopper.train.observers import find_observers
 from hopper.train.run_metrics import check_metrics
-from hopper.train.security import check_security
 from hopper.train.tuning import check_replay
 from hopper.train.verify import verify_data
 from hopper.train.warm_start import warm_start
@@ -65,6 +65,9 @@ def checks_of_graph(request: Request, servers: Sequence[int]) -> Iterator[RunChe
     """Yield the checks that need the graph too, in the order in which they must run; the folders of
     ``servers`` are read."""
     config, graph = request.config, request.graph
+    if config.train.script:
+        yield RunCheck("files of the graph", lambda: verify_data(config, graph, servers))
+        return
     rows = (PartitionedRows(graph, server, None) for server in servers)
     yield RunCheck("configuration and graph", lambda: check_request(request))
     yield RunCheck("files of the graph", lambda: verify_data(config, graph, servers))

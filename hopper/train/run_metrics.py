@@ -20,11 +20,11 @@ from prometheus_client.registry import Collector
 from cache_server.errors import CacheServerError
 from cache_server.security import Security
 from cache_server.service.metrics import MetricsPort
+from hopper.cluster.security import security_of
 from hopper.config import Config
 from hopper.engines.engine import TrainState
 from hopper.errors import ConfigError
 from hopper.train.callbacks import Running
-from hopper.train.security import security_of
 
 RESTARTS: Final = "HOPPER_RESTARTS"
 """Environment variable: how many times the launcher has restarted the run."""

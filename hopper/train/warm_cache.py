@@ -23,12 +23,12 @@ from hopper.engines import AUTO, Request, TrainStep, engines_of, fetching_engine
 from hopper.engines.assemble import make_schedule
 from hopper.errors import GraphError, RequestError
 from hopper.features import DeviceRows, PartitionedRows
+from hopper.features.cache_plan import CachePlan, TypeProfile, cache_bytes, plan_cache
+from hopper.features.row_cache import RecentRows, RowCache
 from hopper.graph.layout import stored_features
-from hopper.hetero.cache_plan import CachePlan, TypeProfile, cache_bytes, plan_cache
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
-from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition.memory import format_bytes
 
 Ids = NDArray[np.int64]

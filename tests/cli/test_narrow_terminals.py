@@ -17,9 +17,9 @@ from hopper.cli.doctor import _table as findings_table
 from hopper.cli.sweep import ranking_table
 from hopper.display.console_tables import fit_columns, print_table
 from hopper.doctor import Finding
+from hopper.features.cache_plan import TypeProfile
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, NodeType
 from hopper.graph.schema import Relation
-from hopper.hetero.cache_plan import TypeProfile
 from hopper.hetero.cache_profile import CacheProfile
 from hopper.partition import partition_graph
 from tests.conftest import make_community_graph

@@ -26,10 +26,10 @@ from hopper.features import (
     download_graph,
     open_graph,
 )
+from hopper.features.row_cache import RecentRows, RowCache
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.layout import stored_features
 from hopper.graph.schema import Relation
-from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition import PartitionedGraph, partition_graph
 from tests.server_processes import serve_here
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopper.device.array_module import array_module
 from hopper.features import DeviceRows, RowKind
-from hopper.hetero.row_cache import RecentRows, RowCache
+from hopper.features.row_cache import RecentRows, RowCache
 
 NODES, DIM = 40, 3
 

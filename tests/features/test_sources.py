@@ -32,7 +32,7 @@ from hopper.features import (
     RowKind,
     download_graph,
 )
-from hopper.hetero.row_cache import RowCache
+from hopper.features.row_cache import RowCache
 from hopper.partition import partition_graph
 from tests.tcp_proxy import TcpProxy
 

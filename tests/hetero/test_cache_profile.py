@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hopper.errors import GraphError
+from hopper.features.cache_plan import TypeProfile
 from hopper.hetero import presample
-from hopper.hetero.cache_plan import TypeProfile
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
 from hopper.hetero.presample import VisitCounter, Visited, miss_penalty
 

@@ -1,58 +1,215 @@
-"""The scripts of the pages run alone and under torchrun, and the pages show their loops."""
+"""The scripts of the pages train the same however they are started, and the pages show their
+loops."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
+from tests.conftest import free_ports
 
 pytest.importorskip("torch_geometric")
 
+from torch_geometric.data import Data
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
+HOPPER = [sys.executable, "-m", "hopper.cli"]
+# Ray starts a dozen processes, one after the other, before it starts one of Hopper.
+LIMIT = 400.0
 
 
-@pytest.mark.parametrize(
-    ("script", "ranks"), [("pyg_script.py", 1), ("pyg_script.py", 2), ("dgl_script.py", 2)]
-)
-def test_the_script_runs_unchanged_alone_and_under_torchrun(
+@pytest.fixture(scope="module")
+def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripts") / "parts"
+    partition_graph(community_graph, folder, 2, "random")
+    return folder
+
+
+def start(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | environment,
+        check=False,
+    )
+
+
+def config(folder: Path, parts: Path, script: Path, **cluster: Any) -> str:
+    """Write a configuration that names a script."""
+    train = {"script": str(script), "run_dir": str(folder / "run")}
+    sections = {"data": {"partitioned": str(parts)}, "train": train, "cluster": cluster}
+    (folder / "config.json").write_text(json.dumps(sections))
+    return str(folder / "config.json")
+
+
+def losses(ended: subprocess.CompletedProcess[str], ranks: int) -> list[float]:
+    """The mean loss of each epoch over all ranks."""
+    assert ended.returncode == 0, ended.stderr
+    found = re.findall(r"epoch (\d): 2 batches, loss (\d\.\d+)", ended.stdout)
+    assert len(found) == 3 * ranks, ended.stdout
+    return np.array([float(loss) for _, loss in sorted(found)]).reshape(3, ranks).mean(1).tolist()
+
+
+@pytest.fixture(scope="module")
+def alone(parts: Path) -> Callable[[str], list[float]]:
+    """The losses of a script that runs by itself."""
+    seen: dict[str, list[float]] = {}
+
+    def run(script: str) -> list[float]:
+        if script not in seen:
+            command = [sys.executable, str(EXAMPLES / script), str(parts)]
+            seen[script] = losses(start(command), 1)
+        return seen[script]
+
+    return run
+
+
+@pytest.mark.parametrize("script", ["pyg_script.py", "dgl_script.py"])
+def test_a_script_trains_the_same_under_torchrun(
     script: str,
-    ranks: int,
-    community_graph: GraphDirectory,
+    parts: Path,
+    alone: Callable[[str], list[float]],
     serve_partitions: Callable[..., list[str]],
-    tmp_path: Path,
 ) -> None:
     if script == "dgl_script.py":
         pytest.importorskip("dgl")
-    partition_graph(community_graph, tmp_path / "parts", 2, "random")
-    command, servers = [sys.executable], []
-    if ranks > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        servers = serve_partitions(tmp_path / "parts", 2)
-    ended = subprocess.run(
-        [*command, str(EXAMPLES / script), str(tmp_path / "parts"), *servers],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
-        check=False,
+    command = [*(sys.executable, "-m", "torch.distributed.run"), "--standalone"]
+    command += ["--nproc-per-node=2", str(EXAMPLES / script), str(parts)]
+    found = losses(start(command + serve_partitions(parts, 2)), 2)
+    assert found[-1] < found[0]
+    assert found == pytest.approx(alone(script), abs=2e-4)
+
+
+@pytest.mark.timeout(3 * LIMIT)
+@pytest.mark.parametrize("way", ["configuration", "host", "train", "ray"])
+def test_a_script_trains_the_same_without_arguments(
+    way: str, parts: Path, alone: Callable[[str], list[float]], tmp_path: Path
+) -> None:
+    """A configuration that the environment names tells it all, and launchers name theirs."""
+    first, script = free_ports(3), EXAMPLES / "pyg_script.py"
+    if way == "configuration":
+        found = losses(
+            start([sys.executable, str(script)], HOPPER_CONFIG=config(tmp_path, parts, script)), 1
+        )
+    elif way == "host":
+        servers = [f"127.0.0.1:{first + 1}", f"127.0.0.1:{first + 2}"]
+        file = config(tmp_path, parts, script, servers=servers)
+        words = ["--server", "0", "--server", "1", "--meet", f"127.0.0.1:{first}"]
+        found = losses(start([*HOPPER, "host", file, *words, "--listen", "127.0.0.1"]), 2)
+    else:
+        if way == "ray" and importlib.util.find_spec("ray") is None:
+            pytest.skip("Ray is not installed")
+        words = ["--on", "ray"] if way == "ray" else []
+        found = losses(start([*HOPPER, "train", config(tmp_path, parts, script), *words]), 2)
+    assert found == pytest.approx(alone("pyg_script.py"), abs=2e-4)
+
+
+@pytest.mark.timeout(3 * LIMIT)
+def test_the_page_brings_a_script_from_one_machine_to_four(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """Followed to the letter, with hosts of loopback."""
+    page = (REPOSITORY / "docs/start/from-pyg.md").read_text()
+    section = page.split("## Keep your script")[1]
+    diff, commands, settings, launch = re.findall(r"```(?:diff|toml)?\n(.*?)```", section, re.S)[:4]
+    lines = diff.splitlines()
+    assert sum(line.startswith("+") for line in lines) == 10
+    script = "\n".join(line[1:] for line in lines if not line.startswith("-"))
+    (tmp_path / "script.py").write_text(script)
+    torch.save(data_of(community_graph), tmp_path / "data.pt")
+    for command in commands.split("hopper ")[1:]:
+        done = subprocess.run([*HOPPER, *command.split()], cwd=tmp_path, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    first = free_ports(5)
+    for server in range(4):
+        settings = settings.replace(f"node{server}:20000", f"127.0.0.1:{first + 1 + server}")
+    (tmp_path / "config.toml").write_text(dedent(settings))
+    words = launch.strip().removeprefix("hopper ").replace("node0:30000", f"127.0.0.1:{first}")
+    hosts = [
+        subprocess.Popen(
+            [
+                *(*HOPPER, *words.replace("--server 0", f"--server {server}").split()),
+                *("--listen", "127.0.0.1"),
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for server in range(4)
+    ]
+    ended = [host.communicate(timeout=LIMIT) for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0, 0, 0], ended
+    assert [re.findall(r"epoch (\d): 2 batches", out) for out, _ in ended] == [[*"012"]] * 4
+
+
+def data_of(graph: GraphDirectory) -> Data:
+    """A graph of one type as PyG has it."""
+    topology = graph.topology(next(iter(graph.schema.relations)))
+    edges = np.stack([np.asarray(topology.indices, np.int64), topology.list_destinations()])
+    masks = {}
+    for split in graph.schema.splits:
+        masks[f"{split}_mask"] = torch.zeros(300, dtype=torch.bool)
+        masks[f"{split}_mask"][torch.from_numpy(np.array(graph.split(split)))] = True
+    x, y = np.array(graph.features("item")), np.array(graph.labels("item"))
+    return Data(
+        x=torch.from_numpy(x), y=torch.from_numpy(y), edge_index=torch.from_numpy(edges), **masks
     )
-    assert ended.returncode == 0, ended.stderr
-    batches = 3 if ranks == 1 else 2
-    found = re.findall(r"epoch (\d): (\d) batches, loss (\d\.\d+)", ended.stdout)
-    assert len(found) == 3 * ranks
-    assert {int(count) for _, count, _ in found} == {batches}
-    first, last = (float(loss) for *_, loss in (min(found), max(found)))
-    assert last < first
+
+
+FAILING = """
+import os, sys, torch.distributed as dist
+import hopper
+
+dist.init_process_group("gloo")
+with hopper.connect() as graph:
+    if graph.rank == 1:
+        {}
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("raise ValueError(sys.argv[1])", r"rank 1 \(pid \d+\) failed: ValueError: no paint\n"),
+        ("os.kill(os.getpid(), 9)", r"rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks"),
+    ],
+)
+def test_the_rank_whose_script_failed_first_is_named(
+    line: str, text: str, parts: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(FAILING.format(line))
+    file = config(tmp_path, parts, tmp_path / "script.py")
+    words = ["--train.script", f"{tmp_path / 'script.py'} 'no paint'"]
+    ended = start([*HOPPER, "train", file, *words])
+    assert ended.returncode == 1
+    assert re.search(text, ended.stderr), ended.stderr
+
+
+def test_a_script_that_is_not_there_is_told(parts: Path, tmp_path: Path) -> None:
+    ended = start([*HOPPER, "train", config(tmp_path, parts, tmp_path / "none.py")])
+    assert ended.returncode == 1
+    assert f"train.script: expected a file, given '{tmp_path}/none.py'" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopper.errors import RequestError
-from hopper.hetero.cache_plan import (
+from hopper.features.cache_plan import (
     POLICIES,
     Profile,
     TypeProfile,

@@ -10,7 +10,7 @@ import pytest
 
 from hopper.device.array_module import array_module
 from hopper.errors import ConfigError
-from hopper.hetero.row_cache import RecentRows, RowCache
+from hopper.features.row_cache import RecentRows, RowCache
 
 NODES = 50
 
