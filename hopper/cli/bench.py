@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hopper.cli.numbers import whole
-from hopper.cli.overrides import OverridableParser
+from hopper.cli.options import whole
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,9 +25,7 @@ _MOVED: Final = {"paper": "paper NAME", "peers": "paper baselines", "faults": "f
 def add_parser(commands: Any, text: str = "") -> None:
     """Add the subcommand. ``text`` describes it in the list of commands."""
     bench = commands.add_parser("bench", help=text)
-    kinds = bench.add_subparsers(
-        dest="kind", required=True, metavar="KIND", parser_class=OverridableParser
-    )
+    kinds = bench.add_subparsers(dest="kind", required=True, metavar="KIND")
     parser = kinds.add_parser(
         "ab",
         help="run engines in turn on the same seeds and roots, after a parity check",
@@ -36,35 +33,30 @@ def add_parser(commands: Any, text: str = "") -> None:
         "of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--engines", required=True, metavar="A,B,...",
-        help="engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
-    )  # fmt: skip
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
-    parser.add_argument("--rounds", type=whole, default=3, metavar="R", help="default 3")
-    parser.add_argument(
-        "--run-timeout", type=float, metavar="SECONDS",
-        help="deadline of each run (default: the sum of the deadlines in the configuration)",
-    )  # fmt: skip
+    parser.option(
+        "--engines A,B,...",
+        "engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
+        required=True,
+    )
+    parser.option("--out DIR", "where to write", required=True, type=Path)
+    parser.option("--rounds R", "default 3", type=whole, default=3)
+    parser.option(
+        "--run-timeout SECONDS",
+        "deadline of each run (default: the sum of the deadlines in the configuration)",
+        type=float,
+    )
     group = parser.add_argument_group(
         "emulated cluster", "hosts are network namespaces on this machine; this needs root"
     )
-    group.add_argument(
-        "--emulate", type=whole, metavar="P", help="number of hosts, one for each partition"
+    emulated = partial(parser.option, group=group)
+    emulated("--emulate P", "number of hosts, one for each partition", type=whole)
+    emulated(
+        "--link-rate RATE",
+        "rate of each host's link in each direction, such as 100mbit, or none (default 1gbit)",
     )
-    group.add_argument(
-        "--link-rate", metavar="RATE",
-        help="rate of each host's link in each direction, such as 100mbit, or none (default 1gbit)",
-    )  # fmt: skip
-    group.add_argument(
-        "--host-cpus", type=float, metavar="F", help="CPUs that a host may use (default: no bound)"
-    )
-    group.add_argument(
-        "--host-memory", metavar="SIZE",
-        help="memory that a host may use, such as 2G (default: no bound)",
-    )  # fmt: skip
-    parser.set_defaults(run=_run, takes_overrides=True)
+    emulated("--host-cpus F", "CPUs that a host may use (default: no bound)", type=float)
+    emulated("--host-memory SIZE", "memory that a host may use, such as 2G (default: no bound)")
+    parser.run_on_config(_run)
     for kind in _MOVED:
         # No word begins with this character, so that options are words too, even --help.
         moved = kinds.add_parser(kind, prefix_chars="\0", add_help=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
 from hopper.display.console_tables import print_table
 
 if TYPE_CHECKING:
@@ -28,22 +28,20 @@ def add_parser(commands: Any, text: str = "") -> None:
         description="Start servers and ranks on this machine, as `hopper train` does, and end "
         "before the first iteration. On a cluster: torchrun ... -m hopper.train.profile CONFIG.",
     )
-    profile.add_argument("config", metavar="CONFIG.toml")
-    profile.set_defaults(run=_run_profile, takes_overrides=True)
+    profile.run_on_config(_run_profile)
     plan = steps.add_parser(
         "plan",
         help="show what a cache of a given size would keep under each policy",
         description="Read what `hopper cache profile` saved for the same configuration.",
     )
-    plan.add_argument("config", metavar="CONFIG.toml")
-    plan.add_argument(
+    plan.option(
         "--size",
+        'memory for the rows of each rank: "512M", or "10%%" of all that could be missing',
         required=True,
-        help='memory for the rows of each rank: "512M", or "10%%" of all that could be missing',
     )
-    plan.add_argument("--rank", type=whole, default=0, metavar="R", help="which rank (default 0)")
-    plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
-    plan.set_defaults(run=_run_plan, takes_overrides=True)
+    plan.option("--rank R", "which rank (default 0)", type=whole, default=0)
+    plan.option("--out FILE.png", "also draw a picture", type=Path)
+    plan.run_on_config(_run_plan)
 
 
 def _run_profile(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hopper.cli.overrides import OverridableParser
+from hopper.cli.options import CommandParser
 
 COMMANDS: Final = {
     "dataset": "make, import and describe graph directories",
@@ -50,7 +50,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         help="show the versions of Hopper, Python, torch and numpy",
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=OverridableParser
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     command = None if words is None else next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.metapaths import add_metapath_option, split_metapaths
-from hopper.cli.numbers import whole
+from hopper.cli.options import split_metapaths, whole
 from hopper.display.console_tables import print_table
 
 
@@ -23,12 +22,12 @@ def add_parser(commands: Any, text: str = "") -> None:
         "their weights, and the server of each. Only the schema of the graph is read.",
         allow_abbrev=False,
     )
-    parser.add_argument("graph", type=Path, metavar="GRAPH")
-    parser.add_argument("--layers", type=whole, default=2, metavar="K", help="hops (default 2)")
-    parser.add_argument("--servers", type=whole, default=2, metavar="P", help="servers (default 2)")
-    parser.add_argument("--target", metavar="T", help="node type (default: the graph's own)")
-    add_metapath_option(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
+    parser.option("graph GRAPH", type=Path)
+    parser.option("--layers K", "hops (default 2)", type=whole, default=2)
+    parser.option("--servers P", "servers (default 2)", type=whole, default=2)
+    parser.option("--target T", "node type (default: the graph's own)")
+    parser.metapath_option()
+    parser.option("--out FILE.png", "also draw a picture", type=Path)
     parser.set_defaults(run=_run)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
 from hopper.files.scratch import scratch_folder
@@ -36,40 +36,33 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--servers", type=whole, metavar="P", help="servers (default: as many as partitions)"
+    parser.option("--servers P", "servers (default: as many as partitions)", type=whole)
+    parser.option("--ranks-per-server R", "default: cluster.ranks_per_server", type=whole)
+    parser.option(
+        "--link-rate RATE",
+        "rate of each server's link in each direction, or none for no limit (default 10gbit)",
+        default="10gbit",
     )
-    parser.add_argument(
-        "--ranks-per-server", type=whole, metavar="R", help="default: cluster.ranks_per_server"
+    parser.option(
+        "--latency MICROSECONDS",
+        "latency between two servers (default 50)",
+        type=float,
+        default=50.0,
     )
-    parser.add_argument(
-        "--link-rate", default="10gbit", metavar="RATE",
-        help="rate of each server's link in each direction, or none for no limit (default 10gbit)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--latency", type=float, default=50.0, metavar="MICROSECONDS",
-        help="latency between two servers (default 50)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cores", type=float, metavar="C", help="CPU cores of each server (default: one per rank)"
-    )
-    parser.add_argument(
-        "--engines", default="", metavar="A,B,...", help="default: all that can train the graph"
-    )
-    parser.add_argument(
-        "--iterations", type=whole, default=3, metavar="K", help="rehearsed iterations (default 3)"
-    )
-    parser.add_argument(
-        "--graph", type=Path, metavar="DIR",
-        help="first divide this graph directory over the servers, and use it in place of "
+    parser.option("--cores C", "CPU cores of each server (default: one per rank)", type=float)
+    parser.option("--engines A,B,...", "default: all that can train the graph", default="")
+    parser.option("--iterations K", "rehearsed iterations (default 3)", type=whole, default=3)
+    parser.option(
+        "--graph DIR",
+        "first divide this graph directory over the servers, and use it in place of "
         "data.partitioned",
-    )  # fmt: skip
-    parser.add_argument(
-        "--method", default="metis", help="how to divide --graph: metis (default), stream or random"
+        type=Path,
     )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.option(
+        "--method", "how to divide --graph: metis (default), stream or random", default="metis"
+    )
+    parser.option("--json", "print JSON only")
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:

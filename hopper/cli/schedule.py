@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
 
@@ -23,12 +23,11 @@ def add_parser(commands: Any, text: str = "") -> None:
         "configuration alone. Any key of it can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("--epoch", type=whole, default=0, metavar="E", help="default 0")
-    parser.add_argument("--iteration", type=whole, default=0, metavar="I", help="default 0")
-    parser.add_argument("--dissolve", type=whole, metavar="K", help="steps to dissolve (hop.merge)")
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.option("--epoch E", "default 0", type=whole, default=0)
+    parser.option("--iteration I", "default 0", type=whole, default=0)
+    parser.option("--dissolve K", "steps to dissolve (hop.merge)", type=whole)
+    parser.option("--out FILE.png", "also draw a picture", type=Path)
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -23,8 +23,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         "key of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:

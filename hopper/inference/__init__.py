@@ -11,13 +11,14 @@ from hopper.inference.end_rows import (
     parts_of,
     score_block,
 )
-from hopper.inference.inference import Inference, Scene, Wanted, check_output
+from hopper.inference.inference import Inference, Output, Scene, Wanted, check_output
 from hopper.inference.row_space import KeepAlive, RowSpace
 
 __all__ = [
     "EndRows",
     "Inference",
     "KeepAlive",
+    "Output",
     "RowSpace",
     "Scene",
     "Wanted",

@@ -20,7 +20,7 @@ from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
 from hopper.tasks.fixed_negatives import open_fixed
 from hopper.tasks.negatives import Negatives
-from hopper.tasks.sides import sides_of
+from hopper.tasks.target import sides_of
 from hopper.tasks.training_links import TrainingLinks, VersionsAt
 
 _KEPT: Final = 8

@@ -22,7 +22,7 @@ from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
-from hopper.tasks.sides import SIDES, Side, type_at
+from hopper.tasks.target import SIDES, Side, type_at
 from hopper.tasks.training_links import LinkTable
 
 _WEIGHT_ONE: Final = float(1 << 16)
