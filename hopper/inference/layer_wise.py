@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hopper.engines.assemble import make_full_sampler
+from hopper.engines.build import make_elsewhere
 from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
+from hopper.hetero.root_shares import RootShares
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.layer_shares import Ids, NodeRows, Share, SharePlanner, exchange_rows
-from hopper.inference.neighbourhoods import Neighbourhoods
 from hopper.inference.row_space import RowSpace
+from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
 from hopper.models.relational import HGNN
@@ -36,6 +39,25 @@ from hopper.partials import (
     make_stack,
     source_type,
 )
+
+
+def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
+    """Make the object that computes rows of a graph's nodes, by the layout of the graph.
+
+    Parameters
+    ----------
+    model: a model of the kind whose rows will be computed.
+    """
+    request, cluster = scene.request, scene.cluster
+    sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
+    # In-edges of nodes of other servers are drawn by these.
+    sampler.elsewhere = make_elsewhere(request.graph, scene.rows, cluster.traffic)
+    partitions = request.reads.partitions
+    if partitions:
+        types, per_server = request.schema.root_types, cluster.ranks_per_server
+        shares = {node_type: RootShares(partitions, per_server, node_type) for node_type in types}
+        return ByRelation(scene, sampler, shares)
+    return (Neighbourhoods if request.reads_times else LayerWise)(scene, sampler)
 
 
 @dataclass(frozen=True)
