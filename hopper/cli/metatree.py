@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from hopper.cli.options import split_metapaths, whole
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
 
@@ -42,14 +42,12 @@ def _run(options: argparse.Namespace) -> int:
     tree = make_metatree(schema, target, options.layers, split_metapaths(options.metapath))
     partition = divide(schema, tree, options.servers)
     console = Console()
-    weights = Table("root relation", "weight of its sub-metatree")
-    for root, weight in partition.weights.items():
-        weights.add_row(str(root), f"{weight:,}")
-    print_table(console, weights)
-    shares = Table("server", "root relations", "replica", "relations", "nodes", "edges")
-    for row in list_shares(partition):
-        shares.add_row(*row)
-    print_table(console, shares)
+    weights = [(str(root), f"{weight:,}") for root, weight in partition.weights.items()]
+    print_table(
+        console, make_table(("root relation", "weight of its sub-metatree"), weights, texts=2)
+    )
+    headings = ("server", "root relations", "replica", "relations", "nodes", "edges")
+    print_table(console, make_table(headings, list_shares(partition), texts=6))
     console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)
     if partition.unreachable:
         unread = ", ".join(map(str, partition.unreachable))

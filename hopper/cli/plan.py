@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.options import whole
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
 from hopper.files.scratch import scratch_folder
@@ -146,48 +147,35 @@ def _print(plan: ClusterPlan, console: Console) -> None:
 def _times(trained: Sequence[Estimate]) -> Table:
     from hopper.rehearsal.estimate import PHASES
 
-    table = _table("seconds", "epoch", "iterations", "each", *PHASES)
+    rows = []
     for estimate in trained:
-        phases = estimate.phase_seconds or {}
-        table.add_row(
-            *(_name(estimate), f"{estimate.epoch_seconds:.3g}", f"{estimate.iterations:,}"),
-            *(f"{value:.3g}" for value in (estimate.iteration_seconds, *phases.values())),
-        )
-    return table
+        seconds = (estimate.iteration_seconds, *(estimate.phase_seconds or {}).values())
+        epoch = (f"{estimate.epoch_seconds:.3g}", f"{estimate.iterations:,}")
+        rows.append((_name(estimate), *epoch, *(f"{value:.3g}" for value in seconds)))
+    return make_table(("engine", "epoch", "iterations", "each", *PHASES), rows, "seconds")
 
 
 def _bytes(trained: Sequence[Estimate]) -> Table:
     from hopper.cluster.traffic import CAUSES
 
     causes = [cause for cause in CAUSES if any((e.bytes or {}).get(cause) for e in trained)]
-    table = _table("MiB between servers, an epoch", "all", *causes)
+    rows = []
     for estimate in trained:
         nbytes = estimate.bytes or {}
         values = (estimate.total_bytes, *(nbytes[cause] for cause in causes))
-        table.add_row(_name(estimate), *(f"{value / _MIB:,.2f}" for value in values))
-    return table
+        rows.append((_name(estimate), *(f"{value / _MIB:,.2f}" for value in values)))
+    return make_table(("engine", "all", *causes), rows, "MiB between servers, an epoch")
 
 
 def _memory(trained: Sequence[Estimate]) -> Table:
     from hopper.rehearsal.estimate import Memory
 
-    names = [field.name for field in fields(Memory)]
-    table = _table("MiB that a rank holds", "all", *names)
+    names, rows = [field.name for field in fields(Memory)], []
     for estimate in trained:
         if estimate.memory is not None:
-            memory = estimate.memory
-            values = [memory.total, *(getattr(memory, name) for name in names)]
-            table.add_row(_name(estimate), *(f"{value / _MIB:,.1f}" for value in values))
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    table.add_column("engine", no_wrap=True)
-    for column in columns:
-        # On a narrow terminal, headings may be broken. Numbers are not cut.
-        table.add_column(column, justify="right", overflow="fold")
-    return table
+            values = (getattr(estimate.memory, name) for name in ("total", *names))
+            rows.append((_name(estimate), *(f"{value / _MIB:,.1f}" for value in values)))
+    return make_table(("engine", "all", *names), rows, "MiB that a rank holds")
 
 
 def _name(estimate: Estimate) -> str:

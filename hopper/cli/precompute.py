@@ -65,9 +65,9 @@ def _run_subsets(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, recipe: Recipe) -> int:
     from rich.console import Console
-    from rich.table import Table
 
     from hopper.cli.phases import show_progress
+    from hopper.cli.tables import make_table
     from hopper.display.console_tables import print_table
     from hopper.hetero.precompute import precompute
 
@@ -81,8 +81,11 @@ def _run(options: argparse.Namespace, recipe: Recipe) -> int:
         progress=progress,
     )
     target = schema.target_type()
-    table = Table("rows", "width", title=f"{schema.name}: rows of {target}: {options.out}")
-    for name, kind in schema.node_types.items():
-        table.add_row(f"{name} (its own)" if name == target else name, str(kind.feature_dim))
+    rows = [
+        (f"{name} (its own)" if name == target else name, str(kind.feature_dim))
+        for name, kind in schema.node_types.items()
+    ]
+    title = f"{schema.name}: rows of {target}: {options.out}"
+    table = make_table(("rows", "width"), rows, title, texts=2)
     print_table(Console(highlight=False, soft_wrap=True), table)
     return 0

@@ -26,8 +26,9 @@ def _refuse_frontiers(kind: str) -> str:
     for pattern, reason in _FRONTIER_DEPENDENT.items():
         if re.fullmatch(pattern, kind, re.IGNORECASE):
             text = (
-                f"refused: {reason}, so a batch would not be the union of its micrographs and "
-                f"engines would train on different graphs; expected {', '.join(_SAMPLERS)}"
+                f"{kind!r} is refused: {reason}, so a batch would not be the union of its "
+                "micrographs and engines would train on different graphs; expected "
+                f"{', '.join(_SAMPLERS)}"
             )
             raise PydanticCustomError("frontier", "{text}", {"text": text})
     return kind
