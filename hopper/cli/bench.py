@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,12 +87,24 @@ def _run(options: argparse.Namespace) -> int:
     if request is not None:
         request.check(config, PartitionedGraph.open(config.data.partitioned).book.servers)
     plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
-    console = Console()
-    with (
-        progress_bar(console, plan.total_runs) as bar,
-        place_plan(plan, request, bar.say) as (plan, emulation),
-    ):
-        outcome = run_ab(plan, bar.say, bar.begin)
+    console, begun = Console(), count()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    # A bar over all runs on a terminal, and a line per run elsewhere.
+    bar = Progress(
+        *(*columns, TimeElapsedColumn()),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=plan.total_runs)
+    say = partial(console.print, soft_wrap=True, highlight=False)
+
+    def begin(name: str) -> None:
+        """Show that a run begins and the one before it has ended."""
+        bar.update(task, completed=next(begun), description=name)
+
+    with bar, place_plan(plan, request, say) as (plan, emulation):
+        outcome = run_ab(plan, say, begin)
     outcome.results["machine"]["emulation"] = emulation
     write_results(plan.out, outcome.results)
     draw(outcome.results, plan.out / PICTURE_FILE)
@@ -114,33 +125,3 @@ def _emulation_request(options: argparse.Namespace) -> Request | None:
         if value is not None:
             raise RequestError(f"--{name}: belongs to an emulated cluster; give --emulate P too")
     return None
-
-
-class RunBar:
-    """Shows progress: a bar over all runs on a terminal, and a line per run elsewhere."""
-
-    def __init__(self, console: Console, progress: Progress, runs: int) -> None:
-        self._console = console
-        self._progress = progress
-        self._task = progress.add_task("", total=runs)
-        self._begun = 0
-
-    def begin(self, name: str) -> None:
-        """Show that a run begins and the one before it has ended."""
-        self._progress.update(self._task, completed=self._begun, description=name)
-        self._begun += 1
-
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(text, soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def progress_bar(console: Console, runs: int) -> Iterator[RunBar]:
-    """Show a bar over ``runs`` runs while the context lasts."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True,
-        disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        yield RunBar(console, progress, runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -160,28 +161,18 @@ def run_import(arguments: argparse.Namespace) -> int:
     from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 
     size = arguments.memory_limit
-    limit = parse_size(size, "--memory-limit") if size else None
-    options = ImportOptions(
-        symmetrize=arguments.symmetrize,
-        add_reverse=arguments.add_reverse,
-        largest_component=arguments.largest_component,
-        targets=tuple(arguments.target),
-        split=RandomSplit.parse(arguments.split) if arguments.split else None,
-        missing=arguments.missing,
-        scale=arguments.scale,
-        encode_like=arguments.encode_like,
-        unknown_category=arguments.unknown_category,
-        row_normalize=arguments.row_normalize,
-        unlabelled_as_missing=arguments.unlabelled_as_missing,
-        seed=arguments.seed,
-        memory_limit=limit,
-    )
+    # Most options of the command have the names of the fields that they fill.
+    words = vars(arguments)
+    fields = {f.name: words[f.name] for f in dataclasses.fields(ImportOptions) if f.name in words}
+    fields["targets"] = tuple(arguments.target)
+    fields["split"] = RandomSplit.parse(arguments.split) if arguments.split else None
+    fields["memory_limit"] = parse_size(size, "--memory-limit") if size else None
     console, progress = show_progress()
     notes = import_graph(
         arguments.kind,
         str(arguments.source),
         arguments.out,
-        options,
+        ImportOptions(**fields),
         name=arguments.name,
         root=arguments.root,
         progress=progress,

@@ -53,6 +53,11 @@ class Expected:
     address: str
     security: Security
 
+    @property
+    def subject(self) -> str:
+        """The subject of findings about it."""
+        return f"server {self.server}, {self.address}"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -60,14 +65,12 @@ class Answer:
 
     Attributes
     ----------
-    refusal: why ranks could not use it; None = they can.
-    warnings: findings that deserve a warning.
+    findings: warnings, and why ranks could not use it.
     text: the facts that are fine, as a text.
-    description: the server's ``ServerDescription``; None = it gave none.
+    description: the server's ``ServerDescription``; None = ranks could not use it.
     """
 
-    refusal: Finding | None
-    warnings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...]
     text: str = ""
     description: Any = None
 
@@ -82,22 +85,22 @@ class _Refused(Exception):
 
 def ask_server(expected: Expected, limit: float) -> Answer:
     """Probe a server within ``limit`` seconds. Only the look-up of a name may take longer."""
-    deadline, warnings = Deadline(limit), list[Finding]()
+    deadline, findings = Deadline(limit), list[Finding]()
     try:
         host, port = _split(expected.address)
         with _connect(host, port, deadline) as connection:
-            texts = list(_check_certificate(connection, host, expected.security, warnings))
+            texts = list(_check_certificate(connection, host, expected, findings))
         description, seconds = _describe(expected, deadline)
     except _Refused as error:
-        return Answer(wrong("", error, error.advice), tuple(warnings))
-    warnings += _compare_versions(description)
+        return Answer((*findings, wrong(expected.subject, error, error.advice)))
+    findings += _compare_versions(expected.subject, description)
     texts = [
         f"serves part {expected.server} of {expected.servers}, {len(description.tables)} tables",
         f"at most {description.ids_per_request:,} ids a request",
         *texts,
         f"round trip {1e3 * seconds:.2f} ms",
     ]
-    return Answer(None, tuple(warnings), "; ".join(texts), description)
+    return Answer(tuple(findings), "; ".join(texts), description)
 
 
 def measure_rate(expected: Expected, description: Any, seconds: float) -> str:
@@ -162,9 +165,10 @@ def _connect(host: str, port: int, deadline: Deadline) -> socket.socket:
 
 
 def _check_certificate(
-    connection: socket.socket, host: str, security: Security, warnings: list[Finding]
+    connection: socket.socket, host: str, expected: Expected, findings: list[Finding]
 ) -> Iterator[str]:
     """Yield the validity of the server's certificate, if it needs one."""
+    security = expected.security
     if not security.tls_ca:
         return
     try:
@@ -184,7 +188,8 @@ def _check_certificate(
         advice = "start it with --tls-certificate and --tls-key"
         raise _Refused(f"it does not answer in TLS: {reason}", advice) from None
     if validity.days < SOON_DAYS:
-        warnings.append(warning("", f"its certificate is {validity}", "have it issued anew"))
+        text, advice = f"its certificate is {validity}", "have it issued anew"
+        findings.append(warning(expected.subject, text, advice))
     yield f"certificate {validity}"
 
 
@@ -216,7 +221,7 @@ def _describe(expected: Expected, deadline: Deadline) -> tuple[Any, float]:
     return description, median(seconds[1:])
 
 
-def _compare_versions(description: Any) -> Iterator[Finding]:
+def _compare_versions(subject: str, description: Any) -> Iterator[Finding]:
     client_versions = {"python": platform.python_version()} | {
         package: version(package) for package in ("numpy", "grpcio")
     }
@@ -227,7 +232,9 @@ def _compare_versions(description: Any) -> Iterator[Finding]:
         and numbers(server_version)[:2] != numbers(client_versions[name])[:2]
     ]
     if differ:
-        yield warning("", ", ".join(differ), "what is sent is the same; install equal versions")
+        yield warning(
+            subject, ", ".join(differ), "what is sent is the same; install equal versions"
+        )
 
 
 def _widest(description: Any) -> TableSpec | None:

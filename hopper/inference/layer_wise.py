@@ -168,7 +168,7 @@ class LayerWise(Inference):
         target = wanted.node_type or self.target
         key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
         if key not in self._plans:
-            stored = {name: self._stored(name) for name in stack.widths}
+            stored = {name: self._reads.types[name] for name in stack.widths}
             planner = SharePlanner(self._cluster, self.placement, self._sampler, stored)
             self._plans[key] = planner.plan(target, wanted.ids, layers)
         return self._plans[key]
@@ -276,10 +276,7 @@ class LayerWise(Inference):
         original = torch.from_numpy(self._sampler.original_ids[name][ids])
         topologies = list(self._sampler.topologies.values())
         degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
-        return Nodes(self._stored(name), original, degree).to(self._cluster.device)
-
-    def _stored(self, name: str) -> str:
-        return self._reads.types[name]
+        return Nodes(self._reads.types[name], original, degree).to(self._cluster.device)
 
     def _sampler_of(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
         """Return a one-hop sampler that takes all neighbours in some relations into a type."""
