@@ -89,7 +89,7 @@ def _splits(description: dict[str, Any]) -> Table:
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    style = {"title_justify": "left", "box": box.SIMPLE_HEAD, "padding": (0, 1)}
+    style: dict[str, Any] = {"title_justify": "left", "box": box.SIMPLE_HEAD, "padding": (0, 1)}
     return make_table(headings, rows, title, **style)
 
 

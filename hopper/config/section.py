@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -32,9 +32,15 @@ def accept(is_right: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def names(*built_ins: str) -> AfterValidator:
-    """Accept names of built-ins, and classes of the user's own as "package.module:Class"."""
-    return accept(lambda name: is_named(name, built_ins), f"expected {describe_choices(built_ins)}")
+def names(*built_ins: str, more: Collection[str] = ()) -> AfterValidator:
+    """Accept names of built-ins, and classes of the user's own as "package.module:Class".
+
+    Parameters
+    ----------
+    more: names that are accepted here, since a check of the section refuses them.
+    """
+    expected = f"expected {describe_choices(built_ins)}"
+    return accept(lambda name: name in more or is_named(name, built_ins), expected)
 
 
 LocalPath = Annotated[str, accept(lambda path: not is_address(path), EXPECTED)]

@@ -38,7 +38,7 @@ _LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
 class Train(Section):
     """``[train]``: How the model is trained."""
 
-    engine: Annotated[str, names("auto", *ENGINES, *BASELINES)] = "auto"
+    engine: Annotated[str, names("auto", *ENGINES, more=BASELINES)] = "auto"
     """The engine: "model_centric", "hop", "zero_hop", "cooperative", "raf" (graphs divided by
     relation), "locality" (approximate), or your own "package.module:Class". "auto" tries the exact
     engines that may be the fastest."""
