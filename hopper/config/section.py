@@ -33,14 +33,20 @@ def accept(is_right: Callable[[Any], bool], expected: str) -> AfterValidator:
 
 
 def names(*built_ins: str, more: Collection[str] = ()) -> AfterValidator:
-    """Accept names of built-ins, and classes of the user's own as "package.module:Class".
+    """Accept names of built-ins, and classes of the user's own as "package.module:Class". The value
+    of the key is a name or a list of names.
 
     Parameters
     ----------
     more: names that are accepted here, since a check of the section refuses them.
     """
     expected = f"expected {describe_choices(built_ins)}"
-    return accept(lambda name: name in more or is_named(name, built_ins), expected)
+
+    def are_right(value: Any) -> bool:
+        given = [value] if isinstance(value, str) else value
+        return all(name in more or is_named(name, built_ins) for name in given)
+
+    return accept(are_right, expected)
 
 
 LocalPath = Annotated[str, accept(lambda path: not is_address(path), EXPECTED)]

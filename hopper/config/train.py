@@ -63,7 +63,7 @@ class Train(Section):
     "micro_f1" for several labels, "rmse" for values, and "mrr" for links."""
     metric_options: Options = Field(default={})
     """Keyword arguments of the metric's class."""
-    more_metrics: list[Annotated[str, names(*BUILT_INS["metric"][1:])]] = Field(default=[])
+    more_metrics: Annotated[list[str], names(*BUILT_INS["metric"][1:])] = Field(default=[])
     """Other scores to report, named as in ``metric``."""
     init_from: LocalPath = ""
     """The folder of a finished run of the same model. The run begins with its parameters and
@@ -150,12 +150,12 @@ class Train(Section):
     """The most roots of one forward pass. Only engines whose ranks train roots by themselves read
     it. The others train all roots in one pass. 0 = four times ``batch_size``, or all roots if
     sampler.kind is "full"."""
-    loggers: list[Annotated[str, names(*_LOGGERS)]] = Field(default=[])
+    loggers: Annotated[list[str], names(*_LOGGERS)] = Field(default=[])
     """Loggers that rank 0 calls after every epoch: "tensorboard", "mlflow", "wandb", or your own
     "package.module:Class". The run writes its own files besides."""
     loggers_options: list[Options] = Field(default=[])
     """Keyword arguments: one table for each of ``loggers``, in the same order. Empty = none."""
-    callbacks: list[Annotated[str, names()]] = Field(default=[])
+    callbacks: Annotated[list[str], names()] = Field(default=[])
     """Your own classes, as "package.module:Class". Every rank calls them during the run."""
     callbacks_options: list[Options] = Field(default=[])
     """Keyword arguments: one table for each of ``callbacks``, in the same order. Empty = none."""
