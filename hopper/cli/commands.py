@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import platform
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, Final
 
+import hopper
 from hopper.cli.options import CommandParser
 
 COMMANDS: Final = {
@@ -66,7 +69,19 @@ class _PrintVersions(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Print the versions, and end the command."""
-        from hopper.cli.versions import list_versions
-
         print(list_versions())
         parser.exit()
+
+
+def list_versions() -> str:
+    """List in one line the versions of Hopper, Python and the libraries that results depend on.
+
+    It reads the metadata of the libraries and imports none of them.
+    """
+    versions = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
+    for library in ("torch", "numpy"):
+        try:
+            versions.append(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            versions.append(f"{library} is not installed")
+    return ", ".join(versions)
