@@ -276,8 +276,8 @@ def predict(
     import os
 
     from hopper.predict.launch import predict_into, predict_once
-    from hopper.predict.order import PredictionRequest
     from hopper.predict.parts import Predictions
+    from hopper.predict.request import PredictionRequest
 
     file_format = "npy" if out is None else format
     request = PredictionRequest(what, nodes, file_format, memory, tuple(overrides), node_type, at)

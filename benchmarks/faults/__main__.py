@@ -27,7 +27,7 @@ from benchmarks.faults.outcomes import FAULTS_FILE, Outcome, print_outcomes, wri
 from benchmarks.faults.running import Limits, make_world
 from benchmarks.rounds import Results, positive
 from hopper.cli import main as hopper
-from hopper.cli.numbers import seed
+from hopper.cli.options import seed
 from hopper.errors import RequestError
 from hopper.files.scratch import scratch_folder
 from hopper.process.signal_handlers import end_on_signals

@@ -28,7 +28,7 @@ from benchmarks.paper.single import measure_job_times, measure_localities
 from benchmarks.paper.turns import measure_penalties, measure_seeds
 from benchmarks.summary import SUMMARY_FILE, Row
 from cache_server.errors import CacheServerError
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
 from hopper.display.console_tables import print_table
 from hopper.errors import HopperError, RequestError
 from hopper.process.override_words import split_overrides

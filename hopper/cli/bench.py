@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hopper.cli.numbers import whole
-from hopper.cli.overrides import OverridableParser
+from hopper.cli.options import whole
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,9 +24,7 @@ _MOVED: Final = {"paper": "paper NAME", "peers": "paper baselines", "faults": "f
 def add_parser(commands: Any, text: str = "") -> None:
     """Add the subcommand. ``text`` describes it in the list of commands."""
     bench = commands.add_parser("bench", help=text)
-    kinds = bench.add_subparsers(
-        dest="kind", required=True, metavar="KIND", parser_class=OverridableParser
-    )
+    kinds = bench.add_subparsers(dest="kind", required=True, metavar="KIND")
     parser = kinds.add_parser(
         "ab",
         help="run engines in turn on the same seeds and roots, after a parity check",
@@ -36,35 +32,30 @@ def add_parser(commands: Any, text: str = "") -> None:
         "of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--engines", required=True, metavar="A,B,...",
-        help="engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
-    )  # fmt: skip
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
-    parser.add_argument("--rounds", type=whole, default=3, metavar="R", help="default 3")
-    parser.add_argument(
-        "--run-timeout", type=float, metavar="SECONDS",
-        help="deadline of each run (default: the sum of the deadlines in the configuration)",
-    )  # fmt: skip
+    parser.option(
+        "--engines A,B,...",
+        "engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
+        required=True,
+    )
+    parser.option("--out DIR", "where to write", required=True, type=Path)
+    parser.option("--rounds R", "default 3", type=whole, default=3)
+    parser.option(
+        "--run-timeout SECONDS",
+        "deadline of each run (default: the sum of the deadlines in the configuration)",
+        type=float,
+    )
     group = parser.add_argument_group(
         "emulated cluster", "hosts are network namespaces on this machine; this needs root"
     )
-    group.add_argument(
-        "--emulate", type=whole, metavar="P", help="number of hosts, one for each partition"
+    emulated = partial(parser.option, group=group)
+    emulated("--emulate P", "number of hosts, one for each partition", type=whole)
+    emulated(
+        "--link-rate RATE",
+        "rate of each host's link in each direction, such as 100mbit, or none (default 1gbit)",
     )
-    group.add_argument(
-        "--link-rate", metavar="RATE",
-        help="rate of each host's link in each direction, such as 100mbit, or none (default 1gbit)",
-    )  # fmt: skip
-    group.add_argument(
-        "--host-cpus", type=float, metavar="F", help="CPUs that a host may use (default: no bound)"
-    )
-    group.add_argument(
-        "--host-memory", metavar="SIZE",
-        help="memory that a host may use, such as 2G (default: no bound)",
-    )  # fmt: skip
-    parser.set_defaults(run=_run, takes_overrides=True)
+    emulated("--host-cpus F", "CPUs that a host may use (default: no bound)", type=float)
+    emulated("--host-memory SIZE", "memory that a host may use, such as 2G (default: no bound)")
+    parser.run_on_config(_run)
     for kind in _MOVED:
         # No word begins with this character, so that options are words too, even --help.
         moved = kinds.add_parser(kind, prefix_chars="\0", add_help=False)
@@ -96,12 +87,24 @@ def _run(options: argparse.Namespace) -> int:
     if request is not None:
         request.check(config, PartitionedGraph.open(config.data.partitioned).book.servers)
     plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
-    console = Console()
-    with (
-        progress_bar(console, plan.total_runs) as bar,
-        place_plan(plan, request, bar.say) as (plan, emulation),
-    ):
-        outcome = run_ab(plan, bar.say, bar.begin)
+    console, begun = Console(), count()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    # A bar over all runs on a terminal, and a line per run elsewhere.
+    bar = Progress(
+        *(*columns, TimeElapsedColumn()),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=plan.total_runs)
+    say = partial(console.print, soft_wrap=True, highlight=False)
+
+    def begin(name: str) -> None:
+        """Show that a run begins and the one before it has ended."""
+        bar.update(task, completed=next(begun), description=name)
+
+    with bar, place_plan(plan, request, say) as (plan, emulation):
+        outcome = run_ab(plan, say, begin)
     outcome.results["machine"]["emulation"] = emulation
     write_results(plan.out, outcome.results)
     draw(outcome.results, plan.out / PICTURE_FILE)
@@ -122,33 +125,3 @@ def _emulation_request(options: argparse.Namespace) -> Request | None:
         if value is not None:
             raise RequestError(f"--{name}: belongs to an emulated cluster; give --emulate P too")
     return None
-
-
-class RunBar:
-    """Shows progress: a bar over all runs on a terminal, and a line per run elsewhere."""
-
-    def __init__(self, console: Console, progress: Progress, runs: int) -> None:
-        self._console = console
-        self._progress = progress
-        self._task = progress.add_task("", total=runs)
-        self._begun = 0
-
-    def begin(self, name: str) -> None:
-        """Show that a run begins and the one before it has ended."""
-        self._progress.update(self._task, completed=self._begun, description=name)
-        self._begun += 1
-
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(text, soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def progress_bar(console: Console, runs: int) -> Iterator[RunBar]:
-    """Show a bar over ``runs`` runs while the context lasts."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True,
-        disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        yield RunBar(console, progress, runs)

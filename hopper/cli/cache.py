@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
 if TYPE_CHECKING:
@@ -28,22 +28,20 @@ def add_parser(commands: Any, text: str = "") -> None:
         description="Start servers and ranks on this machine, as `hopper train` does, and end "
         "before the first iteration. On a cluster: torchrun ... -m hopper.train.profile CONFIG.",
     )
-    profile.add_argument("config", metavar="CONFIG.toml")
-    profile.set_defaults(run=_run_profile, takes_overrides=True)
+    profile.run_on_config(_run_profile)
     plan = steps.add_parser(
         "plan",
         help="show what a cache of a given size would keep under each policy",
         description="Read what `hopper cache profile` saved for the same configuration.",
     )
-    plan.add_argument("config", metavar="CONFIG.toml")
-    plan.add_argument(
+    plan.option(
         "--size",
+        'memory for the rows of each rank: "512M", or "10%%" of all that could be missing',
         required=True,
-        help='memory for the rows of each rank: "512M", or "10%%" of all that could be missing',
     )
-    plan.add_argument("--rank", type=whole, default=0, metavar="R", help="which rank (default 0)")
-    plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
-    plan.set_defaults(run=_run_plan, takes_overrides=True)
+    plan.option("--rank R", "which rank (default 0)", type=whole, default=0)
+    plan.option("--out FILE.png", "also draw a picture", type=Path)
+    plan.run_on_config(_run_plan)
 
 
 def _run_profile(options: argparse.Namespace) -> int:
@@ -59,20 +57,16 @@ def _run_profile(options: argparse.Namespace) -> int:
 
 
 def _profile_table(title: str, profile: CacheProfile) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("node type")
-    for heading in ("rows", "visited", "visits", "bytes a row", "penalty, ns/byte"):
-        table.add_column(heading, justify="right")
-    for name, visits in profile.types.items():
-        table.add_row(
+    headings = ("node type", "rows", "visited", "visits", "bytes a row", "penalty, ns/byte")
+    rows = [
+        (
             name,
-            f"{visits.rows:,}",
-            f"{visits.ids.size:,}",
-            f"{visits.total:,}",
-            f"{visits.row_bytes:,}",
-            f"{visits.penalty * 1e9:.3g}",
+            *(f"{n:,}" for n in (of.rows, of.ids.size, of.total, of.row_bytes)),
+            f"{of.penalty * 1e9:.3g}",
         )
-    return table
+        for name, of in profile.types.items()
+    ]
+    return make_table(headings, rows, title, title_justify="left")
 
 
 def _run_plan(options: argparse.Namespace) -> int:
@@ -87,11 +81,8 @@ def _run_plan(options: argparse.Namespace) -> int:
     plans = [plan_cache(profile.types, policy, size) for policy in POLICIES]
     console = Console()
     print_table(console, _profile_table(f"rank {options.rank}", profile))
-    table = Table(title=f"a cache of {format_bytes(size)}", title_justify="left")
-    table.add_column("policy")
-    names = list(profile.types)
-    for heading in (*(f"{name}, rows" for name in names), "visits found", "s saved"):
-        table.add_column(heading, justify="right")
+    title, names, rows = f"a cache of {format_bytes(size)}", list(profile.types), []
+    headings = ("policy", *(f"{name}, rows" for name in names), "visits found", "s saved")
     total = sum(visits.total for visits in profile.types.values())
     for plan in plans:
         gains = ["fills itself", ""]
@@ -99,21 +90,17 @@ def _run_plan(options: argparse.Namespace) -> int:
             hits = sum(plan.hits(profile.types).values())
             share = f"{hits / total:.1%}" if total else "none"
             gains = [share, f"{plan.saved_seconds(profile.types):.3g}"]
-        table.add_row(plan.policy, *_rows(plan.room, names), *gains)
-    print_table(console, table)
+        rows.append((plan.policy, *(f"{plan.room[name]:,}" for name in names), *gains))
+    print_table(console, make_table(headings, rows, title, title_justify="left"))
     console.print(
         f"Of {total:,} visits in {profile.iterations} iterations; seconds as they were measured, "
         "if rows came one type after the other.",
         highlight=False,
     )  # fmt: skip
     if options.out is not None:
-        draw_plans(profile.types, plans, options.out, f"a cache of {format_bytes(size)}")
+        draw_plans(profile.types, plans, options.out, title)
         console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
     return 0
-
-
-def _rows(room: Any, names: Sequence[str]) -> list[str]:
-    return [f"{room[name]:,}" for name in names]
 
 
 def _load(config: Config, rank: int) -> CacheProfile:

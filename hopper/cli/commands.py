@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import platform
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, Final
 
-from hopper.cli.overrides import OverridableParser
+import hopper
+from hopper.cli.options import CommandParser
 
 COMMANDS: Final = {
     "dataset": "make, import and describe graph directories",
@@ -50,7 +53,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         help="show the versions of Hopper, Python, torch and numpy",
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=OverridableParser
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     command = None if words is None else next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
@@ -66,7 +69,19 @@ class _PrintVersions(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Print the versions, and end the command."""
-        from hopper.cli.versions import list_versions
-
         print(list_versions())
         parser.exit()
+
+
+def list_versions() -> str:
+    """List in one line the versions of Hopper, Python and the libraries that results depend on.
+
+    It reads the metadata of the libraries and imports none of them.
+    """
+    versions = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
+    for library in ("torch", "numpy"):
+        try:
+            versions.append(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            versions.append(f"{library} is not installed")
+    return ", ".join(versions)

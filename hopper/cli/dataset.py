@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from hopper.cli.numbers import seed, whole
+from hopper.cli.options import CommandParser, seed, whole
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
@@ -25,130 +26,104 @@ def add_parser(commands: Any, text: str = "") -> None:
     _add_make(kinds)
     _add_import(kinds)
     info = kinds.add_parser("info", help="check and describe a graph directory")
-    info.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
-    info.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    info.add_argument(
+    info.option("graph DIR", "graph directory", type=Path)
+    info.option("--json", "print JSON instead of tables")
+    info.option(
         "--check",
+        "scan all values except features (full, the default), or only headers (shapes)",
         choices=("full", "shapes"),
         default="full",
-        help="scan all values except features (full, the default), or only headers (shapes)",
     )
     info.set_defaults(run=run_info)
 
 
 def _add_make(kinds: Any) -> None:
     make = kinds.add_parser("make", help="make a synthetic graph from a preset")
-    make.add_argument("preset", metavar="PRESET", help="such as arxiv-like or products-like")
-    make.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    make.add_argument(
-        "--scale", type=float, default=1.0, metavar="F", help="share of the full size (default 1)"
-    )
-    make.add_argument("--seed", type=seed, default=0, metavar="K", help="default 0")
-    make.add_argument(
-        "--feature-dim",
-        type=whole,
-        metavar="D",
-        help="width of the features (default: the preset's)",
-    )
+    make.option("preset PRESET", "such as arxiv-like or products-like")
+    make.option("--out DIR", "where to write", type=Path, required=True)
+    make.option("--scale F", "share of the full size (default 1)", type=float, default=1.0)
+    make.option("--seed K", "default 0", type=seed, default=0)
+    make.option("--feature-dim D", "width of the features (default: the preset's)", type=whole)
     make.set_defaults(run=run_make)
 
 
 def _add_import(kinds: Any) -> None:
     parser = kinds.add_parser("import", help="import a graph from another format")
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
-    parser.add_argument(
-        "source",
-        type=Path,
-        metavar="SOURCE",
-        help="a folder (npy, csv, parquet), a file (dgl: by dgl.save_graphs; pyg: by torch.save; "
+    parser.option("kind KIND", f"one of {', '.join(KINDS)}", choices=KINDS)
+    parser.option(
+        "source SOURCE",
+        "a folder (npy, csv, parquet), a file (dgl: by dgl.save_graphs; pyg: by torch.save; "
         "graphml), or a dataset's name (ogb)",
+        type=Path,
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    parser.add_argument("--name", metavar="NAME", help="name of the graph")
+    parser.option("--out DIR", "where to write", type=Path, required=True)
+    parser.option("--name NAME", "name of the graph")
     _add_changes(parser)
-    parser.add_argument(
-        "--root", type=Path, default=Path("dataset"), metavar="DIR", help="folder for ogb downloads"
-    )
-    parser.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        help="csv and parquet: memory for the import, such as 2G (default: half of what is free)",
+    parser.option("--root DIR", "folder for ogb downloads", type=Path, default=Path("dataset"))
+    parser.option(
+        "--memory-limit SIZE",
+        "csv and parquet: memory for the import, such as 2G (default: half of what is free)",
     )
     parser.set_defaults(run=run_import)
 
 
-def _add_changes(parser: Any) -> None:
+def _add_changes(parser: CommandParser) -> None:
     """Add the options that change a graph while it is imported."""
-    parser.add_argument(
-        "--symmetrize",
-        action="store_true",
-        help="add the reverse of each edge within one node type that has no counterpart",
+    parser.option(
+        "--symmetrize", "add the reverse of each edge within one node type that has no counterpart"
     )
-    parser.add_argument(
+    parser.option(
         "--add-reverse",
+        "add a relation rev_<rel> for each relation (all), or for those between two types only, "
+        "and symmetrize the others (cross-type)",
         choices=("all", "cross-type"),
         default="",
-        help="add a relation rev_<rel> for each relation (all), or for those between two types "
-        "only, and symmetrize the others (cross-type)",
     )
-    parser.add_argument(
-        "--largest-component",
-        action="store_true",
-        help="keep only the largest (weakly) connected component",
+    parser.option("--largest-component", "keep only the largest (weakly) connected component")
+    parser.option(
+        "--target RELATION",
+        "predict edges of this relation (src/rel/dst or its name); may be repeated; all = every "
+        "relation of the source",
+        several=True,
     )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="RELATION",
-        help="predict edges of this relation (src/rel/dst or its name); may be repeated; "
-        "all = every relation of the source",
-    )
-    parser.add_argument(
-        "--split",
-        metavar="random:TRAIN:VAL|time:TRAIN:VAL",
-        help="draw splits by nodes per class (random:20:30), by fractions (random:0.6:0.2), or by "
+    parser.option(
+        "--split random:TRAIN:VAL|time:TRAIN:VAL",
+        "draw splits by nodes per class (random:20:30), by fractions (random:0.6:0.2), or by "
         "fractions in order of time, earliest first (time:0.6:0.2); all other labelled nodes or "
         "edges are for testing",
     )
-    parser.add_argument(
+    parser.option(
         "--missing",
+        "fill missing features with 0 or the mean of their column (default: refuse them)",
         choices=("zero", "mean"),
         default="",
-        help="fill missing features with 0 or the mean of their column (default: refuse them)",
     )
-    parser.add_argument(
+    parser.option(
         "--unlabelled-as-missing",
-        action="store_true",
-        help="leave nodes or edges without a label out of the split train (default: refuse them)",
+        "leave nodes or edges without a label out of the split train (default: refuse them)",
     )
-    parser.add_argument(
+    parser.option(
         "--scale",
+        "scale numbers, not categories, to mean 0 and deviation 1 (standard), to 0 to 1 (minmax), "
+        "both fitted on training nodes only, or by sign(x) log(1 + |x|)",
         choices=("standard", "minmax", "log"),
         default="",
-        help="scale numbers, not categories, to mean 0 and deviation 1 (standard), to 0 to 1 "
-        "(minmax), both fitted on training nodes only, or by sign(x) log(1 + |x|)",
     )
-    parser.add_argument(
-        "--encode-like",
+    parser.option(
+        "--encode-like GRAPH",
+        "encode categories, scales and classes as this graph directory or partitioned directory "
+        "has them, for a model that was trained on it",
         default="",
-        metavar="GRAPH",
-        help="encode categories, scales and classes as this graph directory or partitioned "
-        "directory has them, for a model that was trained on it",
     )
-    parser.add_argument(
+    parser.option(
         "--unknown-category",
+        "with --encode-like: refuse categories and classes that GRAPH does not have (default), or "
+        "take them as none and count them",
         choices=("refuse", "zeros"),
         default="refuse",
-        help="with --encode-like: refuse categories and classes that GRAPH does not have "
-        "(default), or take them as none and count them",
     )
-    parser.add_argument(
-        "--row-normalize", action="store_true", help="divide rows of node features by their sum"
-    )
-    parser.add_argument(
-        "--seed", type=seed, default=0, metavar="K", help="seed of --split (default 0)"
-    )
+    parser.option("--row-normalize", "divide rows of node features by their sum")
+    parser.option("--seed K", "seed of --split (default 0)", type=seed, default=0)
 
 
 def run_make(arguments: argparse.Namespace) -> int:
@@ -186,28 +161,18 @@ def run_import(arguments: argparse.Namespace) -> int:
     from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 
     size = arguments.memory_limit
-    limit = parse_size(size, "--memory-limit") if size else None
-    options = ImportOptions(
-        symmetrize=arguments.symmetrize,
-        add_reverse=arguments.add_reverse,
-        largest_component=arguments.largest_component,
-        targets=tuple(arguments.target),
-        split=RandomSplit.parse(arguments.split) if arguments.split else None,
-        missing=arguments.missing,
-        scale=arguments.scale,
-        encode_like=arguments.encode_like,
-        unknown_category=arguments.unknown_category,
-        row_normalize=arguments.row_normalize,
-        unlabelled_as_missing=arguments.unlabelled_as_missing,
-        seed=arguments.seed,
-        memory_limit=limit,
-    )
+    # Most options of the command have the names of the fields that they fill.
+    words = vars(arguments)
+    fields = {f.name: words[f.name] for f in dataclasses.fields(ImportOptions) if f.name in words}
+    fields["targets"] = tuple(arguments.target)
+    fields["split"] = RandomSplit.parse(arguments.split) if arguments.split else None
+    fields["memory_limit"] = parse_size(size, "--memory-limit") if size else None
     console, progress = show_progress()
     notes = import_graph(
         arguments.kind,
         str(arguments.source),
         arguments.out,
-        options,
+        ImportOptions(**fields),
         name=arguments.name,
         root=arguments.root,
         progress=progress,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
 
@@ -30,95 +31,70 @@ def print_description(description: dict[str, Any], console: Console) -> None:
 
 
 def _node_types(description: dict[str, Any]) -> Table:
-    table = _table("node types", "type", "nodes", "features", "bytes", "without edges")
-    for name, kind in description["node_types"].items():
-        _add(
-            table,
-            name,
-            f"{kind['count']:,}",
-            _width(kind),
-            format_bytes(kind["feature_bytes"]),
+    rows = [
+        (
+            *(name, f"{kind['count']:,}", _width(kind), format_bytes(kind["feature_bytes"])),
             _percent(kind["without_edges"]),
         )
-    return table
+        for name, kind in description["node_types"].items()
+    ]
+    return _table("node types", ("type", "nodes", "features", "bytes", "without edges"), rows)
 
 
 def _relations(description: dict[str, Any]) -> Table:
-    table = _table("relations", "relation", "edges", "features", "bytes")
-    for relation in description["relations"]:
-        size = format_bytes(relation["topology_bytes"] + relation["feature_bytes"])
-        _add(table, _name(relation), f"{relation['count']:,}", _width(relation), size)
-    return table
+    rows = [
+        (
+            *(_name(relation), f"{relation['count']:,}", _width(relation)),
+            format_bytes(relation["topology_bytes"] + relation["feature_bytes"]),
+        )
+        for relation in description["relations"]
+    ]
+    return _table("relations", ("relation", "edges", "features", "bytes"), rows)
 
 
 def _degrees(description: dict[str, Any]) -> Table:
-    columns = ("min", "median", "mean", "p99", "max")
-    table = _table("degrees", "relation", "of", *columns, "zero")
+    columns, rows = ("min", "median", "mean", "p99", "max"), []
     for relation in description["relations"]:
         for side in ("in", "out"):
             degrees = relation[f"{side}_degree"]
-            _add(
-                table,
-                _name(relation) if side == "in" else "",
-                side,
-                *(_number(degrees[column]) for column in columns),
-                _percent(degrees["zero"]),
-            )
-    return table
+            numbers = (_number(degrees[column]) for column in columns)
+            name = _name(relation) if side == "in" else ""
+            rows.append((name, side, *numbers, _percent(degrees["zero"])))
+    return _table("degrees", ("relation", "of", *columns, "zero"), rows)
 
 
 def _labels(description: dict[str, Any]) -> Table:
-    table = _table("labels", "type", "kind", "classes", "labelled", "min", "median", "max", "empty")
-    rows: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for name, labels in description["labels"].items():
-        rows[name] = labels
-        rows |= {f"{name}: {task}": of_task for task, of_task in labels.get("tasks", {}).items()}
-    for name, labels in rows.items():
+        kinds[name] = labels
+        kinds |= {f"{name}: {task}": of_task for task, of_task in labels.get("tasks", {}).items()}
+    columns, rows = ("min", "median", "max"), []
+    for name, labels in kinds.items():
         share = labels["labelled"] / labels["nodes"] if labels["nodes"] else None
         # Float labels have statistics of their values, other labels of the nodes per class.
         spread = labels.get("per_class") or labels
-        _add(
-            table,
-            name,
-            labels["kind"],
-            f"{labels['classes']:,}",
-            f"{labels['labelled']:,} ({_percent(share)})",
-            *(_number(spread.get(column)) for column in ("min", "median", "max")),
-            _number(labels.get("empty_classes")),
-        )
-    return table
+        labelled = f"{labels['labelled']:,} ({_percent(share)})"
+        numbers = (_number(spread.get(column)) for column in columns)
+        counts = (labels["kind"], f"{labels['classes']:,}", labelled)
+        rows.append((name, *counts, *numbers, _number(labels.get("empty_classes"))))
+    return _table("labels", ("type", "kind", "classes", "labelled", *columns, "empty"), rows)
 
 
 def _splits(description: dict[str, Any]) -> Table:
-    table = _table("splits", "split", "ids", "share", "unlabelled")
-    for name, split in description["splits"].items():
-        _add(
-            table,
-            name,
-            f"{split['count']:,}",
-            _percent(split["share"]),
-            _number(split.get("unlabelled")),
-        )
-    return table
+    rows = [
+        (name, f"{of['count']:,}", _percent(of["share"]), _number(of.get("unlabelled")))
+        for name, of in description["splits"].items()
+    ]
+    return _table("splits", ("split", "ids", "share", "unlabelled"), rows)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for index, column in enumerate(columns):
-        # Names may fold on a narrow terminal. Numbers may not.
-        first = index == 0
-        table.add_column(
-            column, justify="left" if first else "right", overflow="fold", no_wrap=not first
-        )
-    return table
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    style: dict[str, Any] = {"title_justify": "left", "box": box.SIMPLE_HEAD, "padding": (0, 1)}
+    return make_table(headings, rows, title, **style)
 
 
 def _name(relation: dict[str, Any]) -> str:
     return "/".join(relation[key] for key in ("src", "rel", "dst"))
-
-
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*(escape(cell) for cell in cells))
 
 
 def _width(kind: dict[str, Any]) -> str:

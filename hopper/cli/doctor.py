@@ -32,18 +32,18 @@ def add_parser(commands: Any, text: str = "") -> None:
         "overridden as --section.key VALUE. The exit code is 1 if anything is wrong.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--checksums", action="store_true",
-        help="read all files of the graph and compare them with their checksums",
-    )  # fmt: skip
-    parser.add_argument(
-        "--limit", type=float, default=DEFAULT_LIMIT, metavar="SECONDS",
-        help="time for all servers to answer, and again for them to send rows (default "
+    parser.option(
+        "--checksums", "read all files of the graph and compare them with their checksums"
+    )
+    parser.option(
+        "--limit SECONDS",
+        "time for all servers to answer, and again for them to send rows (default "
         f"{DEFAULT_LIMIT:g})",
-    )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings as JSON")
-    parser.set_defaults(run=_run, takes_overrides=True)
+        type=float,
+        default=DEFAULT_LIMIT,
+    )
+    parser.option("--json FILE", "also write the findings as JSON", type=Path)
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
 from hopper.process.quick_imports import quick_imports
 
 
@@ -19,30 +19,23 @@ def add_parser(commands: Any, text: str = "") -> None:
         "Whatever ends first ends the others. cluster.servers has the addresses of all servers of "
         "the run, in order. Any key can be overridden as --section.key VALUE.",
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--server",
+    parser.option(
+        "--server I",
+        "number of the server that runs here, from 0; may be given several times",
         type=whole,
         action="append",
         required=True,
-        metavar="I",
-        help="number of the server that runs here, from 0; may be given several times",
     )
-    parser.add_argument(
-        "--meet",
-        default="",
-        metavar="HOST:PORT",
-        help="where ranks meet; the machine of server 0 listens there",
+    parser.option(
+        "--meet HOST:PORT", "where ranks meet; the machine of server 0 listens there", default=""
     )
-    parser.add_argument(
-        "--listen",
+    parser.option(
+        "--listen ADDRESS",
+        "address that the server listens on, at the port that cluster.servers says (default all)",
         default="0.0.0.0",  # noqa: S104 - refused without certificates or cluster.insecure
-        metavar="ADDRESS",
-        help="address that the server listens on, at the port that cluster.servers says (default "
-        "all)",
     )
-    parser.add_argument("--driven", default="", metavar="ADDRESS", help=argparse.SUPPRESS)
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.option("--driven ADDRESS", argparse.SUPPRESS, default="")
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:

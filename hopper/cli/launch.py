@@ -12,25 +12,20 @@ from hopper.process.quick_imports import quick_imports
 
 def add_parser(commands: Any, text: str = "") -> None:
     """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "launch",
-        help=text,
-    )
+    parser = commands.add_parser("launch", help=text)
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     ray = kinds.add_parser(
         "ray",
         help="the former name of hopper train --on ray",
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
-    ray.add_argument("config", metavar="CONFIG.toml")
-    ray.add_argument(
-        "--address",
+    ray.option(
+        "--address HOST:PORT",
+        "address of the cluster (default: a cluster on this machine for the time of the run)",
         default="",
-        metavar="HOST:PORT",
-        help="address of the cluster (default: a cluster on this machine for the time of the run)",
     )
     add_restarts(ray)
-    ray.set_defaults(run=_run, takes_overrides=True)
+    ray.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from hopper.cli.metapaths import add_metapath_option, split_metapaths
-from hopper.cli.numbers import whole
+from hopper.cli.options import split_metapaths, whole
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
 
@@ -23,12 +22,12 @@ def add_parser(commands: Any, text: str = "") -> None:
         "their weights, and the server of each. Only the schema of the graph is read.",
         allow_abbrev=False,
     )
-    parser.add_argument("graph", type=Path, metavar="GRAPH")
-    parser.add_argument("--layers", type=whole, default=2, metavar="K", help="hops (default 2)")
-    parser.add_argument("--servers", type=whole, default=2, metavar="P", help="servers (default 2)")
-    parser.add_argument("--target", metavar="T", help="node type (default: the graph's own)")
-    add_metapath_option(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
+    parser.option("graph GRAPH", type=Path)
+    parser.option("--layers K", "hops (default 2)", type=whole, default=2)
+    parser.option("--servers P", "servers (default 2)", type=whole, default=2)
+    parser.option("--target T", "node type (default: the graph's own)")
+    parser.metapath_option()
+    parser.option("--out FILE.png", "also draw a picture", type=Path)
     parser.set_defaults(run=_run)
 
 
@@ -43,14 +42,12 @@ def _run(options: argparse.Namespace) -> int:
     tree = make_metatree(schema, target, options.layers, split_metapaths(options.metapath))
     partition = divide(schema, tree, options.servers)
     console = Console()
-    weights = Table("root relation", "weight of its sub-metatree")
-    for root, weight in partition.weights.items():
-        weights.add_row(str(root), f"{weight:,}")
-    print_table(console, weights)
-    shares = Table("server", "root relations", "replica", "relations", "nodes", "edges")
-    for row in list_shares(partition):
-        shares.add_row(*row)
-    print_table(console, shares)
+    weights = [(str(root), f"{weight:,}") for root, weight in partition.weights.items()]
+    print_table(
+        console, make_table(("root relation", "weight of its sub-metatree"), weights, texts=2)
+    )
+    headings = ("server", "root relations", "replica", "relations", "nodes", "edges")
+    print_table(console, make_table(headings, list_shares(partition), texts=6))
     console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)
     if partition.unreachable:
         unread = ", ".join(map(str, partition.unreachable))

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hopper.cli.metapaths import add_metapath_option
-from hopper.cli.numbers import seed, whole
+from hopper.cli.options import seed, whole
 from hopper.process.quick_imports import quick_imports
 
 
@@ -78,40 +77,34 @@ OF_NODES: Final[dict[str, Option]] = {
 
 def add_parser(commands: Any, text: str = "") -> None:
     """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = commands.add_parser(
         "partition",
         help=text,
         description="Divide a graph directory over servers and write a partitioned directory.",
     )
-    parser.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
-    parser.add_argument(
-        "--servers", type=whole, required=True, metavar="P", help="number of servers"
-    )
-    parser.add_argument(
+    parser.option("graph DIR", "graph directory", type=Path)
+    parser.option("--servers P", "number of servers", type=whole, required=True)
+    parser.option(
         "--method",
+        "how to divide: metis (default), stream, random, meta or package.module:Class",
         default="metis",
-        help="how to divide: metis (default), stream, random, meta or package.module:Class",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    parser.add_argument(
-        "--feature-dtype",
-        action="append",
-        default=[],
-        metavar="[TABLE=]DTYPE",
-        help="store features as float32, float16, bfloat16 or int8 with a scale a row (default: as "
+    parser.option("--out DIR", "where to write", type=Path, required=True)
+    parser.option(
+        "--feature-dtype [TABLE=]DTYPE",
+        "store features as float32, float16, bfloat16 or int8 with a scale a row (default: as "
         "they are); may be repeated",
+        several=True,
     )
-    parser.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        help="the most memory to use, such as 4G; work that needs more is refused",
+    parser.option(
+        "--memory-limit SIZE", "the most memory to use, such as 4G; work that needs more is refused"
     )
     for prefix, options in (("", OF_NODES), ("meta: ", OF_RELATIONS)):
         for name, option in options.items():
             settings = option._asdict() | {"help": prefix + option.help}
             parser.add_argument(f"--{name.replace('_', '-')}", **settings)
-    add_metapath_option(parser, "meta: ")
-    parser.add_argument("--json", action="store_true", help="print partition.json only")
+    parser.metapath_option("meta: ")
+    parser.option("--json", "print partition.json only")
     parser.set_defaults(run=_run)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.partition import PartitionedGraph
 from hopper.partition.memory import MemoryEstimate, format_bytes
@@ -29,23 +30,23 @@ def show_estimate(console: Console, estimate: MemoryEstimate, available: int) ->
 
 def show_division(description: dict[str, Any], out: Path) -> None:
     """Print a division of nodes: the share of each server, and the quality of the division."""
-    table = Table(title=f"{description['graph']} over {description['servers']} servers: {out}")
+    title = f"{description['graph']} over {description['servers']} servers: {out}"
     columns = {"nodes": "nodes", "edges": "edges", "train": "training nodes"}
     sizes = {"feature_bytes": "feature bytes"}
     is_split = "halo" in description
     if is_split:
         columns |= {"halo_nodes": "halo nodes", "halo_edges": "halo edges"}
         sizes |= {"topology_bytes": "topology bytes"}
-    for heading in ("server", *columns.values(), *sizes.values()):
-        table.add_column(heading, justify="right")
-    for server, share in enumerate(description["per_server"]):
-        table.add_row(
-            str(server),
-            *(f"{share[key]:,}" for key in columns),
+    rows = [
+        (
+            *(str(server), *(f"{share[key]:,}" for key in columns)),
             *(format_bytes(share[key]) for key in sizes),
         )
+        for server, share in enumerate(description["per_server"])
+    ]
+    headings = ("server", *columns.values(), *sizes.values())
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    print_table(console, table)
+    print_table(console, make_table(headings, rows, title, texts=0))
     balance = description["balance"]
     console.print(
         f"edge cut {description['edge_cut']:.1%} · largest share over mean: "
@@ -109,26 +110,24 @@ def show_by_relation(description: dict[str, Any], out: Path) -> None:
     """Print a division of relations: the share of each server."""
     meta = description["meta"]
     hops = f"{meta['layers']} hops from {', '.join([meta['target'], *meta['others']])}"
-    table = Table(
-        title=f"{description['graph']} over {description['servers']} servers, {hops}: {out}"
-    )
-    table.add_column("server", justify="right")
-    table.add_column("root relations")
-    for heading in ("replica", "relations", "nodes", "edges", "rows", "topology"):
-        table.add_column(heading, justify="right")
+    rows = []
     for server, (roles, share) in enumerate(
         zip(meta["servers"], description["per_server"], strict=True)
     ):
         (replica, replicas), (part, parts) = roles["replica"], roles["part"]
         cut = f" (part {part + 1} of {parts})" if parts > 1 else ""
-        table.add_row(
-            str(server),
-            f"{', '.join(roles['roots'])}{cut}",
-            f"{replica + 1} of {replicas}",
-            str(len(roles["relations"])),
-            *(f"{share[key]:,}" for key in ("nodes", "edges")),
-            *(format_bytes(share[key]) for key in ("feature_bytes", "topology_bytes")),
+        rows.append(
+            (
+                *(str(server), f"{', '.join(roles['roots'])}{cut}"),
+                *(f"{replica + 1} of {replicas}", str(len(roles["relations"]))),
+                *(f"{share[key]:,}" for key in ("nodes", "edges")),
+                *(format_bytes(share[key]) for key in ("feature_bytes", "topology_bytes")),
+            )
         )
+    numbers = ("replica", "relations", "nodes", "edges", "rows", "topology")
+    title = f"{description['graph']} over {description['servers']} servers, {hops}: {out}"
+    table = make_table(("server", "root relations", *numbers), rows, title, texts=2)
+    table.columns[0].justify = "right"
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     print_table(console, table)
     console.print(

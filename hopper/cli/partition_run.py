@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hopper.cli.metapaths import split_metapaths
+from hopper.cli.options import split_metapaths
 from hopper.cli.partition import OF_NODES, OF_RELATIONS, Option
 from hopper.cli.partition_report import (
     print_result,

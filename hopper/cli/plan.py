@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
 from hopper.files.scratch import scratch_folder
@@ -36,40 +37,33 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--servers", type=whole, metavar="P", help="servers (default: as many as partitions)"
+    parser.option("--servers P", "servers (default: as many as partitions)", type=whole)
+    parser.option("--ranks-per-server R", "default: cluster.ranks_per_server", type=whole)
+    parser.option(
+        "--link-rate RATE",
+        "rate of each server's link in each direction, or none for no limit (default 10gbit)",
+        default="10gbit",
     )
-    parser.add_argument(
-        "--ranks-per-server", type=whole, metavar="R", help="default: cluster.ranks_per_server"
+    parser.option(
+        "--latency MICROSECONDS",
+        "latency between two servers (default 50)",
+        type=float,
+        default=50.0,
     )
-    parser.add_argument(
-        "--link-rate", default="10gbit", metavar="RATE",
-        help="rate of each server's link in each direction, or none for no limit (default 10gbit)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--latency", type=float, default=50.0, metavar="MICROSECONDS",
-        help="latency between two servers (default 50)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cores", type=float, metavar="C", help="CPU cores of each server (default: one per rank)"
-    )
-    parser.add_argument(
-        "--engines", default="", metavar="A,B,...", help="default: all that can train the graph"
-    )
-    parser.add_argument(
-        "--iterations", type=whole, default=3, metavar="K", help="rehearsed iterations (default 3)"
-    )
-    parser.add_argument(
-        "--graph", type=Path, metavar="DIR",
-        help="first divide this graph directory over the servers, and use it in place of "
+    parser.option("--cores C", "CPU cores of each server (default: one per rank)", type=float)
+    parser.option("--engines A,B,...", "default: all that can train the graph", default="")
+    parser.option("--iterations K", "rehearsed iterations (default 3)", type=whole, default=3)
+    parser.option(
+        "--graph DIR",
+        "first divide this graph directory over the servers, and use it in place of "
         "data.partitioned",
-    )  # fmt: skip
-    parser.add_argument(
-        "--method", default="metis", help="how to divide --graph: metis (default), stream or random"
+        type=Path,
     )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.option(
+        "--method", "how to divide --graph: metis (default), stream or random", default="metis"
+    )
+    parser.option("--json", "print JSON only")
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -153,48 +147,35 @@ def _print(plan: ClusterPlan, console: Console) -> None:
 def _times(trained: Sequence[Estimate]) -> Table:
     from hopper.rehearsal.estimate import PHASES
 
-    table = _table("seconds", "epoch", "iterations", "each", *PHASES)
+    rows = []
     for estimate in trained:
-        phases = estimate.phase_seconds or {}
-        table.add_row(
-            *(_name(estimate), f"{estimate.epoch_seconds:.3g}", f"{estimate.iterations:,}"),
-            *(f"{value:.3g}" for value in (estimate.iteration_seconds, *phases.values())),
-        )
-    return table
+        seconds = (estimate.iteration_seconds, *(estimate.phase_seconds or {}).values())
+        epoch = (f"{estimate.epoch_seconds:.3g}", f"{estimate.iterations:,}")
+        rows.append((_name(estimate), *epoch, *(f"{value:.3g}" for value in seconds)))
+    return make_table(("engine", "epoch", "iterations", "each", *PHASES), rows, "seconds")
 
 
 def _bytes(trained: Sequence[Estimate]) -> Table:
     from hopper.cluster.traffic import CAUSES
 
     causes = [cause for cause in CAUSES if any((e.bytes or {}).get(cause) for e in trained)]
-    table = _table("MiB between servers, an epoch", "all", *causes)
+    rows = []
     for estimate in trained:
         nbytes = estimate.bytes or {}
         values = (estimate.total_bytes, *(nbytes[cause] for cause in causes))
-        table.add_row(_name(estimate), *(f"{value / _MIB:,.2f}" for value in values))
-    return table
+        rows.append((_name(estimate), *(f"{value / _MIB:,.2f}" for value in values)))
+    return make_table(("engine", "all", *causes), rows, "MiB between servers, an epoch")
 
 
 def _memory(trained: Sequence[Estimate]) -> Table:
     from hopper.rehearsal.estimate import Memory
 
-    names = [field.name for field in fields(Memory)]
-    table = _table("MiB that a rank holds", "all", *names)
+    names, rows = [field.name for field in fields(Memory)], []
     for estimate in trained:
         if estimate.memory is not None:
-            memory = estimate.memory
-            values = [memory.total, *(getattr(memory, name) for name in names)]
-            table.add_row(_name(estimate), *(f"{value / _MIB:,.1f}" for value in values))
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    table.add_column("engine", no_wrap=True)
-    for column in columns:
-        # On a narrow terminal, headings may be broken. Numbers are not cut.
-        table.add_column(column, justify="right", overflow="fold")
-    return table
+            values = (getattr(estimate.memory, name) for name in ("total", *names))
+            rows.append((_name(estimate), *(f"{value / _MIB:,.1f}" for value in values)))
+    return make_table(("engine", "all", *names), rows, "MiB that a rank holds")
 
 
 def _name(estimate: Estimate) -> str:

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopper.cli.metapaths import add_metapath_option, split_metapaths
-from hopper.cli.numbers import seed, whole
+from hopper.cli.options import CommandParser, seed, split_metapaths, whole
 
 if TYPE_CHECKING:
     from hopper.hetero.precompute.tables import Recipe
@@ -24,36 +23,32 @@ def add_parser(commands: Any, text: str = "") -> None:
     kinds = parser.add_subparsers(dest="precompute_command", required=True, metavar="COMMAND")
     metapaths = kinds.add_parser("metapaths", help="average along metapaths, for model sehgnn")
     _add_common(metapaths, "graph directory, or a graph divided by relation")
-    add_metapath_option(metapaths)
+    metapaths.metapath_option()
     metapaths.set_defaults(run=_run_metapaths)
     subsets = kinds.add_parser("subsets", help="average over subsets of relations, for model nars")
     _add_common(subsets, "graph directory")
-    subsets.add_argument(
-        "--subsets", type=whole, default=8, metavar="N", help="subsets to draw (default 8)"
-    )
-    subsets.add_argument(
-        "--dim",
+    subsets.option("--subsets N", "subsets to draw (default 8)", type=whole, default=8)
+    subsets.option(
+        "--dim D",
+        "width to which random matrices bring the rows of all types (default: none; all types "
+        "must have the same width)",
         type=whole,
         default=0,
-        metavar="D",
-        help="width to which random matrices bring the rows of all types (default: none; all types "
-        "must have the same width)",
     )
     subsets.set_defaults(run=_run_subsets)
 
 
-def _add_common(parser: argparse.ArgumentParser, source: str) -> None:
-    parser.add_argument("graph", type=Path, metavar="DIR", help=source)
-    parser.add_argument("--layers", type=whole, default=2, metavar="K", help="hops (default 2)")
-    parser.add_argument(
-        "--random-dim",
+def _add_common(parser: CommandParser, source: str) -> None:
+    parser.option("graph DIR", source, type=Path)
+    parser.option("--layers K", "hops (default 2)", type=whole, default=2)
+    parser.option(
+        "--random-dim D",
+        "width of random rows for types without features (default: such types are refused)",
         type=whole,
         default=0,
-        metavar="D",
-        help="width of random rows for types without features (default: such types are refused)",
     )
-    parser.add_argument("--seed", type=seed, default=0, metavar="K", help="seed (default 0)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    parser.option("--seed K", "seed (default 0)", type=seed, default=0)
+    parser.option("--out DIR", "where to write", type=Path, required=True)
 
 
 def _run_metapaths(options: argparse.Namespace) -> int:
@@ -70,9 +65,9 @@ def _run_subsets(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, recipe: Recipe) -> int:
     from rich.console import Console
-    from rich.table import Table
 
     from hopper.cli.phases import show_progress
+    from hopper.cli.tables import make_table
     from hopper.display.console_tables import print_table
     from hopper.hetero.precompute import precompute
 
@@ -86,8 +81,11 @@ def _run(options: argparse.Namespace, recipe: Recipe) -> int:
         progress=progress,
     )
     target = schema.target_type()
-    table = Table("rows", "width", title=f"{schema.name}: rows of {target}: {options.out}")
-    for name, kind in schema.node_types.items():
-        table.add_row(f"{name} (its own)" if name == target else name, str(kind.feature_dim))
+    rows = [
+        (f"{name} (its own)" if name == target else name, str(kind.feature_dim))
+        for name, kind in schema.node_types.items()
+    ]
+    title = f"{schema.name}: rows of {target}: {options.out}"
+    table = make_table(("rows", "width"), rows, title, texts=2)
     print_table(Console(highlight=False, soft_wrap=True), table)
     return 0

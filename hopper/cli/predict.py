@@ -25,43 +25,36 @@ def add_parser(commands: Any, text: str = "") -> None:
         "run's configuration, data.*, cluster.*, train.device and train.threads can be overridden "
         "as --section.key VALUE: --data.partitioned names another graph.",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    parser.add_argument(
+    parser.option("run_dir RUN", "folder of a finished run", type=Path)
+    parser.option("--out DIR", "where to write", type=Path, required=True)
+    parser.option(
         "--what",
+        "what to write (default labels); labels are classes or values, as in the graph",
         choices=("labels", "probabilities", "logits", "embeddings"),
         default="labels",
-        help="what to write (default labels); labels are classes or values, as in the graph",
     )
-    parser.add_argument(
-        "--nodes",
+    parser.option(
+        "--nodes all|SPLIT|FILE.npy",
+        "nodes to predict: all of the target type (default), a split, or a file of original ids; "
+        "for a run on labels of edges: edges",
         default="all",
-        metavar="all|SPLIT|FILE.npy",
-        help="nodes to predict: all of the target type (default), a split, or a file of original "
-        "ids; for a run on labels of edges: edges",
     )
-    parser.add_argument(
-        "--type",
+    parser.option(
+        "--type TYPE",
+        "node type to predict (default: the target type; for links the type of their tails)",
         default="",
-        metavar="TYPE",
-        help="node type to predict (default: the target type; for links the type of their tails)",
     )
-    parser.add_argument(
-        "--at",
-        default=None,
-        metavar="TIME",
-        help="time to predict for, if the run draws in time: an integer or a date such as "
-        "2026-05-31 (default: the time of each root)",
+    parser.option(
+        "--at TIME",
+        "time to predict for, if the run draws in time: an integer or a date such as 2026-05-31 "
+        "(default: the time of each root)",
     )
-    parser.add_argument("--format", choices=("parquet", "npy"), default="parquet")
-    parser.add_argument(
-        "--memory", default="256M", metavar="SIZE", help="for one pass's rows (default 256M)"
-    )
-    parser.add_argument(
+    parser.option("--format", choices=("parquet", "npy"), default="parquet")
+    parser.option("--memory SIZE", "for one pass's rows (default 256M)", default="256M")
+    parser.option(
         "--prepare",
-        action="store_true",
-        help="start nothing; write what `torchrun ... -m hopper.predict DIR/_work/config.json` "
-        "reads on the machines of a cluster",
+        "start nothing; write what `torchrun ... -m hopper.predict DIR/_work/config.json` reads "
+        "on the machines of a cluster",
     )
     parser.set_defaults(run=_run, takes_overrides=True)
 
@@ -89,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     with forked_ahead(config, work="hopper.predict.rank"):
         with quick_imports():
             from hopper.predict.launch import predict_into, prepare_prediction
-            from hopper.predict.order import PredictionRequest
+            from hopper.predict.request import PredictionRequest
         request = PredictionRequest(
             *(options.what, options.nodes, options.format, options.memory),
             tuple(options.overrides),

@@ -15,7 +15,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         description="Read what `hopper bench ab` wrote, or the run directory of `hopper train`, "
         "and write one HTML file. The page leaves out what the folder does not have, and says so.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.option("folder DIR", type=Path)
     parser.set_defaults(run=_run)
 
 

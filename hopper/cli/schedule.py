@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import whole
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
+
+if TYPE_CHECKING:
+    from hopper.micrograph.merge import TimeSteps
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -23,16 +25,13 @@ def add_parser(commands: Any, text: str = "") -> None:
         "configuration alone. Any key of it can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("--epoch", type=whole, default=0, metavar="E", help="default 0")
-    parser.add_argument("--iteration", type=whole, default=0, metavar="I", help="default 0")
-    parser.add_argument("--dissolve", type=whole, metavar="K", help="steps to dissolve (hop.merge)")
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.option("--epoch E", "default 0", type=whole, default=0)
+    parser.option("--iteration I", "default 0", type=whole, default=0)
+    parser.option("--dissolve K", "steps to dissolve (hop.merge)", type=whole)
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hopper.cli.schedule_picture import draw_schedule, tell_schedule
     from hopper.config import load_config
     from hopper.engines import Request
     from hopper.engines.assemble import make_schedule
@@ -67,13 +66,27 @@ def _run(options: argparse.Namespace) -> int:
         f"epoch {options.epoch}, iteration {options.iteration}: {batch.size} roots, "
         f"{steps.count} of {ranks} time steps"
     )
-    table = Table("rank", *(f"time step {step}" for step in range(steps.count)), title=title)
-    for rank, row in enumerate(tell_schedule(steps)):
-        table.add_row(str(rank), *(cell or "waits" for cell in row))
+    headings = ("rank", *(f"time step {step}" for step in range(steps.count)))
+    rows = [
+        (str(rank), *(cell or "waits" for cell in row))
+        for rank, row in enumerate(tell_schedule(steps))
+    ]
     console = Console()
-    print_table(console, table)
+    print_table(console, make_table(headings, rows, title, texts=len(headings)))
     console.print("m2 (37): model 2 on 37 roots", highlight=False)
-    if options.out is not None:
-        draw_schedule(steps, options.out, title)
-        console.print(f"picture in {options.out}", highlight=False)
     return 0
+
+
+def tell_schedule(steps: TimeSteps) -> list[list[str]]:
+    """Return, as [ranks][steps], the models that train: ``m2 (37)`` for 37 roots of model 2."""
+    from hopper.migrate.schedule import visits
+
+    return [
+        [
+            ", ".join(
+                f"m{model} ({steps.groups[model][visit.step].size})" for model in visit.models
+            )
+            for visit in visits(steps.ranks, rank)
+        ]
+        for rank in range(steps.ranks.shape[0])
+    ]

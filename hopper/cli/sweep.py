@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hopper
+from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
 
@@ -23,8 +24,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         "key of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.set_defaults(run=_run, takes_overrides=True)
+    parser.run_on_config(_run)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -43,10 +43,8 @@ def _run(options: argparse.Namespace) -> int:
 def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     """Make a table of the trials to train, with a row per trial and a column per key."""
     keys = _keys(trials)
-    table = Table("trial", *_heads(keys))
-    for index, overrides in enumerate(trials):
-        table.add_row(str(index), *_cells(overrides, keys))
-    return table
+    rows = [(str(index), *_cells(overrides, keys)) for index, overrides in enumerate(trials)]
+    return make_table(("trial", *_heads(keys)), rows, texts=1 + len(keys))
 
 
 def ranking_table(summary: Mapping[str, Any]) -> Table:
@@ -56,20 +54,18 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
     trials = [summary["trials"][index] for index in summary["ranking"]]
     keys = _keys([trial["overrides"] for trial in summary["trials"]])
     metric = summary["metric"]
-    table = Table(
-        "trial", *_heads(keys), "parameters", f"val {metric}", "best epoch", f"test {metric}",
-        title="by validation score",
-    )  # fmt: skip
-    for trial in trials:
-        table.add_row(
-            str(trial["trial"]),
-            *_cells(trial["overrides"], keys),
-            str(trial["parameters"]),
+    scores = ("parameters", f"val {metric}", "best epoch", f"test {metric}")
+    headings = ("trial", *_heads(keys), *scores)
+    rows = [
+        (
+            *(str(trial["trial"]), *_cells(trial["overrides"], keys), str(trial["parameters"])),
             "diverged" if trial.get("diverged") else _score(main_score(trial, "val")),
             "-" if trial["best_epoch"] is None else str(trial["best_epoch"]),
             _score(main_score(trial, "test")),
         )
-    return table
+        for trial in trials
+    ]
+    return make_table(headings, rows, "by validation score", texts=len(headings))
 
 
 def _keys(trials: Sequence[Mapping[str, Any]]) -> list[str]:

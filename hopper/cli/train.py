@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopper.cli.numbers import whole
+from hopper.cli.options import CommandParser, whole
 from hopper.process.quick_imports import quick_imports
 
 
@@ -18,48 +19,34 @@ def add_parser(commands: Any, text: str = "") -> None:
         help=text,
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
-    parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument(
-        "--on",
-        default="",
-        metavar="WHERE",
-        help="train on several machines: ssh:HOSTFILE, with a line HOST[:PORT] [slots=RANKS] "
+    parser.option(
+        "--on WHERE",
+        "train on several machines: ssh:HOSTFILE, with a line HOST[:PORT] [slots=RANKS] "
         "[address=ADDRESS] for each partition; ray (a cluster on this machine for the time of the "
         "run) or ray:HOST:PORT (default: on this machine)",
+        default="",
     )
     add_restarts(parser)
-    ssh = parser.add_argument_group("machines of a hostfile")
-    ssh.add_argument(
-        "--ssh", default="ssh", metavar="COMMAND", help="OpenSSH's client and its options"
-    )
-    ssh.add_argument(
-        "--python",
+    ssh = partial(parser.option, group=parser.add_argument_group("machines of a hostfile"))
+    ssh("--ssh COMMAND", "OpenSSH's client and its options", default="ssh")
+    ssh(
+        "--python FILE",
+        "the interpreter that Hopper is installed for (default: this one)",
         default=sys.executable,
-        metavar="FILE",
-        help="the interpreter that Hopper is installed for (default: this one)",
     )
-    ssh.add_argument(
-        "--folder", default="", metavar="DIR", help="working folder there (default: this one)"
-    )
-    ssh.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="pass on an environment variable; may be given several times",
-    )
-    parser.set_defaults(run=_run, takes_overrides=True)
+    ssh("--folder DIR", "working folder there (default: this one)", default="")
+    ssh("--env NAME", "pass on an environment variable; may be given several times", several=True)
+    parser.run_on_config(_run)
 
 
-def add_restarts(parser: argparse.ArgumentParser) -> None:
+def add_restarts(parser: CommandParser) -> None:
     """Add ``--restarts``."""
-    parser.add_argument(
-        "--restarts",
+    parser.option(
+        "--restarts N",
+        "restart a run that loses a rank, a server or a machine, at most N times, from the newest "
+        "checkpoint (train.checkpoint_every) or else from the beginning (default 0)",
         type=whole,
         default=0,
-        metavar="N",
-        help="restart a run that loses a rank, a server or a machine, at most N times, from the "
-        "newest checkpoint (train.checkpoint_every) or else from the beginning (default 0)",
     )
 
 

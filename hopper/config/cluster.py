@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from hopper.config.section import LocalPath, Positive, Section
+from hopper.config.section import LocalPath, Positive, PositiveNumber, Section, accept
 
-_PORTS: Final = 1 << 16
 _SERVER: Final[dict[str, Any]] = {
     "anyOf": [
         {"type": "string"},
@@ -16,6 +15,14 @@ _SERVER: Final[dict[str, Any]] = {
     ]
 }
 """The JSON schema of an entry of ``cluster.servers`` in a file."""
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return not text or bool(host and port.isdecimal() and 0 < int(port) < 1 << 16)
+
+
+Address = Annotated[str, accept(_is_address, "expected HOST:PORT with a port from 1 to 65535")]
 
 
 class Cluster(Section):
@@ -31,9 +38,9 @@ class Cluster(Section):
     share_gpus: bool = False
     """Whether several ranks of a machine may train on one GPU. NCCL does not allow that, so
     messages between ranks then go through host memory."""
-    timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 60.0
+    timeout_seconds: PositiveNumber = 60.0
     """How long one process waits for another, in seconds."""
-    start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
+    start_timeout_seconds: PositiveNumber = 120.0
     """How long servers and ranks may take to start, in seconds."""
     tls_ca: LocalPath = ""
     """A PEM file of trusted certificates. One of them must have signed the certificate of each
@@ -54,13 +61,13 @@ class Cluster(Section):
     each row. summary.json reports the error."""
     interface: str = ""
     """The network interface whose counters are read before and after each epoch. Empty = none."""
-    metrics: str = ""
+    metrics: Address = ""
     """The HOST:PORT where Prometheus reads the metrics of a machine's first rank. Each further rank
     uses the next port. Empty = no metrics. See docs/howto/watching.md."""
     log_format: Literal["text", "json"] = "text"
     """The format of the messages on stderr of ranks, the launcher and the servers that it starts.
     "text" prints warnings for people. "json" prints all events, one line of JSON each."""
-    server_metrics: str = ""
+    server_metrics: Address = ""
     """The HOST:PORT where Prometheus reads the metrics of the first feature server that the run
     starts. Each further server uses the next port. Empty = no metrics."""
 
@@ -70,17 +77,6 @@ class Cluster(Section):
         if not isinstance(servers, list):
             return servers
         return [",".join(entry) if _is_list_of_texts(entry) else entry for entry in servers]
-
-    @model_validator(mode="after")
-    def _check(self) -> Cluster:
-        for key in ("metrics", "server_metrics"):
-            address = getattr(self, key)
-            host, _, port = address.rpartition(":")
-            if address and not (host and port.isdecimal() and 0 < int(port) < _PORTS):
-                raise ValueError(
-                    f"{key}: expected HOST:PORT with a port from 1 to 65535, got {address!r}"
-                )
-        return self
 
 
 def _is_list_of_texts(value: Any) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hopper.config.plug_ins import check_form
-from hopper.config.section import LocalPath, Options, Section
+from hopper.config.section import LocalPath, Options, Section, names
 
 
 class Data(Section):
@@ -20,7 +19,7 @@ class Data(Section):
     far as time allows, and all other files before the run. "full" checks everything before the run.
     "off" checks nothing.
     See docs/reference/partition-directory.md."""
-    features: dict[str, str] = Field(default={})
+    features: dict[str, Annotated[str, names()]] = Field(default={})
     """The class that supplies the features of a node type, as {type = "package.module:Class"}.
     Ranks and feature servers read from it instead of the partitions' files. See
     docs/howto/plug-ins.md."""
@@ -29,8 +28,6 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Data:
-        for node_type, name in self.features.items():
-            check_form(f"features.{node_type}", name, ())
         for node_type in self.features_options:
             if node_type not in self.features:
                 raise ValueError(f"features_options.{node_type}: features does not name the type")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from hopper.config.section import LocalPath, NonNegative, Section
+from hopper.config.section import LocalPath, NonNegative, Number, PositiveNumber, Section
 
 
 class Learnable(Section):
@@ -20,16 +20,16 @@ class Learnable(Section):
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """The optimiser of learnable rows, in its sparse form. It updates only the rows that an
     iteration has read, without weight decay."""
-    learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
+    learning_rate: PositiveNumber = 0.01
     """The learning rate of learnable rows. train.schedule multiplies it too."""
     tables: Literal["tied", "per_server_table", "per_relation"] = "tied"
     """How many learnable rows a node has. "tied" = one. "per_server_table" = one in each
     sub-metatree that reads it (Heta), so that its rows never leave a server with the sub-metatree.
     "per_relation" = one for each relation that reads it, like the one-hot vectors of R-GCN. The
     last two are other models than "tied"."""
-    deviation: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    deviation: Number = 0.0
     """Standard deviation of the first values of rows. 0 = one over the square root of ``dim``."""
-    l2: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    l2: Number = 0.0
     """The factor of an L2 penalty. This number times the row is added to the gradient of each row
     that an iteration has read. Weight decay would change all other rows too."""
     initial: LocalPath = ""

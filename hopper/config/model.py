@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from hopper.config.plug_ins import check_form, import_class
-from hopper.config.section import NonNegative, Options, Positive, Section
+from hopper.config.plug_ins import import_class
+from hopper.config.section import NonNegative, Options, Positive, Section, names
 
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """The default number of layers of the deep models (HopGNN 7.1)."""
@@ -73,17 +73,12 @@ class HgnnOptions(Section):
     aggregate: str = ""
     """The class that aggregates a relation, as "package.module:Class". It is a
     :class:`hopper.models.Layer`, made from the widths of its input and output. "hgnn" needs one."""
-    combine: str = "sum"
+    combine: Annotated[str, names(*COMBINATIONS)] = "sum"
     """How relations are combined. "sum" adds them up. "mean" takes the mean over all relations into
     a type. "mean_of_present" takes the mean over the relations of which a node has edges. Your own
     "package.module:Class" is a :class:`hopper.models.combination.Combination`, made from the width
     of rows."""
     root_weight: bool = True
-
-    @model_validator(mode="after")
-    def _check_combine(self) -> HgnnOptions:
-        check_form("combine", self.combine, COMBINATIONS)
-        return self
 
 
 MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from hopper.config.bounds import parse_size
-from hopper.config.section import NonNegative, Positive, Section
-from hopper.errors import RequestError
+from hopper.config.section import NonNegative, Positive, Section, Size
 
 
 class Pipeline(Section):
@@ -18,23 +17,14 @@ class Pipeline(Section):
     prepared ahead."""
     reads: Positive = 5
     """The most iterations that may wait with their rows to be trained."""
-    memory: str = "1G"
+    memory: Size = "1G"
     """Memory for plans that wait to be read. Iterations that wait to be trained may use as much
     again. Each of the two may exceed it by one item."""
     lookahead: NonNegative = 0
     """How many iterations to look ahead when rows of other servers are read. A row that one of
     these iterations reads again is kept until then. 0 = no row is kept."""
-    lookahead_memory: str = "1G"
+    lookahead_memory: Size = "1G"
     """Memory for the rows that ``lookahead`` keeps."""
-
-    @field_validator("memory", "lookahead_memory")
-    @classmethod
-    def _check_memory(cls, memory: str) -> str:
-        try:
-            parse_size(memory)
-        except RequestError as error:
-            raise ValueError(str(error)) from error
-        return memory
 
     @model_validator(mode="after")
     def _check(self) -> Pipeline:

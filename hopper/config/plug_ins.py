@@ -149,16 +149,10 @@ def describe_choices(built_ins: Collection[str]) -> str:
     return " or ".join([", ".join(built_ins), FORM] if built_ins else [FORM])
 
 
-def check_form(key: str, name: str, built_ins: Collection[str]) -> None:
-    """Refuse a name that is neither a built-in's nor of the form "package.module:Class".
-
-    Raises
-    ------
-    ValueError: names the key, what was expected and what came.
-    """
+def is_named(name: str, built_ins: Collection[str]) -> bool:
+    """Return whether a name is a built-in's, or of the form "package.module:Class"."""
     module, colon, class_name = name.partition(":")
-    if name not in built_ins and not (module and colon and class_name):
-        raise ValueError(f"{key}: expected {describe_choices(built_ins)}; got {name!r}")
+    return name in built_ins or bool(module and colon and class_name)
 
 
 def import_class(key: str, name: str, base: type[Any] = object, what: str = "") -> type[Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from hopper.config.bounds import is_fanout
-from hopper.config.plug_ins import check_form
-from hopper.config.section import Options, Section
+from hopper.config.section import Fanouts, Options, Section, names
 
 _SAMPLERS: Final = ("node", "full", "layer", "labor", "weighted", "replacement", "temporal")
 _FRONTIER_DEPENDENT: Final = {
@@ -23,10 +22,22 @@ _FRONTIER_DEPENDENT: Final = {
 """By pattern of a kind's name: why its draw for a node depends on the nodes around it."""
 
 
+def _refuse_frontiers(kind: str) -> str:
+    for pattern, reason in _FRONTIER_DEPENDENT.items():
+        if re.fullmatch(pattern, kind, re.IGNORECASE):
+            text = (
+                f"{kind!r} is refused: {reason}, so a batch would not be the union of its "
+                "micrographs and engines would train on different graphs; expected "
+                f"{', '.join(_SAMPLERS)}"
+            )
+            raise PydanticCustomError("frontier", "{text}", {"text": text})
+    return kind
+
+
 class Sampler(Section):
     """``[sampler]``: How neighbors are drawn. See docs/howto/samplers.md."""
 
-    kind: str = "node"
+    kind: Annotated[str, AfterValidator(_refuse_frontiers), names(*_SAMPLERS)] = "node"
     """The sampler. "node" draws ``fanouts`` neighbors of each node. "full" takes all neighbors of
     all training nodes. An epoch is then one iteration, and train.batch_size is not read. "layer"
     takes the neighbors that are in a random sample of the whole graph (FastGCN). "labor" draws on
@@ -38,12 +49,12 @@ class Sampler(Section):
     kind_options: Options = Field(default={})
     """Keyword arguments of the sampler's class. "weighted" takes unbiased and replace. "temporal"
     takes pick."""
-    fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
+    fanouts: Fanouts = Field(default=[10, 10, 10], min_length=1)
     """How many in-neighbors are drawn per relation, one number for each layer of the model. The
     first number is for the first hop. -1 = all. Kinds "layer" and "full" do not read it. If it is
     not set, it is 10 for each layer, or 2 for the models "deepgcn" and "film", which have many
     layers."""
-    layer_sizes: list[int] = Field(default=[])
+    layer_sizes: Fanouts = Field(default=[])
     """How many nodes the sample of each hop has per relation, one number for each layer of the
     model. The first number is for the first hop. -1 = all. Only kind "layer" reads it."""
     expansion: Literal["each_hop", "once"] = "each_hop"
@@ -63,18 +74,6 @@ class Sampler(Section):
     def _check(self) -> Sampler:
         if self.device == "cuda" and not self.is_node_wise:
             raise ValueError(f"device: 'cuda' draws kinds 'node' and 'full', got {self.kind!r}")
-        for key in ("fanouts", "layer_sizes"):
-            sizes = getattr(self, key)
-            if not all(map(is_fanout, sizes)):
-                raise ValueError(f"{key}: expected positive numbers below 2**31 or -1, got {sizes}")
-        for pattern, reason in _FRONTIER_DEPENDENT.items():
-            if re.fullmatch(pattern, self.kind, re.IGNORECASE):
-                raise ValueError(
-                    f"kind: {self.kind!r} is refused: {reason}, so a batch would not be the union "
-                    f"of its micrographs and engines would train on different graphs; expected "
-                    f"{', '.join(_SAMPLERS)}"
-                )
-        check_form("kind", self.kind, _SAMPLERS)
         self._check_key_settings()
         return self
 

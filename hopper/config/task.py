@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from hopper.config.plug_ins import check_form
-from hopper.config.section import NonNegative, Options, Positive, Section
+from hopper.config.section import NonNegative, Number, Options, Positive, Section, names
 
 NEGATIVES: Final = ("uniform", "joint", "in_batch", "degree")
 _DECODERS: Final = ("auto", "dot", "distmult", "complex", "rotate", "mlp", "bilinear")
@@ -25,7 +24,7 @@ class Task(Section):
     dim: NonNegative = 0
     """Width of the rows that the model computes for nodes and the decoder reads. 0 =
     model.hidden."""
-    decoder: str = "auto"
+    decoder: Annotated[str, names(*_DECODERS)] = "auto"
     """The decoder. It computes the prediction of an edge from the rows of its ends. For links it is
     "dot", "distmult", "complex", "rotate" or "mlp". For edges with labels it is "mlp" or
     "bilinear". It may be your own "package.module:Class". "auto" = "dot" for links, and "mlp" for
@@ -33,7 +32,7 @@ class Task(Section):
     decoder_options: Options = Field(default={})
     """Keyword arguments of the decoder's class. "rotate" takes margin. "mlp" takes hidden.
     "bilinear" takes bases."""
-    negatives: str = "joint"
+    negatives: Annotated[str, names(*NEGATIVES)] = "joint"
     """Which nodes replace an end of a link. The model learns to score them lower. "uniform" draws
     any nodes for each link. "joint" draws any nodes once for all links of a global batch.
     "in_batch" takes ends of the global batch's other links. "degree" draws nodes in proportion to
@@ -57,7 +56,7 @@ class Task(Section):
     candidates: NonNegative = 0
     """How many nodes a link is ranked among in scores. They are the same for all links. 0 = all
     nodes of the type."""
-    weights: dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default={})
+    weights: dict[str, Number] = Field(default={})
     """The factor of a task's loss, by name of the task. It is 1 for tasks without an entry. See
     docs/howto/several-tasks.md."""
     metrics: dict[str, list[str]] = Field(default={})
@@ -65,9 +64,3 @@ class Task(Section):
     of the task in ``selects`` selects the best model."""
     selects: str = ""
     """The task that selects the best model. Empty = the first one."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Task:
-        check_form("decoder", self.decoder, _DECODERS)
-        check_form("negatives", self.negatives, NEGATIVES)
-        return self

@@ -7,8 +7,16 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from hopper.config.engines import BASELINES, ENGINES
-from hopper.config.plug_ins import check_form
-from hopper.config.section import LocalPath, NonNegative, Options, Positive, Section, Seed
+from hopper.config.section import (
+    LocalPath,
+    NonNegative,
+    Options,
+    Positive,
+    PositiveNumber,
+    Section,
+    Seed,
+    names,
+)
 
 BUILT_INS: Final = {
     "loss": (
@@ -30,7 +38,7 @@ _LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
 class Train(Section):
     """``[train]``: How the model is trained."""
 
-    engine: str = "auto"
+    engine: Annotated[str, names("auto", *ENGINES, more=BASELINES)] = "auto"
     """The engine: "model_centric", "hop", "zero_hop", "cooperative", "raf" (graphs divided by
     relation), "locality" (approximate), or your own "package.module:Class". "auto" tries the exact
     engines that may be the fastest."""
@@ -40,7 +48,7 @@ class Train(Section):
     """Roots per rank and iteration."""
     epochs: Positive = 3
     """How many times all training roots are trained."""
-    loss: str = "auto"
+    loss: Annotated[str, names(*BUILT_INS["loss"])] = "auto"
     """The loss: "cross_entropy", "binary_cross_entropy", "squared_error", or your own
     "package.module:Class". For links it is "cross_entropy", "binary_cross_entropy", "margin" or
     "bpr". "auto" = the first of these that fits the graph's kind of labels, and "cross_entropy" for
@@ -48,27 +56,27 @@ class Train(Section):
     loss_options: Options = Field(default={})
     """Keyword arguments of the loss's class. "cross_entropy" takes class_weights.
     "binary_cross_entropy" takes positive_weights. "margin" takes margin."""
-    metric: str = "auto"
+    metric: Annotated[str, names(*BUILT_INS["metric"])] = "auto"
     """The score that selects the best model: "accuracy", "balanced_accuracy", "micro_f1",
     "macro_f1", "roc_auc", "average_precision", "rmse", "mae", or your own "package.module:Class".
     For links it is "mrr", "hits@1", "hits@3" or "hits@10". "auto" = "accuracy" for classes,
     "micro_f1" for several labels, "rmse" for values, and "mrr" for links."""
     metric_options: Options = Field(default={})
     """Keyword arguments of the metric's class."""
-    more_metrics: list[str] = Field(default=[])
+    more_metrics: Annotated[list[str], names(*BUILT_INS["metric"][1:])] = Field(default=[])
     """Other scores to report, named as in ``metric``."""
     init_from: LocalPath = ""
     """The folder of a finished run of the same model. The run begins with its parameters and
     learnable rows. Empty = begin with random ones."""
-    optimizer: str = "adam"
+    optimizer: Annotated[str, names(*BUILT_INS["optimizer"])] = "adam"
     """The optimiser of all parameters except learnable rows: "adam", "adamw", "sgd", or your own
     "package.module:Class"."""
     optimizer_options: Options = Field(default={})
     """Keyword arguments of the optimiser's class. "adam" and "adamw" take betas and epsilon."""
-    learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
+    learning_rate: PositiveNumber = 0.003
     """The learning rate of all parameters except learnable rows. Theirs is
     learnable.learning_rate."""
-    schedule: str = "constant"
+    schedule: Annotated[str, names(*BUILT_INS["schedule"])] = "constant"
     """How learning rates change at every update: "constant", "cosine", "step", "warmup", or your
     own "package.module:Class". It multiplies ``learning_rate`` and learnable.learning_rate."""
     schedule_options: Options = Field(default={})
@@ -147,47 +155,37 @@ class Train(Section):
     """The most roots of one forward pass. Only engines whose ranks train roots by themselves read
     it. The others train all roots in one pass. 0 = four times ``batch_size``, or all roots if
     sampler.kind is "full"."""
-    loggers: list[str] = Field(default=[])
+    loggers: Annotated[list[str], names(*_LOGGERS)] = Field(default=[])
     """Loggers that rank 0 calls after every epoch: "tensorboard", "mlflow", "wandb", or your own
     "package.module:Class". The run writes its own files besides."""
     loggers_options: list[Options] = Field(default=[])
     """Keyword arguments: one table for each of ``loggers``, in the same order. Empty = none."""
-    callbacks: list[str] = Field(default=[])
+    callbacks: Annotated[list[str], names()] = Field(default=[])
     """Your own classes, as "package.module:Class". Every rank calls them during the run."""
     callbacks_options: list[Options] = Field(default=[])
     """Keyword arguments: one table for each of ``callbacks``, in the same order. Empty = none."""
 
     @model_validator(mode="after")
     def _check(self) -> Train:
-        for key, names in BUILT_INS.items():
-            check_form(key, getattr(self, key), names)
-        for name in self.loggers:
-            check_form("loggers", name, _LOGGERS)
-        for name in self.more_metrics:
-            check_form("more_metrics", name, BUILT_INS["metric"][1:])
-        for name in self.callbacks:
-            check_form("callbacks", name, ())
         for key in ("loggers", "callbacks"):
-            names, options = getattr(self, key), getattr(self, f"{key}_options")
-            if options and len(options) != len(names):
+            count, options = len(getattr(self, key)), getattr(self, f"{key}_options")
+            if options and len(options) != count:
                 raise ValueError(
-                    f"{key}_options: expected one table for each of the {len(names)} {key}, or "
-                    f"none; got {len(options)}"
+                    f"{key}_options: expected one table for each of the {count} {key}, or none; "
+                    f"got {len(options)}"
                 )
         if self.autocast != "off" and self.dtype != "float32":
             raise ValueError(
                 f"autocast: {self.autocast!r} takes the place of float32, not of {self.dtype}"
             )
-        if self.patience and not self.evaluate_every:
-            raise ValueError("patience: needs scores, so evaluate_every must not be 0")
-        if self.score_training and not self.evaluate_every:
-            raise ValueError("score_training: needs scores, so evaluate_every must not be 0")
+        for key in ("patience", "score_training"):
+            if getattr(self, key) and not self.evaluate_every:
+                raise ValueError(f"{key}: needs scores, so evaluate_every must not be 0")
         if self.engine in BASELINES:
             raise ValueError(
                 f"engine: {self.engine} is a baseline, which only a checkout of the repository "
                 f"has; there, use {BASELINES[self.engine]}"
             )
-        check_form("engine", self.engine, ("auto", *ENGINES))
         return self
 
     @property

@@ -13,9 +13,8 @@ from hopper.doctor.files import check_columns, check_files
 from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.machine import check_device, check_open_files, check_shared_memory, check_threads
 from hopper.doctor.network import check_network
-from hopper.doctor.room import check_disk, check_memory
+from hopper.doctor.room import check_disk, check_memory, measure_sizes
 from hopper.doctor.servers import check_servers
-from hopper.doctor.sizes import measure_sizes
 from hopper.engines import Request
 from hopper.errors import ConfigError, HopperError
 from hopper.features import open_graph

@@ -53,6 +53,11 @@ class Expected:
     address: str
     security: Security
 
+    @property
+    def subject(self) -> str:
+        """The subject of findings about it."""
+        return f"server {self.server}, {self.address}"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -60,14 +65,12 @@ class Answer:
 
     Attributes
     ----------
-    refusal: why ranks could not use it; None = they can.
-    warnings: findings that deserve a warning.
+    findings: warnings, and why ranks could not use it.
     text: the facts that are fine, as a text.
-    description: the server's ``ServerDescription``; None = it gave none.
+    description: the server's ``ServerDescription``; None = ranks could not use it.
     """
 
-    refusal: Finding | None
-    warnings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...]
     text: str = ""
     description: Any = None
 
@@ -82,22 +85,22 @@ class _Refused(Exception):
 
 def ask_server(expected: Expected, limit: float) -> Answer:
     """Probe a server within ``limit`` seconds. Only the look-up of a name may take longer."""
-    deadline, warnings = Deadline(limit), list[Finding]()
+    deadline, findings = Deadline(limit), list[Finding]()
     try:
         host, port = _split(expected.address)
         with _connect(host, port, deadline) as connection:
-            texts = list(_check_certificate(connection, host, expected.security, warnings))
+            texts = list(_check_certificate(connection, host, expected, findings))
         description, seconds = _describe(expected, deadline)
     except _Refused as error:
-        return Answer(wrong("", error, error.advice), tuple(warnings))
-    warnings += _compare_versions(description)
+        return Answer((*findings, wrong(expected.subject, error, error.advice)))
+    findings += _compare_versions(expected.subject, description)
     texts = [
         f"serves part {expected.server} of {expected.servers}, {len(description.tables)} tables",
         f"at most {description.ids_per_request:,} ids a request",
         *texts,
         f"round trip {1e3 * seconds:.2f} ms",
     ]
-    return Answer(None, tuple(warnings), "; ".join(texts), description)
+    return Answer(tuple(findings), "; ".join(texts), description)
 
 
 def measure_rate(expected: Expected, description: Any, seconds: float) -> str:
@@ -150,25 +153,22 @@ def _connect(host: str, port: int, deadline: Deadline) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         advice = "correct it in cluster.servers, or let /etc/hosts or a name server know it"
         raise _Refused(f"the name {host!r} leads nowhere: {reason}", advice) from None
-    last: OSError = TimeoutError("no address")
-    for number, (family, kind, protocol, _, place) in enumerate(places):
-        connection = socket.socket(family, kind, protocol)
-        connection.settimeout(max(0.01, deadline.remaining() / (len(places) - number)))
-        try:
-            connection.connect(place)
-        except OSError as error:
-            connection.close()
-            last = error
-        else:
-            return connection
-    what = "no answer within the limit" if isinstance(last, TimeoutError) else last.strerror
-    raise _Refused(f"port {port} of {places[-1][4][0]} cannot be reached: {what}")
+    # Each of the addresses gets an equal part of the time.
+    seconds = max(0.01, deadline.remaining() / len(places))
+    try:
+        return socket.create_connection((host, port), seconds)
+    except OSError as error:
+        is_late = isinstance(error, TimeoutError)
+        what = "no answer within the limit" if is_late else error.strerror
+        text = f"port {port} of {places[-1][4][0]} cannot be reached: {what}"
+        raise _Refused(text) from None
 
 
 def _check_certificate(
-    connection: socket.socket, host: str, security: Security, warnings: list[Finding]
+    connection: socket.socket, host: str, expected: Expected, findings: list[Finding]
 ) -> Iterator[str]:
     """Yield the validity of the server's certificate, if it needs one."""
+    security = expected.security
     if not security.tls_ca:
         return
     try:
@@ -188,7 +188,8 @@ def _check_certificate(
         advice = "start it with --tls-certificate and --tls-key"
         raise _Refused(f"it does not answer in TLS: {reason}", advice) from None
     if validity.days < SOON_DAYS:
-        warnings.append(warning("", f"its certificate is {validity}", "have it issued anew"))
+        text, advice = f"its certificate is {validity}", "have it issued anew"
+        findings.append(warning(expected.subject, text, advice))
     yield f"certificate {validity}"
 
 
@@ -220,7 +221,7 @@ def _describe(expected: Expected, deadline: Deadline) -> tuple[Any, float]:
     return description, median(seconds[1:])
 
 
-def _compare_versions(description: Any) -> Iterator[Finding]:
+def _compare_versions(subject: str, description: Any) -> Iterator[Finding]:
     client_versions = {"python": platform.python_version()} | {
         package: version(package) for package in ("numpy", "grpcio")
     }
@@ -231,7 +232,9 @@ def _compare_versions(description: Any) -> Iterator[Finding]:
         and numbers(server_version)[:2] != numbers(client_versions[name])[:2]
     ]
     if differ:
-        yield warning("", ", ".join(differ), "what is sent is the same; install equal versions")
+        yield warning(
+            subject, ", ".join(differ), "what is sent is the same; install equal versions"
+        )
 
 
 def _widest(description: Any) -> TableSpec | None:

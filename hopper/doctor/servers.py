@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from cache_server.client.operation import Deadline
@@ -64,8 +63,8 @@ def _division_of(request: Request) -> str:
 
 def _ask_all(expected: Sequence[Expected], limit: float) -> list[Answer]:
     """Probe all servers at once. A server without an answer in time counts as refusing."""
-    late = Answer(wrong("", f"did not answer within {limit:g} s"))
-    answers = [late] * len(expected)
+    late = f"did not answer within {limit:g} s"
+    answers = [Answer((wrong(server.subject, late),)) for server in expected]
 
     def ask(index: int) -> None:
         answers[index] = ask_server(expected[index], limit)
@@ -85,14 +84,11 @@ def _ask_all(expected: Sequence[Expected], limit: float) -> list[Answer]:
 
 def _judge(expected: Expected, answer: Answer, deadline: Deadline) -> Iterator[Finding]:
     """Yield the findings about a server, with its rate if ranks can use it."""
-    subject = f"server {expected.server}, {expected.address}"
-    for finding in answer.warnings:
-        yield replace(finding, subject=subject)
-    if answer.refusal is not None:
-        yield replace(answer.refusal, subject=subject)
+    yield from answer.findings
+    if answer.description is None:
         return
-    remaining = deadline.remaining()
-    if answer.description is None or remaining < _LEAST_SECONDS:
+    subject, remaining = expected.subject, deadline.remaining()
+    if remaining < _LEAST_SECONDS:
         yield warning(subject, f"{answer.text}; rows were not asked for: the others took the time")
         return
     try:

@@ -3,7 +3,6 @@
 Evaluation and ``hopper predict`` use it.
 """
 
-from hopper.inference.build import make_inference
 from hopper.inference.end_rows import (
     EndRows,
     blocks_of,
@@ -11,13 +10,15 @@ from hopper.inference.end_rows import (
     parts_of,
     score_block,
 )
-from hopper.inference.inference import Inference, Scene, Wanted, check_output
+from hopper.inference.inference import Inference, Output, Scene, Wanted, check_output
+from hopper.inference.layer_wise import make_inference
 from hopper.inference.row_space import KeepAlive, RowSpace
 
 __all__ = [
     "EndRows",
     "Inference",
     "KeepAlive",
+    "Output",
     "RowSpace",
     "Scene",
     "Wanted",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Cause
-from hopper.tasks import EdgeDecoder, LinkTable
+from hopper.tasks import Decoder, LinkTable
 
 Ids = NDArray[np.int64]
 
@@ -134,7 +134,7 @@ def blocks_of(table: LinkTable, size: int) -> list[Ids]:
 
 
 def score_block(
-    decoder: EdgeDecoder,
+    decoder: Decoder,
     table: LinkTable,
     block: Ids,
     ends: Mapping[str, EndRows],

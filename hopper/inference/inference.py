@@ -29,14 +29,11 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN
 from hopper.models.relational import HGNN
+from hopper.ops import StoredRows
 from hopper.tasks import rows_width
 
 CHUNK_BYTES: Final = 256 << 20
 """default size of the rows that one pass reads"""
-ROOTS_PER_PASS: Final = 256
-"""roots in a pass over whole k-hop neighbourhoods"""
-ROWS_PER_PASS: Final = 200_000
-"""most input rows in such a pass; larger ones are split"""
 
 Ids = NDArray[np.int64]
 Output = Literal["logits", "embeddings"]
@@ -218,19 +215,20 @@ class Inference(ABC):
 
     def _edge_features(self, subgraph: Subgraph) -> dict[Relation, Tensor]:
         """Return, by relation, the features [n, dim] of a subgraph's edges that are read."""
-        device, features = self._cluster.device, {}
-        for relation, edges in subgraph.edges.items():
-            stored = self._rows.stored(edges.table, edges.ids)
-            rows = stored if device.type == "cpu" else stored.to_tensor().to(device)
-            features[relation] = rows.to(self._dtype)
-        return features
+        return {
+            relation: self._convert(self._rows.stored(edges.table, edges.ids))
+            for relation, edges in subgraph.edges.items()
+        }
 
     def _inputs(self, node_type: str, ids: Ids) -> Tensor:
         """Return [n, width]: the features of distinct nodes, followed by their learnable rows."""
-        kind, device = self._reads.inputs[node_type], self._cluster.device
-        features: dict[str, Tensor] = {}
+        kind, features = self._reads.inputs[node_type], dict[str, Tensor]()
         if kind.features:
-            stored = self._rows.whole(kind.node_type, ids)
-            rows = stored if device.type == "cpu" else stored.to_tensor().to(device)
-            features[node_type] = rows.to(self._dtype)
+            features[node_type] = self._convert(self._rows.whole(kind.node_type, ids))
         return InputRowsByType(self._reads, {node_type: ids}, features, self._learned)[node_type]
+
+    def _convert(self, stored: StoredRows) -> Tensor:
+        """Return stored rows in the model's dtype; on CPUs they stay in their files."""
+        device = self._cluster.device
+        rows = stored if device.type == "cpu" else stored.to_tensor().to(device)
+        return rows.to(self._dtype)

@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hopper.engines.assemble import make_full_sampler
+from hopper.engines.build import make_elsewhere
 from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
+from hopper.hetero.root_shares import RootShares
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.layer_shares import Ids, NodeRows, Share, SharePlanner, exchange_rows
-from hopper.inference.neighbourhoods import Neighbourhoods
 from hopper.inference.row_space import RowSpace
+from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
 from hopper.models.relational import HGNN
@@ -36,6 +39,25 @@ from hopper.partials import (
     make_stack,
     source_type,
 )
+
+
+def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
+    """Make the object that computes rows of a graph's nodes, by the layout of the graph.
+
+    Parameters
+    ----------
+    model: a model of the kind whose rows will be computed.
+    """
+    request, cluster = scene.request, scene.cluster
+    sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
+    # In-edges of nodes of other servers are drawn by these.
+    sampler.elsewhere = make_elsewhere(request.graph, scene.rows, cluster.traffic)
+    partitions = request.reads.partitions
+    if partitions:
+        types, per_server = request.schema.root_types, cluster.ranks_per_server
+        shares = {node_type: RootShares(partitions, per_server, node_type) for node_type in types}
+        return ByRelation(scene, sampler, shares)
+    return (Neighbourhoods if request.reads_times else LayerWise)(scene, sampler)
 
 
 @dataclass(frozen=True)
@@ -146,7 +168,7 @@ class LayerWise(Inference):
         target = wanted.node_type or self.target
         key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
         if key not in self._plans:
-            stored = {name: self._stored(name) for name in stack.widths}
+            stored = {name: self._reads.types[name] for name in stack.widths}
             planner = SharePlanner(self._cluster, self.placement, self._sampler, stored)
             self._plans[key] = planner.plan(target, wanted.ids, layers)
         return self._plans[key]
@@ -254,10 +276,7 @@ class LayerWise(Inference):
         original = torch.from_numpy(self._sampler.original_ids[name][ids])
         topologies = list(self._sampler.topologies.values())
         degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
-        return Nodes(self._stored(name), original, degree).to(self._cluster.device)
-
-    def _stored(self, name: str) -> str:
-        return self._reads.types[name]
+        return Nodes(self._reads.types[name], original, degree).to(self._cluster.device)
 
     def _sampler_of(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
         """Return a one-hop sampler that takes all neighbours in some relations into a type."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from hopper.config import Config
 from hopper.engines import Request
@@ -21,12 +23,14 @@ from hopper.launch.run import (
 )
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
-from hopper.predict.description import begin_description, count_predicted
-from hopper.predict.order import WORK_FOLDER, Order, PredictionRequest
+from hopper.predict.description import begin_description, read_description
 from hopper.predict.parts import Predictions
+from hopper.predict.request import PredictionRequest
 from hopper.predict.trained import TrainedRun
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
+
+_WORK_FOLDER: Final = "_work"
 
 
 def predict_into(
@@ -53,17 +57,14 @@ def predict_into(
     ServerLost, RankLost, ClusterError: a server or a rank ended early; names it.
     """
     require_main_thread("hopper.predict")
-    prepared = _prepare(run, out, request)
-    if prepared is None:
-        shutil.rmtree(Path(out) / WORK_FOLDER, ignore_errors=True)
-        return count_predicted(Path(out))
-    config, graph = prepared
-    verify_data(config, graph, range(graph.book.servers))
-    work = Path(config.train.run_dir)
-    with lock_run_folder(work, "launcher"):
-        run_on_this_machine(config, graph, work, "hopper.predict")
+    prepared, work = _prepare(run, out, request), Path(out).absolute() / _WORK_FOLDER
+    if prepared is not None:
+        config, graph = prepared
+        verify_data(config, graph, range(graph.book.servers))
+        with lock_run_folder(work, "launcher"):
+            run_on_this_machine(config, graph, work, "hopper.predict")
     shutil.rmtree(work, ignore_errors=True)
-    return count_predicted(Path(out))
+    return int(read_description(Path(out))[1]["count"])
 
 
 def predict_once(run: str | os.PathLike[str], request: PredictionRequest) -> Predictions:
@@ -106,38 +107,29 @@ def _prepare(
     """
     refuse_address(out)
     trained, folder = TrainedRun(Path(run)), Path(out).absolute()
-    nodes = prediction.nodes
-    if nodes.endswith(".npy"):
-        nodes = str(Path(nodes).absolute())
-    work = folder / WORK_FOLDER
+    nodes, work = prediction.nodes, folder / _WORK_FOLDER
     config = trained.request_config([*prediction.overrides, f"--train.run_dir={work}"])
     graph = open_graph(config)
     request = Request(config, graph)
     target = trained.target
-    order = Order(
+    prediction = replace(
+        prediction,
+        nodes=str(Path(nodes).absolute()) if nodes.endswith(".npy") else nodes,
+        node_type=prediction.node_type or request.reads.target,
         run=str(Path(run).absolute()),
         model=trained.checksum(),
-        what=prediction.what,
-        nodes=nodes,
         graph=str(graph.path.absolute()),
         division=read_division(graph.path),
         ranks=ranks_of(config, graph),
         device=config.train.device,
-        format=prediction.format,
-        memory=prediction.memory,
-        node_type=prediction.node_type or request.reads.target,
         of_edges=target.predicted == "edge" and prediction.what != "embeddings",
-        at=prediction.at,
     )
-    order.check(target, in_time=request.reads_times)
+    prediction.check(target, in_time=request.reads_times)
     trained.check(request)
-    check_output(
-        trained.load_model(),
-        order.output(target.predicted),
-        by_relation=bool(graph.partitions),
-    )
-    _ = order.edge_ids(graph) if order.of_edges else order.node_ids(graph)
-    if begin_description(folder, order):
+    output = prediction.output(target.predicted)
+    check_output(trained.load_model(), output, by_relation=bool(graph.partitions))
+    _ = prediction.edge_ids(graph) if prediction.of_edges else prediction.node_ids(graph)
+    if begin_description(folder, prediction):
         return None
     make_run_folder(work)
     return config, graph

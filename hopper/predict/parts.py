@@ -16,8 +16,8 @@ from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
-from hopper.predict.order import Format, Order, read_order
-from hopper.predict.task_columns import TaskColumns
+from hopper.predict.description import read_description
+from hopper.predict.request import Format, PredictionRequest, TaskColumns
 
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
@@ -145,21 +145,22 @@ class Predictions:
         RequestError: the prediction is not finished.
         """
         out = Path(folder)
-        order, description = read_order(out)
+        request, description = read_description(out)
         if not description.get("finished"):
             raise RequestError(f"{out}: the prediction is not finished; run it again to go on")
-        parts = [_read(file, order) for file in sorted(out.glob(f"part-*.{order.format}"))]
-        if sum(part.ids.size for part in parts) != description["count"]:
+        parts = [_read(file, request) for file in sorted(out.glob(f"part-*.{request.format}"))]
+        found, expected = sum(part.ids.size for part in parts), description["count"]
+        if found != expected:
             raise RequestError(
-                f"{out}: expected {description['count']} rows, as {order.what} were written, found "
-                f"{sum(part.ids.size for part in parts)}: parts of other machines are missing"
+                f"{out}: expected {expected} rows, as {request.what} were written, found {found}: "
+                "parts of other machines are missing"
             )
         ids = np.concatenate([part.ids for part in parts])
         values = np.concatenate([part.values for part in parts])
         names = [part.names for part in parts if part.names is not None]
         ascending = np.argsort(ids)
         ids, values = ids[ascending], values[ascending]
-        sorted_names = np.concatenate(names)[ascending] if names else _read_names(order, ids)
+        sorted_names = np.concatenate(names)[ascending] if names else _read_names(request, ids)
         label_names = tuple(description.get("label_names", ()))
         tasks = {task["name"]: TaskColumns(**task) for task in description.get("tasks", ())}
         return cls(ids, values, sorted_names, label_names, tasks)
@@ -176,21 +177,21 @@ class Predictions:
         return self.tasks[name].of(self.values)
 
 
-def _read_names(order: Order, ids: NDArray[np.int64]) -> NDArray[np.str_] | None:
-    file = names_file(Path(order.graph), order.node_type)
-    if order.of_edges or not file.is_file():
+def _read_names(request: PredictionRequest, ids: NDArray[np.int64]) -> NDArray[np.str_] | None:
+    file = names_file(Path(request.graph), request.node_type)
+    if request.of_edges or not file.is_file():
         return None
     return np.array(Names(file).of(ids), np.str_)
 
 
-def _read(file: Path, order: Order) -> Predictions:
+def _read(file: Path, request: PredictionRequest) -> Predictions:
     if file.suffix == ".npy":
         values = np.load(file, mmap_mode="r", allow_pickle=False)
         return Predictions(open_array(ids_file(file), "ids", np.int64, (len(values),)), values)
     from pyarrow import parquet
 
     table = parquet.read_table(file)
-    ids, column = (table.column(name).combine_chunks() for name in ("id", order.what))
+    ids, column = (table.column(name).combine_chunks() for name in ("id", request.what))
     names = None
     if "name" in table.column_names:
         names = np.array(table.column("name").to_pylist(), np.str_)

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import torch
 
-from hopper.cluster.cluster import Cluster
 from hopper.config import Config
 from hopper.config.bounds import parse_size
-from hopper.engines import Request
 from hopper.engines.assemble import DTYPES
 from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
@@ -18,7 +16,7 @@ from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.inference import Scene, make_inference
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.predict.order import Order, read_order
+from hopper.predict.description import read_description
 from hopper.predict.tasks import EdgeTask, NodeTask
 from hopper.predict.trained import TrainedRun
 from hopper.train.console import RunConsole
@@ -37,15 +35,21 @@ def predict_rank(config: Config) -> None:
     Others as :func:`hopper.train.rank.run_rank`.
     """
     out = Path(config.train.run_dir).parent
-    order, _ = read_order(out)
-    run = TrainedRun(Path(order.run))
-    if run.checksum() != order.model:
+    prediction, _ = read_description(out)
+    run = TrainedRun(Path(prediction.run))
+    if run.checksum() != prediction.model:
         raise RequestError(
             f"{run.model_file}: expected the model that the prediction was begun with; it is "
             "another one now"
         )
     with ExitStack() as cleanup, join_cluster(config, run.check) as (request, cluster, rows):
-        _check_same(order, request, cluster)
+        division = read_division(request.graph.path)
+        if (division, cluster.world) != (prediction.division, prediction.ranks):
+            raise RequestError(
+                f"{request.where}: the prediction was begun by {prediction.ranks} ranks on "
+                f"division {prediction.division!r}; expected the same, given {cluster.world} ranks "
+                f"on {division!r}"
+            )
         if cluster.rank == 0:
             cleanup.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
         console = RunConsole(cluster.rank == 0)
@@ -59,27 +63,12 @@ def predict_rank(config: Config) -> None:
         run.restore_rows(learnable)
         model = run.load_model().to(cluster.device)
         dtype, classes = DTYPES[config.train.dtype], run.target.width
-        memory = parse_size(order.memory)
-        scene = Scene(request, cluster, rows, dtype, learnable, classes, memory, order.at)
-        task_class = EdgeTask if order.of_edges else NodeTask
-        task = task_class(order, out, run, make_inference(scene, model), model)
+        memory, at = parse_size(prediction.memory), prediction.at
+        scene = Scene(request, cluster, rows, dtype, learnable, classes, memory, at)
+        task_class = EdgeTask if prediction.of_edges else NodeTask
+        task = task_class(prediction, out, run, make_inference(scene, model), model)
         count = task.run()
         check.finish(console.say)
         task.conclude(count)
         learnable.close()
         cluster.leave()
-
-
-def _check_same(order: Order, request: Request, cluster: Cluster) -> None:
-    """Check that graph and number of ranks are those that the prediction was begun with.
-
-    Raises
-    ------
-    RequestError: they are not; names both.
-    """
-    division = read_division(request.graph.path)
-    if (division, cluster.world) != (order.division, order.ranks):
-        raise RequestError(
-            f"{request.where}: the prediction was begun by {order.ranks} ranks on division "
-            f"{order.division!r}; expected the same, given {cluster.world} ranks on {division!r}"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 import xxhash
@@ -20,9 +20,13 @@ from hopper.tasks import Target, find_target
 from hopper.train.run_result import RunResult, check_encodings, read_label_names
 from hopper.train.warm_start import restore_rows
 
-_FREE_SECTIONS: Final = {"data", "cluster"}
-_FREE_KEYS: Final = {"device", "threads", "run_dir"}
-"""keys of ``[train]`` that may be overridden"""
+_FREE: Final[Any] = {"data": True, "cluster": True, "train": {"device", "threads", "run_dir"}}
+"""sections and keys that may be overridden"""
+_RESET: Final = {
+    *("resume", "patience", "score_training", "init_from", "replay", "record_gradients"),
+    *("loggers", "loggers_options", "callbacks", "callbacks_options"),
+}
+"""keys of ``[train]`` that predictions do not read"""
 
 
 class TrainedRun:
@@ -81,37 +85,22 @@ class TrainedRun:
         ConfigError: an override is malformed.
         RequestError: an override would change the model.
         """
-        values = self.config.model_dump()
+        values = self.config.model_dump(exclude={"cache": True, "pipeline": True, "train": _RESET})
         values["cluster"]["servers"] = []
-        for section in ("cache", "pipeline"):
-            values.pop(section)
         values["sampler"]["device"] = "cpu"
-        values["train"] |= {"engine": "model_centric", "resume": False, "evaluate_every": 0}
-        values["train"] |= {"patience": 0, "score_training": False, "init_from": ""}
-        values["train"] |= {"replay": "", "record_gradients": []}
-        values["train"] |= {"loggers": [], "loggers_options": []}
-        values["train"] |= {"callbacks": [], "callbacks_options": []}
+        values["train"] |= {"engine": "model_centric", "evaluate_every": 0}
         values["hop"]["replicas"] = "synchronous"
-        values["learnable"] |= {"initial": "", "frozen": self._learned()}
-        config = make_config(values, overrides)
-        wanted_values, as_trained = config.model_dump(), make_config(values).model_dump()
-        for key in wanted_values.keys() - _FREE_SECTIONS:
-            if key == "train":
-                wanted_values[key] = {
-                    name: wanted_values[key][name]
-                    for name in wanted_values[key].keys() - _FREE_KEYS
-                }
-                as_trained[key] = {name: as_trained[key][name] for name in wanted_values[key]}
-            if wanted_values[key] != as_trained[key]:
+        reads = find_reads(self.config, self.schema, self.schema.ordered_relations())
+        values["learnable"] |= {"initial": "", "frozen": reads.learned}
+        config, as_trained = make_config(values, overrides), make_config(values)
+        given, expected = (each.model_dump(exclude=_FREE) for each in (config, as_trained))
+        for key, value in given.items():
+            if value != expected[key]:
                 raise RequestError(
                     f"{key}: belongs to the model as it was trained; expected overrides of data, "
                     "cluster, train.device or train.threads"
                 )
         return config
-
-    def _learned(self) -> list[str]:
-        schema = self.schema
-        return find_reads(self.config, schema, schema.ordered_relations()).learned
 
     def check(self, request: Request) -> None:
         """Refuse a graph that the model cannot read.

@@ -1,20 +1,11 @@
 """Prediction tasks: labels of nodes, labels of edges, and links."""
 
-from hopper.tasks.decoders import (
-    DECODER,
-    DECODERS,
-    Decoder,
-    decoder_of,
-    edge_decoder_of,
-    make_decoder,
-    pair_scores,
-    rows_width,
-)
-from hopper.tasks.edge_decoders import EdgeDecoder
+from hopper.tasks.decoders import DECODERS, Decoder, EdgeDecoder
 from hopper.tasks.fixed_negatives import FixedNegatives, check_fixed, open_fixed
 from hopper.tasks.link_batches import LinkBatches
-from hopper.tasks.sides import SIDES, Side, sides_of, type_at
-from hopper.tasks.target import Target, find_target
+from hopper.tasks.scores import DECODER, decoder_of, make_decoder, pair_scores, rows_width
+from hopper.tasks.target import SIDES, Side, Target, find_target, sides_of, type_at
+from hopper.tasks.target_edges import TargetEdges
 from hopper.tasks.training_links import LinkTable, TrainingLinks
 
 __all__ = [
@@ -28,10 +19,10 @@ __all__ = [
     "LinkTable",
     "Side",
     "Target",
+    "TargetEdges",
     "TrainingLinks",
     "check_fixed",
     "decoder_of",
-    "edge_decoder_of",
     "find_target",
     "make_decoder",
     "open_fixed",

@@ -1,7 +1,9 @@
-"""Decoders, which score links from the rows of their ends.
+"""Decoders, which compute predictions of edges from the rows of their ends.
 
-A decoder with parameters has some for each target relation. Sources: DistMult (Yang et al., ICLR
-2015), ComplEx (Trouillon et al., ICML 2016), RotatE (Sun et al., ICLR 2019).
+Those of links return scores, and those of labelled edges logits. A decoder with parameters has some
+for each target relation. Sources: DistMult (Yang et al., ICLR 2015), ComplEx (Trouillon et al.,
+ICML 2016), RotatE (Sun et al., ICLR 2019), bilinear (van den Berg et al., Graph Convolutional
+Matrix Completion, 2017).
 """
 
 from __future__ import annotations
@@ -13,20 +15,8 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor, nn
 
-from hopper.config import Config
-from hopper.config.plug_ins import PlugIn, find_plug_in
-from hopper.errors import ConfigError, HopperError
-from hopper.graph.schema import GraphSchema, Predicted
-from hopper.micrograph.subgraph import Pairs
-from hopper.tasks.edge_decoders import EDGE_DECODERS, EdgeDecoder
-from hopper.tasks.sides import Side
-from hopper.tasks.target import Target
-
-DECODER: Final = "link_decoder"
-"""name of the decoder in a model"""
-_LINKS: Final = 3
-_TAILS: Final = 5
-"""links, and tails of each, that a new decoder is tried on"""
+from hopper.errors import ConfigError
+from hopper.tasks.target import Side
 
 
 class Decoder(nn.Module):
@@ -40,7 +30,8 @@ class Decoder(nn.Module):
     """whether a score is the dot product of :meth:`query` and the row at the other end, so that
     scores against all nodes are a matrix product"""
     row_width: int = 0
-    """width of the rows that the decoder was made for; set by :func:`make_decoder`"""
+    """width of the rows that the decoder was made for; set by
+    :func:`hopper.tasks.scores.make_decoder`"""
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
         """Return the scores of pairs: [n, c]. A larger score means a likelier link.
@@ -210,6 +201,90 @@ class Mlp(Decoder):
         return (inner * self.relations.index_select(0, relations).unsqueeze(1)).sum(-1)
 
 
+class EdgeDecoder(Decoder):
+    """Computes logits of edges: the base class of all decoders of labelled edges.
+
+    A decoder's class is called with the keywords ``width`` (of a row), ``relations`` (number of
+    target relations) and ``outputs`` (number of classes or values), and the options of the
+    configuration.
+    """
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """Return the edges' logits, or values: [n, outputs].
+
+        Those of an edge must depend on its own rows and relation alone.
+
+        Parameters
+        ----------
+        heads, tails: [n, width], rows of the edges' sources and destinations.
+        relations: [n] int64, numbers of target relations.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no forward()")
+
+
+class EdgeMlp(EdgeDecoder):
+    """A perceptron of two layers over both concatenated rows, with a last layer per relation.
+
+    Parameters
+    ----------
+    hidden: width of the inner layer; 0 = that of a row.
+    """
+
+    def __init__(self, *, width: int, relations: int, outputs: int, hidden: int = 0) -> None:
+        super().__init__()
+        inner = hidden or width
+        self.head = nn.Linear(width, inner)
+        self.tail = nn.Linear(width, inner, bias=False)
+        self.last = nn.Parameter(torch.empty(relations, inner, outputs))
+        self.bias = nn.Parameter(torch.zeros(relations, outputs))
+        for weight in (self.head.weight, self.tail.weight, *self.last):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """Return the edges' logits; see :meth:`EdgeDecoder.forward`."""
+        inner = torch.relu(self.head(heads) + self.tail(tails))
+        return self.bias.index_select(0, relations) + _of_relations(inner, self.last, relations)
+
+
+class Bilinear(EdgeDecoder):
+    """Logits are ``head M tail`` with a matrix M for each class.
+
+    M is a weighted sum of ``bases`` matrices that all classes and relations share (van den Berg et
+    al., section 2.3).
+
+    Parameters
+    ----------
+    bases: number of matrices.
+    """
+
+    def __init__(self, *, width: int, relations: int, outputs: int, bases: int = 2) -> None:
+        super().__init__()
+        self.bases = nn.Parameter(torch.empty(bases, width, width))
+        self.weights = nn.Parameter(torch.empty(relations, bases, outputs))
+        for basis in self.bases:
+            nn.init.orthogonal_(basis)
+        for weights in self.weights:
+            nn.init.xavier_uniform_(weights)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """Return the edges' logits; see :meth:`EdgeDecoder.forward`."""
+        products = [((heads @ basis) * tails).sum(-1) for basis in self.bases]
+        return _of_relations(torch.stack(products, 1), self.weights, relations)
+
+
+def _of_relations(rows: Tensor, matrices: Tensor, relations: Tensor) -> Tensor:
+    """Multiply each row [n, inner] by its relation's matrix: [n, outputs].
+
+    Parameters
+    ----------
+    matrices: [relations, inner, outputs].
+    """
+    if len(matrices) == 1:
+        return rows @ matrices[0]
+    return torch.bmm(rows.unsqueeze(1), matrices.index_select(0, relations)).squeeze(1)
+
+
 DECODERS: Final[Mapping[str, Callable[..., Decoder]]] = {
     "dot": Dot,
     "distmult": DistMult,
@@ -217,114 +292,10 @@ DECODERS: Final[Mapping[str, Callable[..., Decoder]]] = {
     "rotate": RotatE,
     "mlp": Mlp,
 }
-
-
-DEFAULT_DECODERS: Final[Mapping[Predicted, str]] = {"link": "dot", "edge": "mlp"}
-
-
-def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder | EdgeDecoder:
-    """Make the decoder of a configuration, and try it on a few rows.
-
-    Raises
-    ------
-    ConfigError: the decoder does not exist, cannot be made, or returns scores of a wrong shape;
-        names the key.
-    """
-    decoder = _make_decoder(config, schema, target)
-    decoder.row_width = target.width
-    return decoder
-
-
-def _make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder | EdgeDecoder:
-    task, relations, width = config.task, len(schema.target_relations), target.width
-    name = DEFAULT_DECODERS[target.predicted] if task.decoder == "auto" else task.decoder
-    asked = ("task.decoder", name)
-    keywords, options = ["width", "relations"], task.decoder_options
-    if target.predicted == "link":
-        plug_in: PlugIn[Decoder] = find_plug_in(
-            *asked, Decoder, DECODERS, options, keywords, derives=True
-        )
-        decoder = plug_in.make(width=width, relations=relations)
-        heads, tails = torch.zeros(_LINKS, 1, width), torch.zeros(_LINKS, _TAILS, width)
-        _check(plug_in, decoder, heads, tails, (_LINKS, _TAILS))
-        return decoder
-    keywords.append("outputs")
-    edge_plug_in: PlugIn[EdgeDecoder] = find_plug_in(
-        *asked, EdgeDecoder, EDGE_DECODERS, options, keywords, derives=True
-    )
-    edge_decoder = edge_plug_in.make(width=width, relations=relations, outputs=target.classes)
-    rows = torch.zeros(_LINKS, width)
-    _check(edge_plug_in, edge_decoder, rows, rows, (_LINKS, target.classes))
-    return edge_decoder
-
-
-def decoder_of(model: nn.Module) -> Decoder:
-    """Return a model's decoder of links."""
-    decoder = getattr(model, DECODER)
-    assert isinstance(decoder, Decoder)
-    return decoder
-
-
-def edge_decoder_of(model: nn.Module) -> EdgeDecoder:
-    """Return a model's decoder of labelled edges."""
-    decoder = getattr(model, DECODER)
-    assert isinstance(decoder, EdgeDecoder)
-    return decoder
-
-
-def rows_width(model: nn.Module) -> int | None:
-    """Return the width of the rows that a model's decoder reads; None if it has no decoder."""
-    decoder = getattr(model, DECODER, None)
-    return decoder.row_width if isinstance(decoder, Decoder | EdgeDecoder) else None
-
-
-def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
-    """Return the scores of pairs, or the logits of labelled edges.
-
-    Parameters
-    ----------
-    model: the model with the decoder.
-    rows: [roots, width], the roots of all types in the order of :class:`Pairs`.
-
-    Returns
-    -------
-    [links, 1 + k] scores, or [edges, outputs] logits.
-    """
-    ends = []
-    for places in (pairs.heads, pairs.tails):
-        flat_places = torch.from_numpy(places.reshape(-1)).to(rows.device)
-        ends.append(rows.index_select(0, flat_places).view(*places.shape, rows.shape[1]))
-    relations = torch.from_numpy(pairs.relations).to(rows.device)
-    decoder = getattr(model, DECODER)
-    if isinstance(decoder, EdgeDecoder):
-        ends = [end[:, 0] for end in ends]
-    scores: Tensor = decoder(ends[0], relations, ends[1])
-    return scores
-
-
-def _check(
-    plug_in: PlugIn, decoder: nn.Module, heads: Tensor, tails: Tensor, expected: tuple[int, int]
-) -> None:
-    """Try a decoder on a few rows, to find errors before the run begins."""
-    where = f"{plug_in.key}: {plug_in.name}"
-    relations = torch.zeros(_LINKS, dtype=torch.int64)
-    try:
-        with torch.no_grad():
-            scores = [decoder(heads[:n], relations[:n], tails[:n]) for n in (_LINKS, 0)]
-    except HopperError:
-        raise
-    # A user's decoder may raise anything; the error must name the key.
-    except Exception as error:
-        raise ConfigError(
-            f"{where} cannot be computed ({type(error).__name__}: {error})"
-        ) from error
-    shapes = [tuple(score.shape) for score in scores]
-    expected_shapes = [expected, (0, expected[1])]
-    if shapes != expected_shapes:
-        raise ConfigError(
-            f"{where}: expected something of each pair by itself, of shapes {expected_shapes}; got "
-            f"{shapes}"
-        )
+EDGE_DECODERS: Final[Mapping[str, Callable[..., EdgeDecoder]]] = {
+    "mlp": EdgeMlp,
+    "bilinear": Bilinear,
+}
 
 
 def _check_even(name: str, width: int) -> None:

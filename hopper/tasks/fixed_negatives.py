@@ -12,7 +12,7 @@ from hopper.config import Task
 from hopper.errors import RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.partition import PartitionedGraph
-from hopper.tasks.sides import Side, sides_of, type_at
+from hopper.tasks.target import Side, sides_of, type_at
 
 Ids = NDArray[np.int64]
 

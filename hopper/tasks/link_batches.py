@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from cache_server.draws.spec import ExcludedEdges
 from hopper.config import Task
 from hopper.graph.schema import Relation
-from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
-from hopper.tasks.fixed_negatives import open_fixed
 from hopper.tasks.negatives import Negatives
-from hopper.tasks.sides import sides_of
+from hopper.tasks.target import sides_of
 from hopper.tasks.training_links import TrainingLinks, VersionsAt
 
 _KEPT: Final = 8
@@ -63,17 +62,14 @@ class LinkBatches:
             self._drawn = graph.partitions[server].relations
         """the relations that ranks draw from"""
         self._table = links.table
-        self._schedule = schedule
         self._negatives = Negatives(graph, task, self._table, seed)
-        self._fixed = open_fixed(graph, task, "train")
-        self._count = task.num_negatives if self._fixed is None else self._fixed.count
         self._topology = cache(lambda relation: graph.topology(relation, server))
         self._originals = cache(graph.original_ids)
         schema = graph.schema
         self._reverses = [graph.reverse_relations(relation) for relation in schema.target_relations]
         self.types: Sequence[str] = sorted(schema.root_types)
         self._versions_at = versions_at
-        self.batch = lru_cache(_KEPT)(self._batch)
+        self.batch = lru_cache(_KEPT)(lambda moment: schedule.batch(*moment))
         self.excluded = lru_cache(_KEPT)(self._excluded)
 
     def pairs(self, roots: Ids, epoch: int, iteration: int) -> Pairs:
@@ -85,7 +81,8 @@ class LinkBatches:
         """
         batch, table = self.batch((epoch, iteration)), self._table
         sides = sides_of(self._task) if table.labels is None else ()
-        width = 1 + self._count * len(sides)
+        count = self._negatives.count
+        width = 1 + count * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         types = np.empty((2, roots.size), np.int64)
         relations = table.relations[roots]
@@ -99,11 +96,8 @@ class LinkBatches:
             types[0, chosen_places] = self.types.index(relation.src)
             types[1, chosen_places] = self.types.index(relation.dst)
             for index, side in enumerate(sides):
-                columns = slice(1 + index * self._count, 1 + (index + 1) * self._count)
-                if self._fixed is None:
-                    negatives = self._negatives.draw(batch, places, number, side)
-                else:
-                    negatives = self._fixed.of(places, number, side)
+                columns = slice(1 + index * count, 1 + (index + 1) * count)
+                negatives = self._negatives.draw(batch, places, number, side)
                 ends[int(side == "tail"), chosen_places, columns] = negatives
         if table.labels is None:
             labels = np.zeros((roots.size, width), np.float32)
@@ -144,9 +138,6 @@ class LinkBatches:
             indices[is_of_type] = (index + first).reshape(-1, ends.shape[2])
             first += versions[node_type].size
         return versions, indices
-
-    def _batch(self, moment: tuple[int, int]) -> GlobalBatch:
-        return self._schedule.batch(*moment)
 
     def _excluded(self, moment: tuple[int, int]) -> Mapping[Relation, ExcludedEdges]:
         """Return, by relation, the edges that would reveal the links of an iteration.

@@ -22,7 +22,8 @@ from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
-from hopper.tasks.sides import SIDES, Side, type_at
+from hopper.tasks.fixed_negatives import open_fixed
+from hopper.tasks.target import SIDES, Side, type_at
 from hopper.tasks.training_links import LinkTable
 
 _WEIGHT_ONE: Final = float(1 << 16)
@@ -77,7 +78,7 @@ def find_negatives(task: Task) -> PlugIn[NegativeSampler] | None:
 
 
 class Negatives:
-    """Draws negatives of links.
+    """Draws negatives of training links, or reads them from the file that the task names.
 
     Parameters
     ----------
@@ -90,6 +91,9 @@ class Negatives:
         root_types = graph.schema.root_types
         self._globals = {node_type: graph.global_ids(node_type) for node_type in root_types}
         self._links, self._seed = links, seed
+        self._fixed = open_fixed(graph, task, "train")
+        self.count = task.num_negatives if self._fixed is None else self._fixed.count
+        """negatives of each link and end"""
         plug_in = find_negatives(task)
         counts = {name: kind.count for name, kind in graph.schema.node_types.items()}
         self._own = None if plug_in is None else plug_in.make(counts=counts, seed=seed)
@@ -104,16 +108,18 @@ class Negatives:
         relation: number of the target relation.
         side: the end that is replaced.
         """
-        node_type = type_at(self._links.targets[relation], side)
+        if self._fixed is not None:
+            return self._fixed.of(roots, relation, side)
         if self._own is not None:
             return self._draw_own(self._own, batch, roots, relation, side)
-        count, moment = self._task.num_negatives, (batch.epoch, batch.iteration)
+        count, moment = self.count, (batch.epoch, batch.iteration)
         if self._task.negatives == "joint":
             # All links of a batch share the negatives of a node type.
             keys = np.array([key_of(NEGATIVES, self._seed, *moment, 2)], np.uint64)
         else:
             key = key_of(NEGATIVES, self._seed, *moment, SIDES.index(side))
             keys = absorb_each(np.uint64(key), self._links.ids[roots])
+        node_type = type_at(self._links.targets[relation], side)
         globals_ = self._globals[node_type]
         if self._task.negatives == "in_batch":
             pool = self._links.ends(node_type, batch.roots)
@@ -129,7 +135,7 @@ class Negatives:
     def _draw_own(
         self, own: NegativeSampler, batch: GlobalBatch, roots: Ids, relation: int, side: Side
     ) -> Ids:
-        target, count = self._links.targets[relation], self._task.num_negatives
+        target, count = self._links.targets[relation], self.count
         node_type = type_at(target, side)
         originals = self._graph.original_ids
         heads = originals(target.src)[self._links.src[roots]]

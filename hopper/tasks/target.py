@@ -1,12 +1,15 @@
-"""The target that a model predicts, and the widths that follow from it."""
+"""The target that a model predicts, the widths that follow from it, and the two ends of a link."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from hopper.config import Config
+from hopper.config import Config, Task
 from hopper.errors import RequestError
-from hopper.graph.schema import GraphSchema, Predicted, TargetKind
+from hopper.graph.schema import GraphSchema, Predicted, Relation, TargetKind
+
+Side = Literal["head", "tail"]
+SIDES: Final[tuple[Side, Side]] = ("tail", "head")
 
 
 class Target(NamedTuple):
@@ -62,3 +65,13 @@ def find_target(config: Config, schema: GraphSchema) -> Target:
     if predicted == "node":
         width = labels.classes
     return Target(predicted, labels.kind, width, labels.classes)
+
+
+def sides_of(task: Task) -> tuple[Side, ...]:
+    """Return the ends that negatives replace, in order."""
+    return SIDES if task.corrupt == "both" else (task.corrupt,)
+
+
+def type_at(relation: Relation, side: Side) -> str:
+    """Return the node type at an end of a relation's links."""
+    return relation.dst if side == "tail" else relation.src

@@ -12,7 +12,7 @@ from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
-from hopper.tasks.sides import Side
+from hopper.tasks.target import Side
 
 Ids = NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Inference, Wanted, blocks_of, parts_of, score_block
 from hopper.models import Objective
 from hopper.models.class_scores import class_scores
-from hopper.tasks import LinkTable, edge_decoder_of
+from hopper.tasks import LinkTable, decoder_of
 
 _BLOCK_BYTES: Final = 64 << 20
 """Bytes of the rows of a block of edges."""
@@ -162,7 +162,7 @@ class EdgeEvaluator(Evaluator):
             for node_type in self._graph.schema.root_types
         }
         # A copy, so that the model's own parameters stay on their device.
-        decoder = copy.deepcopy(edge_decoder_of(model)).cpu()
+        decoder = copy.deepcopy(decoder_of(model)).cpu()
         logits = [torch.empty(0, self._classes, dtype=scene.dtype)]
         for block in self._blocks(table):
             logits.append(score_block(decoder, table, block, ends, self._cluster, where))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopper.cli.commands import build_parser
-from hopper.cli.numbers import seed, whole
+from hopper.cli.options import seed, whole
 from hopper.train import rank_process
 
 SAMPLES: dict[Any, str] = {whole: "1", seed: "1", float: "1.5", Path: "x", None: "x"}

@@ -30,7 +30,7 @@ from hopper.models.dropout import EdgeDropout
 from hopper.models.layer import SumLayer
 from hopper.models.sage import SAGELayer
 from hopper.ops import copy_sum, weighted_sum
-from hopper.tasks.edge_decoders import EdgeDecoder
+from hopper.tasks import EdgeDecoder
 from hopper.train.callbacks import Callback, Running
 
 

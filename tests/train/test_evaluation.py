@@ -22,7 +22,7 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.inference import EndRows, Scene, Wanted, make_inference
 from hopper.partition import partition_graph
 from hopper.rehearsal.world import ThreadCluster, rehearse, run_ranks
-from hopper.tasks import decoder_of, edge_decoder_of, find_target
+from hopper.tasks import decoder_of, find_target
 from hopper.train.evaluate import Scored
 from hopper.train.evaluate_links import make_evaluator
 
@@ -187,7 +187,7 @@ def test_labelled_edges_are_scored_as_by_one_process(graphs: dict[str, GraphDire
     links = graphs["edge"].links("test")
     with torch.no_grad():
         ends, relations = (rows[links.src], rows[links.dst]), torch.zeros(links.count).long()
-        logits = edge_decoder_of(model)(ends[0], relations, ends[1])
+        logits = decoder_of(model)(ends[0], relations, ends[1])
     labels, predicted = torch.from_numpy(np.asarray(links.labels)), logits.argmax(1)
     f1 = classification.multiclass_f1_score(predicted, labels, num_classes=2, average="macro")
     roc_auc = classification.binary_auroc(torch.softmax(logits, 1)[:, 1], labels)

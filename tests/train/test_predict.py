@@ -16,8 +16,8 @@ import hopper
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.predict.launch import predict_into
-from hopper.predict.order import Order, PredictionRequest
 from hopper.predict.parts import Part, Predictions, write_part
+from hopper.predict.request import PredictionRequest
 from hopper.tasks import Target
 
 RGCN = ("--model.name=rgcn", "--learnable.dim=4", "--train.dtype=float64")
@@ -215,15 +215,11 @@ def test_bad_requests_are_refused_before_any_work(
         predict_into(altered, tmp_path / "new", PredictionRequest())
 
 
-def make_order(what: Any, file_format: Any = "npy") -> Order:
-    return Order("", "", what, "all", "", "", 1, "cpu", file_format, "1M")
-
-
 def test_labels_of_every_kind() -> None:
     rows = torch.tensor([[-1.0, 2.0], [3.0, -4.0]])
 
     def finish(what: Any, label_kind: Any, values: torch.Tensor = rows) -> Any:
-        return make_order(what).finish(values, label_kind).tolist()
+        return PredictionRequest(what).finish(values, label_kind).tolist()
 
     assert finish("labels", "class") == [1, 0]
     assert finish("labels", "multi_hot") == [[0, 1], [1, 0]]
@@ -232,7 +228,7 @@ def test_labels_of_every_kind() -> None:
     np.testing.assert_allclose(np.sum(finish("probabilities", "class"), 1), 1, rtol=1e-6)
     assert finish("probabilities", "multi_hot") == torch.sigmoid(rows).tolist()
     with pytest.raises(hopper.RequestError, match="--what probabilities: the labels are values"):
-        make_order("probabilities").check(Target("node", "float", 2, 2), in_time=False)
+        PredictionRequest("probabilities").check(Target("node", "float", 2, 2), in_time=False)
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "npy"])
@@ -247,7 +243,7 @@ def test_parts_are_read_as_they_were_written(
     file = tmp_path / f"part-0.{file_format}"
     pieces = ((piece, values[places]) for piece, places in part.pieces())
     write_part(file, part, "logits", pieces, values[:0])
-    read_back = _read(file, make_order("logits", file_format))
+    read_back = _read(file, PredictionRequest("logits", format=file_format))
     np.testing.assert_array_equal(read_back.ids, part.ids)
     np.testing.assert_array_equal(read_back.values, values[part.order])
     assert read_back.values.dtype == np.float32

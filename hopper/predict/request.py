@@ -1,8 +1,9 @@
-"""Orders of predictions: of what, for which nodes or edges, and in which format."""
+"""What a prediction computes, for which nodes or edges, and in which format."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,37 +13,47 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config.bounds import parse_size
-from hopper.errors import GraphError, RequestError
+from hopper.errors import RequestError
 from hopper.graph.importers.source_files import load_npy
-from hopper.graph.json_file import read_json
 from hopper.graph.links import link_offsets
-from hopper.graph.schema import Labels, Predicted, TargetKind
-from hopper.inference.inference import Output
+from hopper.graph.schema import LabelKind, Labels, Predicted, TargetKind
+from hopper.inference import Output
 from hopper.partition import PartitionedGraph
-from hopper.tasks import LinkTable, Target
-from hopper.tasks.target_edges import TargetEdges
+from hopper.tasks import LinkTable, Target, TargetEdges
 
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
 WHATS: Final = ("labels", "probabilities", "logits", "embeddings")
 FORMATS: Final = ("parquet", "npy")
-DESCRIPTION_FILE: Final = "_prediction.json"
-"""file in a prediction's folder; readers of Parquet folders ignore names that begin with ``_``"""
-WORK_FOLDER: Final = "_work"
 ALL: Final = "all"
 
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """A caller's request for a prediction. Fields not listed are those of :class:`Order`.
+    """A request for a prediction. The folder of the prediction describes it.
 
     Attributes
     ----------
+    what: ``labels`` are class numbers, 0 or 1 for each of several labels, or values, in the form of
+        the graph's labels. ``probabilities`` are those of the labels. ``logits`` are the model's
+        output, and ``embeddings`` what its classifier reads of a node.
+    nodes: "all" nodes of the type, a split's name, or the path of an .npy file of original ids. If
+        ``of_edges``, the same for edges and their ids.
+    format: format of the parts.
+    memory: size of the rows that one pass reads, in the form of ``parse_size``.
     overrides: changes of the run's configuration, such as ``("--data.partitioned", "other")`` for
         another graph with the same node types, relations and widths. Allowed are sections ``data``
-        and ``cluster``, ``train.device`` and ``train.threads``.
-    node_type: type of the nodes; empty = the target type.
+        and ``cluster``, ``train.device`` and ``train.threads``. The folder does not have them.
+    node_type: type of the nodes; of edges, the type of either end; empty = the target type.
     at: the time to predict for, if the run's draws are in time; None = the time of each root.
+    run: absolute folder of the run whose model predicts. This and what follows is filled in when
+        the prediction begins.
+    model: checksum of the model's file.
+    graph: absolute partitioned directory.
+    division: its fingerprint.
+    ranks: number of ranks; each writes parts with its number.
+    device: the device of computation.
+    of_edges: whether edges are predicted, instead of nodes or embeddings.
     """
 
     what: What = "labels"
@@ -52,67 +63,13 @@ class PredictionRequest:
     overrides: tuple[str, ...] = ()
     node_type: str = ""
     at: int | None = None
-
-
-@dataclass(frozen=True)
-class Order:
-    """A complete prediction request, as the folder of the prediction describes it.
-
-    Attributes
-    ----------
-    run: absolute folder of the run whose model predicts.
-    model: checksum of the model's file.
-    what: ``labels`` are class numbers, 0 or 1 for each of several labels, or values, in the form of
-        the graph's labels. ``probabilities`` are those of the labels. ``logits`` are the model's
-        output, and ``embeddings`` what its classifier reads of a node.
-    nodes: "all" nodes of the type, a split's name, or the absolute path of an .npy file of original
-        ids. If ``of_edges``, the same for edges and their ids.
-    graph: absolute partitioned directory.
-    division: its fingerprint.
-    ranks: number of ranks; each writes parts with its number.
-    device: the device of computation.
-    format: format of the parts.
-    memory: size of the rows that one pass reads, in the form of ``parse_size``.
-    node_type: type of the nodes; of edges, the type of either end.
-    of_edges: whether edges are predicted, instead of nodes or embeddings.
-    at: the time to predict for; None = the time of each root.
-    """
-
-    run: str
-    model: str
-    what: What
-    nodes: str
-    graph: str
-    division: str
-    ranks: int
-    device: str
-    format: Format
-    memory: str
-    node_type: str = ""
+    run: str = ""
+    model: str = ""
+    graph: str = ""
+    division: str = ""
+    ranks: int = 0
+    device: str = ""
     of_edges: bool = False
-    at: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON, for :meth:`of_json`."""
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, description: dict[str, Any], where: str) -> Order:
-        """Make an order from the result of :meth:`to_json`.
-
-        Parameters
-        ----------
-        where: name of the file, for errors.
-
-        Raises
-        ------
-        GraphError: a field is missing.
-        """
-        names = [field.name for field in fields(cls)]
-        missing = [name for name in names if name not in description]
-        if missing:
-            raise GraphError(f"{where}: {missing[0]}: missing field")
-        return cls(**{name: description[name] for name in names})
 
     def output(self, predicted: Predicted) -> Output:
         """Return what the model must compute for nodes.
@@ -200,19 +157,13 @@ class Order:
         globals_ = graph.global_ids(target)
         if self.nodes == ALL:
             return np.arange(globals_.size)
-        if not self.nodes.endswith(".npy"):
-            if graph.schema.target_relations:
-                raise RequestError(
-                    f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, or an "
-                    ".npy file of original ids"
-                )
-            if self.nodes not in graph.schema.splits:
-                raise RequestError(
-                    f"--nodes {self.nodes}: expected {ALL}, one of the splits "
-                    f"{sorted(graph.schema.splits)}, or an .npy file of original ids"
-                )
-            return np.sort(globals_[graph.split(self.nodes)])
-        return np.sort(globals_[self._read_ids(f"original ids of {target}", globals_.size)])
+        if graph.schema.target_relations and not self.nodes.endswith(".npy"):
+            raise RequestError(
+                f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, or an "
+                ".npy file of original ids"
+            )
+        ids = self._read_ids(graph, "original ids", f"original ids of {target}", globals_.size)
+        return np.sort(globals_[ids])
 
     def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
         """Return [n] int64, ascending: the ids of the edges to predict.
@@ -221,18 +172,11 @@ class Order:
         ------
         RequestError: as :meth:`node_ids`.
         """
-        if self.nodes in graph.schema.splits:
-            return graph.split(self.nodes)
         # A graph with labels of edges stores all edges of its target relations.
         count = int(link_offsets(graph.schema)[-1])
         if self.nodes == ALL:
             return np.arange(count)
-        if not self.nodes.endswith(".npy"):
-            raise RequestError(
-                f"--nodes {self.nodes}: expected {ALL}, one of the splits "
-                f"{sorted(graph.schema.splits)}, or an .npy file of edge ids"
-            )
-        return self._read_ids("edge ids", count)
+        return self._read_ids(graph, "edge ids", "edge ids", count)
 
     def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
         """Return the edges to predict, in order of their ids. Every rank must call this.
@@ -247,13 +191,22 @@ class Order:
         table = LinkTable.all_edges(graph, known)
         return table if self.nodes == ALL else table.pick(self.edge_ids(graph))
 
-    def _read_ids(self, what: str, count: int) -> NDArray[np.int64]:
-        """Read the file of ids and check that they are distinct and in [0, count).
+    def _read_ids(
+        self, graph: PartitionedGraph, kind: str, what: str, count: int
+    ) -> NDArray[np.int64]:
+        """Read the ids of a split or of a file, which have to be distinct and in [0, count).
 
-        Returns [n] int64, ascending.
+        Returns [n] int64; those of a file are ascending.
         """
-        ids = load_npy(Path(self.nodes), "nodes")
         where = f"--nodes {self.nodes}"
+        if self.nodes in graph.schema.splits:
+            return graph.split(self.nodes)
+        if not self.nodes.endswith(".npy"):
+            raise RequestError(
+                f"{where}: expected {ALL}, one of the splits {sorted(graph.schema.splits)}, or an "
+                f".npy file of {kind}"
+            )
+        ids = load_npy(Path(self.nodes), "nodes")
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
             raise RequestError(
                 f"{where}: expected integers of shape [n], given {ids.dtype} of shape "
@@ -272,13 +225,52 @@ class Order:
         return distinct
 
 
-def read_order(out: Path) -> tuple[Order, dict[str, Any]]:
-    """Read the order of a prediction's folder, and the whole description in it.
+@dataclass(frozen=True)
+class TaskColumns:
+    """The columns of one task.
 
-    Raises
-    ------
-    GraphError: the folder has no prediction.
+    Attributes
+    ----------
+    kind: kind of its labels.
+    first, stop: the range of its columns.
+    as_class: whether there is one column, with class numbers.
+    label_names: the source's names of the classes by number; empty if it numbered them.
     """
-    file = out / DESCRIPTION_FILE
-    description = read_json(file, "no such file; expected the folder of a prediction")
-    return Order.of_json(description, str(file)), description
+
+    name: str
+    kind: LabelKind
+    first: int
+    stop: int
+    as_class: bool
+    label_names: Sequence[str] = ()
+
+    def of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the task's predictions: [n] class numbers or values, or [n, width] of others.
+
+        Parameters
+        ----------
+        values: [n, columns], the predictions of all tasks.
+        """
+        columns = values[:, self.first : self.stop]
+        if self.as_class:
+            return columns[:, 0].astype(np.int64)
+        return columns[:, 0] if self.kind == "float" and columns.shape[1] == 1 else columns
+
+
+def columns_of(
+    labels: Labels, what: str, names: Callable[[str], Sequence[str]]
+) -> list[TaskColumns]:
+    """Return the columns of every task; none unless the labels are of several tasks.
+
+    Parameters
+    ----------
+    what: what is predicted: labels, probabilities or logits.
+    names: returns the names of a task's classes.
+    """
+    columns, first = [], 0
+    for name, task in labels.tasks:
+        as_class = what == "labels" and task.kind == "class"
+        stop = first + (task.columns if what == "labels" else task.classes)
+        columns.append(TaskColumns(name, task.kind, first, stop, as_class, tuple(names(name))))
+        first = stop
+    return columns
