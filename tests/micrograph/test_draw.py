@@ -26,7 +26,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "draws.md"
 WORDS = 1 << 64
 WORD = st.integers(0, WORDS - 1)
 # The first call compiles.
-without_deadline = settings(deadline=None, max_examples=50)
+without_deadline = settings(deadline=None, max_examples=30)
 
 
 [TEXT] = re.findall(r"^```json\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
@@ -204,7 +204,7 @@ def test_negative_words_wrap() -> None:
     assert int(keys[0]) == int(draw.absorb(np.uint64(5), np.uint64((1 << 64) - 1)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(WORD, st.integers(0, 400), st.data())
 # Where the scan ends and the hash set begins, and where 64 residues no longer name a position.
 @example(3, 48, None)

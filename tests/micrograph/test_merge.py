@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hopper.micrograph.merge import TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 
-without_deadline = settings(deadline=None, max_examples=60)
+without_deadline = settings(deadline=None, max_examples=25)
 
 
 def make_batch(counts: NDArray[np.int64]) -> GlobalBatch:

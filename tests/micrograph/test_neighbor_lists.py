@@ -132,7 +132,7 @@ def expected(
 
 
 @every_method
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6), fanout=st.sampled_from([-1, 1, 3, 10]), k=st.integers(1, 4))
 def test_draws_are_as_specified_under_any_numbering(
     reference: Any, method: Method, seed: int, fanout: int, k: int
@@ -149,7 +149,7 @@ def test_draws_are_as_specified_under_any_numbering(
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "labor"])
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6), fanout=st.sampled_from([-1, 1, 3, 10]))
 def test_draws_equal_those_of_lists_without_the_excluded_edges(
     method: Method, seed: int, fanout: int

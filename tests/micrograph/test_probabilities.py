@@ -111,7 +111,7 @@ def test_all_neighbours_count_once(
     assert block.mean_weights(torch.float32).shape == (0,)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, (1 << 31) - 1), min_size=1, max_size=30), st.integers(1, 1 << 40))
 def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
     """The 64-bit product never wraps, and the probability is as specified."""

@@ -23,7 +23,7 @@ from hopper.micrograph.route import (
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 
-without_deadline = settings(deadline=None, max_examples=60)
+without_deadline = settings(deadline=None, max_examples=25)
 
 
 class RandomPartition:

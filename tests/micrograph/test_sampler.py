@@ -73,7 +73,7 @@ def options_of(kind: str) -> dict[str, Any]:
 
 
 every_kind = pytest.mark.parametrize("kind", SAMPLERS)
-without_deadline = settings(deadline=None, max_examples=12)
+without_deadline = settings(deadline=None, max_examples=8)
 
 
 @dataclass
@@ -208,7 +208,7 @@ def are_identical(subgraph: Subgraph, other: Subgraph) -> bool:
 
 
 @every_kind
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(case=cases(), servers=st.integers(1, 4), placement=st.integers(0, 1 << 30))
 def test_agrees_with_the_reference_on_any_partition(
     reference: Any, kind: str, case: Any, servers: int, placement: int
