@@ -15,7 +15,6 @@ from pyarrow import parquet
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.array_file import create_array, open_array, release_pages, save_array
 from hopper.graph.importers import (
     GraphTables,
     ImportOptions,
@@ -446,28 +445,3 @@ def test_the_command_prints_what_it_needs_and_its_progress(
     assert printed.out == f"{out}: tables: 2 nodes, 2 edges\n"
     assert {path.name for path in tmp_path.iterdir()} == {"tables", "graph"}
     np.testing.assert_array_equal(GraphDirectory.open(out).topology(EDGES).indices, [0, 1])
-
-
-def test_pages_of_maps_are_given_back(tmp_path: Path) -> None:
-    """What was written through them stays."""
-    file = tmp_path / "array.npy"
-    array = create_array(file, np.int64, (1 << 20,))
-    array[:] = np.arange(1 << 20)
-    assert _resident(file) >= 8 << 20
-    release_pages(array[5:].reshape(-1))
-    assert _resident(file) < 1 << 20
-    save_array(tmp_path / "copy.npy", array)
-    assert _resident(file) < 1 << 20
-    assert (tmp_path / "copy.npy").read_bytes() == file.read_bytes()
-    np.testing.assert_array_equal(open_array(file, "x", np.int64, (1 << 20,)), array)
-
-
-def _resident(file: Path) -> int:
-    lines = Path("/proc/self/smaps").read_text().splitlines()
-    starts = [place for place, line in enumerate(lines) if line.endswith(str(file))]
-    return sum(
-        1024 * int(line.split()[1])
-        for start in starts
-        for line in lines[start : start + 5]
-        if line.startswith("Rss:")
-    )

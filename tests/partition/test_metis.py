@@ -44,15 +44,6 @@ assign_metis(Adjacency(indptr, src[order]), weights, 4, 0, "pymetis", Path(sys.a
 """
 
 
-def test_metis_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """The parent has ended before METIS could ask the kernel to be ended with it."""
-    words = [sys.executable, "-P", "-m", "hopper.partition.metis", str(tmp_path), "pymetis"]
-    words += ["2", "0", str(os.getppid())]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert ended.returncode == 1
-    assert ended.stderr.endswith(", which started this one, has ended\n")
-
-
 def test_metis_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DIVIDES, str(tmp_path)]) as process:
         parent = psutil.Process(process.pid)
@@ -61,7 +52,7 @@ def test_metis_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         process.kill()
         code = process.wait(60)
     assert code == -signal.SIGKILL
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     with suppress(psutil.NoSuchProcess):
         while children[0].status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline, "METIS goes on"
