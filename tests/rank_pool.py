@@ -182,7 +182,8 @@ class RankPool:
         deadline = time.monotonic() + DEADLINE_SECONDS
         awaited = {self._ranks[i]: i for i, _ in enumerate(codes)}
         while awaited:
-            answered: list[Any] = wait(list(awaited), deadline - time.monotonic())
+            ranks: list[Any] = list(awaited)
+            answered: list[Any] = wait(ranks, deadline - time.monotonic())
             if not answered:
                 # They write to their logs where their threads are.
                 for rank in awaited:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests import rank_pool as pool_module
-from tests.rank_pool import RankPool
+from tests.rank_pool import STANDING_RANK, RankPool
 from tests.server_processes import own_path
 
 # Leaves all that a job can change; the number in ``own`` differs from job to job.
@@ -97,11 +97,12 @@ def test_a_job_that_fails_ends_the_ranks_and_the_next_one_has_others(
 
 def test_a_rank_ends_with_the_tests(tmp_path: Path) -> None:
     starts = (
-        "from tests.conftest import free_ports\n"
-        "from tests.rank_pool import RankPool\n"
-        "pool = RankPool(lambda: '', free_ports)\n"
-        "pool._start(1)\n"
-        "print(pool._ranks[0].pid, flush=True)\n"
+        "import os, socket, subprocess, sys\n"
+        "(near, far), jobs = socket.socketpair(), socket.socketpair()\n"
+        f"words = [sys.executable, {str(STANDING_RANK)!r}, str(os.getpid()), str(far.fileno())]\n"
+        "subprocess.Popen(words, pass_fds=[far.fileno()])\n"
+        "socket.send_fds(near, [b'fork'], [jobs[0].fileno()])\n"
+        "print(int(near.recv(16)), flush=True)\n"
         "input()\n"
     )
     with subprocess.Popen(

@@ -336,7 +336,7 @@ def test_what_is_killed_on_a_host_is_named_and_everything_ended(
 
     def kill() -> None:
         """Kill a feature server once ranks train."""
-        wait_until(lambda: (run_dir / "epochs.jsonl").exists())
+        wait_until(lambda: (run_dir / "epochs.jsonl").exists(), 200)
         on_hosts = processes_on_hosts(os.getpid())
         [*_, victim] = [process for process in on_hosts if "cache_server" in process.cmdline()]
         victims.append(victim.pid)
@@ -346,7 +346,7 @@ def test_what_is_killed_on_a_host_is_named_and_everything_ended(
     thread.start()
     words = ["--train.engine", "hop", *ENDLESS]
     with pytest.raises(ClusterError, match="hop, round 1: ") as failed:
-        train_on_hosts(hosts, "hop, round 1", config_file, run_dir, words, 120.0)
+        train_on_hosts(hosts, "hop, round 1", config_file, run_dir, words, 240.0)
     thread.join()
     message = rf"feature server \d \(pid {victims[0]}, 10\.213\.0\..*by"
     assert re.search(message, str(failed.value)), failed.value

@@ -72,6 +72,12 @@ class Graph:
         return src, dst
 
 
+def make_rows(graph: Graph, width: int = 6, seed: int = 1) -> Tensor:
+    """Random rows of all nodes in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
+
+
 @pytest.fixture
 def graph() -> Graph:
     """40 nodes, average degree about 6, node 39 isolated."""

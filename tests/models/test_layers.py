@@ -17,6 +17,8 @@ from hopper.models.gcn import GCNLayer
 from hopper.models.sage import LSTMLayer, PoolLayer, SAGELayer
 from hopper.ops import message_passing
 
+from .conftest import make_rows
+
 NAMES = ["gcn", "sage", "gat", "deepgcn", "film"]
 
 
@@ -36,11 +38,6 @@ def make_layers(in_dim, out_dim):
         PoolLayer(in_dim, out_dim, activation=torch.relu).double(),
         LSTMLayer(in_dim, out_dim, activation=torch.relu).double(),
     ]
-
-
-def make_rows(graph, width=6, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
 
 
 @pytest.mark.parametrize(("in_dim", "out_dim"), [(6, 4), (4, 6)])

@@ -14,6 +14,8 @@ from hopper.ops import drop_rows, selection
 from hopper.ops.counter_mask import Site, drop, drop_threshold, row_keys, site_key
 from hopper.ops.dropout import node_type_key
 
+from .conftest import make_rows
+
 NAMES = ["deepgcn", "film"]
 TOLERANCE = {"atol": 1e-11, "rtol": 1e-10}
 
@@ -32,11 +34,6 @@ def perturb(module):
     for parameter in module.parameters():
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
     return module
-
-
-def make_rows(graph, width=6, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
 
 
 def gcn_row(layer, graph, h, v, sampled_neighbors):

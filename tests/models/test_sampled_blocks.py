@@ -12,12 +12,9 @@ from hopper.models.gat import GATLayer
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
 
+from .conftest import make_rows
+
 NAMES = ["gcn", "sage", "gat"]
-
-
-def make_rows(graph, width=6, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
 
 
 def inverse_probabilities(graph, block: Block) -> Tensor:

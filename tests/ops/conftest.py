@@ -21,6 +21,18 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+# Parallel edges, an empty destination in the middle and at the end, an unused source.
+ROWS = [[0, 2, 2, 5], [], [1], [5, 4, 1, 0, 2], []]
+NUM_SRC = 7
+SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
+
+
+def random_leaf(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
+    """Random values that require a gradient."""
+    generator = torch.Generator().manual_seed(seed + 17 * len(shape))
+    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+
 @pytest.fixture
 def make_block() -> MakeBlock:
     """Return a function (in-neighbours of each destination, num_src) -> Block."""

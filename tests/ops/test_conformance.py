@@ -24,10 +24,7 @@ from hopper.ops import (
 )
 from hopper.ops.numba_kernels import NumbaKernels
 
-# Parallel edges, an empty destination in the middle and at the end, an unused source.
-ROWS = [[0, 2, 2, 5], [], [1], [5, 4, 1, 0, 2], []]
-NUM_SRC = 7
-SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
+from .conftest import NUM_SRC, ROWS, SHAPES, random_leaf
 
 
 def dense_matrix(block, weights=None):
@@ -37,11 +34,6 @@ def dense_matrix(block, weights=None):
         for edge in range(int(block.indptr[row]), int(block.indptr[row + 1])):
             matrix[row, block.indices[edge]] += 1.0 if weights is None else weights[edge]
     return matrix
-
-
-def random_leaf(*shape, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed + 17 * len(shape))
-    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from hopper.errors import RequestError
 from hopper.ops import destination_rows, edge_sum, modulated_sum, modulation, source_rows
 
-# Parallel edges, an empty destination in the middle and at the end, an unused source.
-ROWS = [[0, 2, 2, 5], [], [1], [5, 4, 1, 0, 2], []]
-NUM_SRC = 7
-SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
-
-
-def random_leaf(*shape, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed + 17 * len(shape))
-    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+from .conftest import NUM_SRC, ROWS, SHAPES, random_leaf
 
 
 def make_inputs(block, width, dtype=torch.float64):
