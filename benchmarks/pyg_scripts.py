@@ -380,6 +380,9 @@ def make_graph(data: str, source: Path, out: Path, seed: int, *, timed: bool) ->
         count = np.load(source / data / "label__node.npy").size
         times = np.random.default_rng(1).integers(0, 100, count)
         np.save(folder / "time__node.npy", times)
+        facts = json.loads((folder / "meta.json").read_text())
+        facts["node_types"]["node"]["time_file"] = "time__node.npy"
+        write_text(folder / "meta.json", json.dumps(facts))
     import_graph("npy", str(folder), out, options)
     return GraphDirectory.open(out)
 
