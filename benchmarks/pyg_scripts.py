@@ -14,6 +14,7 @@ with machine, commit and seconds of processor time; the same command goes on whe
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -375,12 +376,13 @@ def make_graph(data: str, source: Path, out: Path, seed: int, *, timed: bool) ->
     folder = source / data
     if timed:
         folder = out.with_name(f"{out.name}-timed")
-        folder.mkdir()
-        for file in (source / data).iterdir():
-            (folder / file.name).symlink_to(file)
+        shutil.copytree(source / data, folder, copy_function=shutil.copyfile)
         count = np.load(source / data / "label__node.npy").size
         times = np.random.default_rng(1).integers(0, 100, count)
         np.save(folder / "time__node.npy", times)
+        facts = json.loads((folder / "meta.json").read_text())
+        facts["node_types"]["node"]["time_file"] = "time__node.npy"
+        write_text(folder / "meta.json", json.dumps(facts))
     import_graph("npy", str(folder), out, options)
     return GraphDirectory.open(out)
 

@@ -148,7 +148,7 @@ def _run_again_where_lost(
             except ClusterError as error:
                 of_the_request = isinstance(error, RankFailed) and error.is_of_the_request
                 if number == restarts or isinstance(error, RunEnded) or of_the_request:
-                    if not of_the_request:
+                    if not of_the_request and not config.train.script:
                         _tell_how_to_resume(error, files, run_dir)
                     raise
                 # Do not continue from checkpoints of an earlier run that this one replaces.

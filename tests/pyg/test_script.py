@@ -55,6 +55,7 @@ def start(command: list[str], **environment: str) -> subprocess.CompletedProcess
 def config(folder: Path, parts: Path, script: Path, **cluster: Any) -> str:
     """Write a configuration that names a script."""
     train = {"script": str(script), "run_dir": str(folder / "run")}
+    cluster |= {"start_timeout_seconds": LIMIT}
     sections = {"data": {"partitioned": str(parts)}, "train": train, "cluster": cluster}
     (folder / "config.json").write_text(json.dumps(sections))
     return str(folder / "config.json")
