@@ -277,7 +277,7 @@ def test_sets_are_equally_likely_where_weights_are_equal_and_in_time() -> None:
     order, key = np.argsort(times, kind="stable"), draw_key(NEIGHBORS, 5, 0, 1, 0, RELATION_KEY)
     lists, _ = lists_of([[1] * 9] * nodes)
     timed = NeighborLists(
-        *(lists.arrays.indptr, lists.arrays.indices, lists.src_ids, lists.arrays.dst_ids),
+        *(lists.arrays.indptr, lists.arrays.indices, lists.src_ids, lists.src_ids),
         times=np.tile(times[order], nodes),
         by_time=np.tile(order, nodes),
     )
@@ -296,7 +296,7 @@ def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code() -> None
     """Otherwise every combination of writable and read-only arrays would be compiled."""
     edges = make_edges(2)
     ids, arrays = np.arange(NODES), edges.lists(np.arange(NODES)).arrays
-    lists = (*arrays[:2], ids, *arrays[2:])
+    lists = (*arrays[:2], ids, ids, *arrays[2:])
     spec = SamplingSpec("uniform", 3, draw_key(NEIGHBORS, 3, 1, 2, 0, RELATION_KEY))
     NeighborLists(*lists).draw(np.arange(NODES), spec)
     compiled = len(draw_edges.signatures)  # type: ignore[attr-defined]
