@@ -178,8 +178,8 @@ class _Client:
         begun = time.monotonic()
         status, answer = grpc.StatusCode.OK, None
         try:
-            answer = calls[method](request, timeout=_LIMIT)
-            answer = list(answer) if method in STREAMS else answer
+            reply = calls[method](request, timeout=_LIMIT)
+            answer = list(reply) if method in STREAMS else reply
         except grpc.RpcError as error:
             status = error.code()
         self.slowest = max(self.slowest, time.monotonic() - begun)

@@ -7,7 +7,7 @@ draws from its lists what a rank would.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from cache_server.draws.kernels import (
     count_until,
     draw_edges,
     flag_labor,
+    keys_of_rows,
     list_neighbors,
     take_flagged,
 )
 from cache_server.draws.spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import read_only
+from cache_server.sharded_array import ShardedArray
 
 Ids = NDArray[np.int64]
 _NONE: Final = read_only(np.empty(0, np.int64))
@@ -78,9 +80,13 @@ class StoredIds:
         """Return [n] bool: whether each global id is stored."""
         return self.find(wanted)[1]
 
-    def pick(self, entries: Ids) -> Ids:
-        """Return the entries of the stored ids, given those of all ids."""
-        return entries[slice(self.first, self.stop) if self.ids is None else self.ids]
+    def pick(self, entries: Any) -> Any:
+        """Return the entries of the stored ids, given those of all ids; views are as stored."""
+        if self.ids is not None:
+            return entries[self.ids]
+        if isinstance(entries, ShardedArray):
+            return entries.view(self.first, self.stop)
+        return entries[self.first : self.stop]
 
 
 class NeighborLists:
@@ -88,7 +94,7 @@ class NeighborLists:
 
     ``indptr`` and ``indices`` are CSC, sources in global ids, lists of the ``stored`` destinations
     in order of their original ids. ``src_ids`` and ``dst_ids`` are [sources] and [destinations]
-    int64 original ids. By edge, ``cumulative_weights`` are int32 running sums within each list, and
+    original ids. By edge, ``cumulative_weights`` are int32 running sums within each list, and
     ``times`` and ``by_time`` are the ascending times of each list, and the positions of its edges
     in that order; None = edges have no weights, or are always there.
     """
@@ -108,8 +114,9 @@ class NeighborLists:
         self.src_ids = src_ids
         sums = np.empty(0, np.int32) if cumulative_weights is None else cumulative_weights
         optional = (_NONE if array is None else array for array in (times, by_time))
-        arrays = indptr, indices, self.stored.pick(dst_ids), sums, *optional
+        arrays = indptr, indices, sums, *optional
         self.arrays = ListArrays(*(read_only(np.asarray(array)) for array in arrays))
+        self._originals = read_only(self.stored.pick(dst_ids))
         self.is_weighted = cumulative_weights is not None
 
     def draw(
@@ -132,8 +139,9 @@ class NeighborLists:
         assert self.is_weighted or way not in (WEIGHTED, WEIGHTED_REPLACEMENT)
         moments = read_only(until) if until is not None and spec.in_time else _NONE
         skipped = excluded._replace(nodes=self._rows(excluded.nodes))
+        keys = keys_of_rows(spec.key, self._originals, rows)
         return draw_edges(
-            *(lists, rows, moments, way, spec.fanout, spec.key),
+            *(lists, rows, keys, moments, way, spec.fanout),
             ExcludedEdges(*map(read_only, skipped)),
         )
 

@@ -1,7 +1,4 @@
-"""Map .npy files, with checks of dtype and shape: the one way in which the project opens arrays.
-
-Of some arrays every server has the entries of its own nodes in a file of its own.
-"""
+"""Map .npy files, with checks of dtype and shape: the one way in which the project opens arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +17,10 @@ from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
 from cache_server.errors import ManifestError
+from cache_server.sharded_array import ShardedArray
+
+ID_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
+"""dtypes that ids, positions and degrees are stored as"""
 
 NPY_ERRORS: Final = (
     ValueError,
@@ -86,50 +86,7 @@ def map_of(array: NDArray[Any]) -> mmap.mmap | None:
 
 
 MapFile = Callable[[Path, int], NDArray[Any]]
-"""Maps a .npy file of int64 that must have so many entries."""
-
-
-class ShardedArray:
-    """[nodes] int64 by global id, in a file for each server, mapped when it is first read.
-
-    It is indexed by ids or a slice, as an array is. ``np.asarray`` joins all files in memory.
-    ``file`` is the name that the array would have in one file, and ``offsets`` are the first global
-    id of every server, then the number of nodes.
-    """
-
-    dtype = np.dtype(np.int64)
-
-    def __init__(self, file: Path, offsets: Sequence[int], map_file: MapFile) -> None:
-        self._offsets = np.asarray(offsets, np.int64)
-        counts = np.diff(self._offsets).tolist()
-        self.size = int(self._offsets[-1])
-        self._shard = lru_cache(None)(lambda i: map_file(shard_file(file, i), counts[i]))
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            start, stop, step = key.indices(self.size)
-            home = int(np.searchsorted(self._offsets, start, "right")) - 1
-            if start < stop <= self._offsets[min(home + 1, self._offsets.size - 1)]:
-                first = self._offsets[home]
-                return self._shard(home)[start - first : stop - first : step]
-            key = np.arange(start, stop, step)
-        ids = np.asarray(key).reshape(-1)
-        homes = np.searchsorted(self._offsets, ids, "right") - 1
-        order = np.argsort(homes, kind="stable")
-        bounds = np.searchsorted(homes[order], np.arange(self._offsets.size))
-        if bounds[0] or bounds[-1] < ids.size:
-            raise IndexError(f"expected ids in [0, {self.size})")
-        entries = np.empty(ids.size, np.int64)
-        for server in np.flatnonzero(np.diff(bounds)).tolist():
-            part = order[bounds[server] : bounds[server + 1]]
-            entries[part] = self._shard(server)[ids[part] - self._offsets[server]]
-        return entries.reshape(np.shape(key))[()]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self[np.arange(self.size)], dtype)
+"""Maps a .npy file of :data:`ID_DTYPES` that must have so many entries."""
 
 
 def shard_file(file: Path, server: int) -> Path:
@@ -138,13 +95,17 @@ def shard_file(file: Path, server: int) -> Path:
 
 
 def map_by_node(file: Path, offsets: Sequence[int], map_file: MapFile) -> Any:
-    """Map an array by global id, typed as any array: one file, or else a :class:`ShardedArray`."""
-    if file.exists() or not shard_file(file, 0).exists():
-        return map_file(file, int(offsets[-1]))
-    return ShardedArray(file, offsets, map_file)
+    """Map numbers by global id, typed as any array. They are in one file, or in one for each server
+    (:func:`shard_file`), and are read as int64, whatever their width there. ``offsets`` are the
+    first global id of every server, then the number of nodes."""
+    counts = np.diff(offsets).tolist()
+    if not file.exists() and shard_file(file, 0).exists():
+        return ShardedArray(offsets, lambda i: map_file(shard_file(file, i), counts[i]))
+    whole = map_file(file, sum(counts))
+    return whole if whole.dtype == np.int64 else ShardedArray((0, whole.size), lambda _: whole)
 
 
 def map_original_ids(root: Path, node_type: str, offsets: Sequence[int]) -> Any:
     """Map a node type's original ids by global id in a served directory; raise ManifestError."""
     file = root / "maps" / node_type / "original_ids.npy"
-    return map_by_node(file, offsets, lambda file, count: map_array(file, np.int64, (count,)))
+    return map_by_node(file, offsets, lambda file, count: map_array(file, ID_DTYPES, (count,)))

@@ -92,11 +92,11 @@ class CheckedSource:
         self.dtype_name: RowDtype = source.dtype
         self.dtype = np.dtype(dtype)
 
-    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def read(self, ids: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Return the rows of [n] original ids: [n, dim]."""
         try:
             with self._lock:
-                rows = self._source.read(ids)
+                rows = self._source.read(np.asarray(ids, np.int64))
         # A user's class may raise anything; the error must name the class.
         except Exception as error:
             raise SourceError(
@@ -113,7 +113,7 @@ class CheckedSource:
         # A view is copied, since callers may write to the array.
         return rows if rows.flags.owndata and rows.flags.c_contiguous else rows.copy()
 
-    def check(self, ids: NDArray[np.int64]) -> None:
+    def check(self, ids: NDArray[np.integer[Any]]) -> None:
         """Read no rows, and then the first of [n] original ids twice, to find errors early."""
         first = ids[:_ROWS_CHECKED]
         self.read(ids[:0])

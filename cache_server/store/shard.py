@@ -14,12 +14,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.store.manifest import map_table, read_manifest
 from cache_server.store.mapped_rows import feature_bytes
-from cache_server.store.npy import map_array, map_original_ids
+from cache_server.store.npy import ID_DTYPES, map_array, map_original_ids
 from cache_server.store.row_source import NO_SOURCES, SourceRequest
 from cache_server.store.table import FEATURES, Table, table_of_file, table_of_ids, table_of_source
 
@@ -81,7 +79,7 @@ class GraphFiles:
                 offsets = read_partition(self._partitioned)["offsets"]
                 ids = map_original_ids(self._partitioned, name, offsets[name])
             else:
-                ids = map_array(file, (np.int32, np.int64), None)
+                ids = map_array(file, ID_DTYPES, None)
         except (ManifestError, KeyError) as error:
             raise BadRequest(f"{kind} of {name!r}: {error}") from error
         return table_of_ids(kind, name, ids, self._server)

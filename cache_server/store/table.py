@@ -104,14 +104,14 @@ def table_of_source(
             f"features of {node_type}: {partitioned} does not tell of such nodes "
             f"({type(error).__name__}: {error})"
         ) from error
-    source, ids = request.make(node_type, server, all_ids.size), all_ids[first:stop]
-    source.check(ids)
+    source = request.make(node_type, server, all_ids.size)
+    source.check(all_ids[first:stop])
     rows: Any = {"first_id": first, "count": stop - first, "dim": source.dim}
     spec = TableSpec(kind=FEATURES, type=node_type, dtype=source.dtype_name, **rows)
 
     def gather(rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         try:
-            out.view(little_endian(spec.dtype))[:] = source.read(ids[rows])
+            out.view(little_endian(spec.dtype))[:] = source.read(all_ids[first + rows])
         except SourceError as error:
             raise BadRequest(str(error)) from error
 

@@ -21,7 +21,7 @@ from cache_server.draws.spec import (
     SamplingSpec,
 )
 from cache_server.errors import BadRequest, ManifestError
-from cache_server.store.npy import map_array, map_original_ids
+from cache_server.store.npy import ID_DTYPES, map_array, map_original_ids
 
 Ids = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
@@ -132,7 +132,7 @@ def open_topology(
         }
         neighbor_lists = NeighborLists(
             indptr[row : row + stop - first + 1],
-            map_array(folder / "indices.npy", (np.int32, np.int64), (edges,)),
+            map_array(folder / "indices.npy", ID_DTYPES, (edges,)),
             originals[src],
             originals[dst],
             **optional,

@@ -70,9 +70,9 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
         yield write
 
 
-def save_array(file: Path, array: NDArray[Any]) -> None:
-    """Write an array in C order, a piece at a time."""
-    out = create_array(file, array.dtype, array.shape)
+def save_array(file: Path, array: NDArray[Any], dtype: DTypeLike | None = None) -> None:
+    """Write an array in C order, a piece at a time, with another dtype if one is given."""
+    out = create_array(file, array.dtype if dtype is None else dtype, array.shape)
     for first, rows in iter_pieces(array):
         out[first : first + len(rows)] = rows
         release_pages(out)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from cache_server.feature_codec import CODECS, FeatureCodec
+from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, NodeType, Relation
 
@@ -22,9 +23,6 @@ TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degr
 StoredArray = TopologyArray | Literal["positions", "cumulative_weights", "times", "by_time"]
 """Arrays of a relation's topology in partitioned directories."""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = get_args(TopologyArray)
-
-ID_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
-"""What ``indices`` and ``edge_ids`` may be stored as; readers take either."""
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.+-]+")
 
@@ -89,15 +87,20 @@ def names_file(root: Path, node_type: str) -> Path:
     return root / "names" / f"{node_type}.txt"
 
 
+def id_dtype(count: int) -> np.dtype[Any]:
+    """Return the dtype of ids, or of places or degrees, that are below a count."""
+    return ID_DTYPES[count >= 1 << 31]
+
+
 def topology_arrays(
     edges: int, sources: int, destinations: int
 ) -> dict[TopologyArray, tuple[np.dtype[Any], int]]:
     """Return dtypes and lengths of a relation's arrays: ids of edges are int32 where they fit."""
-    narrow, wide = ID_DTYPES
+    wide = np.dtype(np.int64)
     return {
         "indptr": (wide, destinations + 1),
-        "indices": (narrow if sources < 1 << 31 else wide, edges),
-        "edge_ids": (narrow if edges < 1 << 31 else wide, edges),
+        "indices": (id_dtype(sources), edges),
+        "edge_ids": (id_dtype(edges), edges),
         "in_degrees": (wide, destinations),
         "out_degrees": (wide, sources),
     }

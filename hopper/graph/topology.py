@@ -45,7 +45,7 @@ class Topology:
     """[edges] int32 or int64, the edge's position in the list that the graph was made from"""
     in_degrees: Ids
     """[destinations] int64, full-graph in-degree under this relation. Where topology is divided,
-    degrees are a :class:`~cache_server.store.npy.ShardedArray`, which is indexed alike"""
+    degrees are a :class:`~cache_server.sharded_array.ShardedArray`, which is indexed alike"""
     out_degrees: Ids
     """[sources] int64, full-graph out-degree under this relation"""
     positions: NDArray[Any] | None = None

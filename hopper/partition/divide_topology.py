@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.store.npy import shard_file
+from cache_server.store.npy import ID_DTYPES, shard_file
 from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, iter_pieces, open_array, release_pages, save_array
@@ -176,15 +176,20 @@ def _write_lists(
 
 def _divide_by_node(context: BuildContext) -> None:
     """Write the degrees and original ids of each server's nodes to files of their own."""
-    files = [(map_file(context.work, name, "original_ids"), name) for name in context.offsets]
+    files = [
+        (map_file(context.work, name, "original_ids"), name, int(bounds[-1]))
+        for name, bounds in context.offsets.items()
+    ]
     for relation in context.graph.schema.relations:
-        files.append((layout.topology_file(context.work, relation, "in_degrees"), relation.dst))
-        files.append((layout.topology_file(context.work, relation, "out_degrees"), relation.src))
-    for file, node_type in files:
+        most = context.edges(relation) + 1
+        for name, node_type in (("in_degrees", relation.dst), ("out_degrees", relation.src)):
+            file = layout.topology_file(context.work, relation, name)
+            files.append((file, node_type, most))
+    for file, node_type, most in files:
         bounds = context.offsets[node_type].tolist()
-        whole = open_array(file, file.stem, np.int64, (bounds[-1],))
+        whole = open_array(file, file.stem, ID_DTYPES, (bounds[-1],))
         for server, (first, stop) in enumerate(pairwise(bounds)):
-            save_array(shard_file(file, server), whole[first:stop])
+            save_array(shard_file(file, server), whole[first:stop], layout.id_dtype(most))
         file.unlink()
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draws.neighbor_lists import StoredIds
-from cache_server.store.npy import map_by_node
+from cache_server.store.npy import ID_DTYPES, map_by_node
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
@@ -99,13 +99,17 @@ class Layout(ABC):
         return Columns(0, self._schema.table(node_type).feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        """Return [count] int64: a node type's map from original to global ids, or back."""
+        """Return [count] int64: a node type's map from original to global ids, or back. It may be
+        stored with fewer bytes, or in a file for each server."""
         if (node_type, name) not in self._maps:
-            count = self._schema.node_types[node_type].count
             file = map_file(self.path, node_type, name)
-            ids = open_array(file, f"{name} of {node_type}", np.int64, (count,))
-            self._maps[node_type, name] = ids
+            self._maps[node_type, name] = self._by_node(file, node_type, f"{name} of {node_type}")
         return self._maps[node_type, name]
+
+    def _by_node(self, file: Path, node_type: str, what: str) -> Any:
+        """Map numbers by global id, of which each server may have a file."""
+        offsets = self._book.offsets[node_type].tolist()
+        return map_by_node(file, offsets, lambda file, n: open_array(file, what, ID_DTYPES, (n,)))
 
     def _counts(self, relation: Relation) -> tuple[int, int]:
         """Return the numbers of nodes of a relation's source type and of its destination type."""
@@ -207,13 +211,6 @@ class DividedTopology(Layout):
             f"{near} alone"
         )
 
-    def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        """Return a map: original ids as an array in a file for each server."""
-        if name == "original_ids" and (node_type, name) not in self._maps:
-            file = map_file(self.path, node_type, name)
-            self._maps[node_type, name] = self._by_node(file, node_type, f"{name} of {node_type}")
-        return super().map(node_type, name)
-
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """Map a server's edges of a relation, or join those of all servers in memory."""
         if server is None:
@@ -232,11 +229,6 @@ class DividedTopology(Layout):
         for relation in self.relations:
             for server in servers:
                 yield self.topology(relation, server), relation, server_folder(self.path, server)
-
-    def _by_node(self, file: Path, node_type: str, what: str) -> Any:
-        """Map an array by global id, of which each server has a file."""
-        offsets = self._book.offsets[node_type].tolist()
-        return map_by_node(file, offsets, lambda file, n: open_array(file, what, np.int64, (n,)))
 
     def _degrees(self, relation: Relation) -> tuple[Any, Any]:
         """Map the in- and out-degrees of all nodes."""

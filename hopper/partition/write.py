@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from cache_server.store.manifest import TableSpec, write_manifest
+from cache_server.store.npy import ID_DTYPES
 from hopper.graph import layout
 from hopper.graph.array_file import (
     create_array,
@@ -33,7 +34,6 @@ from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
 from hopper.partition.description import MAP_NAMES, MapName, map_file, server_folder
 from hopper.partition.layout import divide_columns
-from hopper.partition.stacked_ids import count_nodes
 from hopper.timing.phases import Progress
 
 Ids = NDArray[np.int64]
@@ -60,9 +60,9 @@ class BuildContext:
         return slice(*self.offsets[node_type][server : server + 2].tolist())
 
     def map(self, node_type: str, name: MapName) -> Ids:
-        """Map [count] int64: the original id of each global id of a type, or back."""
+        """Map [count] int32 or int64: the original id of each global id of a type, or back."""
         count = int(self.offsets[node_type][-1])
-        return open_array(map_file(self.work, node_type, name), name, np.int64, (count,))
+        return open_array(map_file(self.work, node_type, name), name, ID_DTYPES, (count,))
 
     def whole(self, relation: Relation, name: layout.StoredArray) -> NDArray[Any]:
         """Map an array of a relation's whole topology in global ids, while it is there."""
@@ -83,8 +83,9 @@ def number_nodes(homes: NDArray[np.int32], servers: int, work: Path, node_type: 
     for _, piece in iter_pieces(homes):
         counts += np.bincount(piece, minlength=servers)
     offsets = np.concatenate(([0], np.cumsum(counts)))
+    dtype, shape = layout.id_dtype(homes.size), (homes.size,)
     original_ids, global_ids = (
-        create_array(map_file(work, node_type, name), np.int64, (homes.size,)) for name in MAP_NAMES
+        create_array(map_file(work, node_type, name), dtype, shape) for name in MAP_NAMES
     )
     _deal(homes, offsets[:-1].copy(), np.asarray(global_ids), np.asarray(original_ids))
     release_pages(original_ids, global_ids, homes)
@@ -114,7 +115,10 @@ def partitioned_bytes(
     """Return the bytes on disk that writing a partitioned directory takes. If topology is divided
     afterwards (``split``), a relation lies there twice; halos, not known yet, take more."""
     schema, kinds = graph.schema, graph.schema.relations
-    nbytes = required_bytes(schema) + count_nodes(schema) * (18 if ranks > 1 else 16)
+    nbytes = required_bytes(schema) + sum(
+        kind.count * (2 * layout.id_dtype(kind.count).itemsize + 2 * (ranks > 1))
+        for kind in schema.node_types.values()
+    )
     # Ids of edges are written as int64.
     nbytes += sum(kind.count * (8 + layout.draw_bytes(schema, r)) for r, kind in kinds.items())
     if by_dimension:

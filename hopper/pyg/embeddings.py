@@ -189,7 +189,7 @@ def _write_rows(
 
 def _ranks_of(graph: ConnectedGraph, node_type: str) -> Ids:
     """Return [count] int64: the rank that computes each node of a type, by original id."""
-    nodes = graph.graph.global_ids(node_type)
+    nodes = np.asarray(graph.graph.global_ids(node_type))
     if graph.world == 1:
         return np.zeros(nodes.size, np.int64)
     return graph.placement().rank_of(node_type, nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,17 @@ from cache_server.client import FeatureClient
 from cache_server.client.calls import DrawCall, RemoteDraw
 from cache_server.draws.counter import draw_key
 from cache_server.draws.neighbor_lists import NOTHING, NeighborLists
-from cache_server.draws.spec import METHODS, VERSION, ExcludedEdges, Method, SamplingSpec
+from cache_server.draws.spec import (
+    METHODS,
+    VERSION,
+    ExcludedEdges,
+    Method,
+    SamplingRequest,
+    SamplingSpec,
+)
 from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
+from cache_server.store.shard import Shard
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -113,6 +122,32 @@ def test_halos_have_whole_lists(
                 halo_lists.draw(*question), lists.draw(*question), strict=True
             ):
                 np.testing.assert_array_equal(from_halo, from_all)
+
+
+def test_directories_with_ids_of_eight_bytes_are_read(
+    parts: PartitionedGraph, tmp_path: Path
+) -> None:
+    """Earlier commits wrote them."""
+    wide = Path(shutil.copytree(parts.path, tmp_path / "wide"))
+    for file in (*wide.glob("maps/*/*.npy"), *wide.glob("topology/**/*degrees-*.npy")):
+        numbers = np.load(file)
+        assert numbers.dtype == np.int32
+        np.save(file, numbers.astype(np.int64))
+    graphs = PartitionedGraph.open(wide), parts
+    for read in ("original_ids", "global_ids"):
+        ids = [getattr(graph, read)("node") for graph in graphs]
+        assert [of[:].dtype for of in ids] == [np.int64] * 2
+        np.testing.assert_array_equal(*map(np.asarray, ids))
+    nodes = np.arange(*parts.book.range("node", 1))
+    for method in METHODS:
+        spec, none = make_spec(method, 3), nodes[:0]
+        draw = SamplingRequest(nodes, spec, nodes if spec.in_time else None, none, none)
+        drawn = []
+        for graph in graphs:
+            shard = Shard.open(graph.path / "server-1")
+            [(neighbors, degrees)] = shard.edges_into(str(EDGE)).draw(draw, 1 << 20)
+            drawn.append(np.concatenate([*neighbors, degrees]))
+        np.testing.assert_array_equal(*drawn)
 
 
 def test_servers_tell_the_original_ids_of_all_nodes(

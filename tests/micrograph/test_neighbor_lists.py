@@ -263,7 +263,7 @@ def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code() -> None
     """Otherwise every combination of writable and read-only arrays would be compiled."""
     edges = make_edges(2)
     ids, arrays = np.arange(NODES), edges.lists(np.arange(NODES)).arrays
-    lists = (*arrays[:2], ids, *arrays[2:])
+    lists = (*arrays[:2], ids, ids, *arrays[2:])
     spec = SamplingSpec("uniform", 3, draw_key(NEIGHBORS, 3, 1, 2, 0, RELATION_KEY))
     NeighborLists(*lists).draw(np.arange(NODES), spec)
     compiled = len(draw_edges.signatures)  # type: ignore[attr-defined]

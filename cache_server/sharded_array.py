@@ -1,0 +1,56 @@
+"""Numbers by id that lie in a file for each server, or in one file with fewer bytes a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ShardedArray:
+    """[ids] int32 or int64 in a file for each server, which is mapped when it is first read.
+
+    It is indexed by ids or a slice, as an array is, and gives int64. ``np.asarray`` joins all files
+    in memory. ``offsets`` are the first id of every file, then the number of ids.
+    """
+
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, offsets: Sequence[int], map_shard: Callable[[int], NDArray[Any]]) -> None:
+        self._offsets, self._shard = np.asarray(offsets, np.int64), lru_cache(None)(map_shard)
+        self.size = int(self._offsets[-1])
+
+    def __len__(self) -> int:
+        return self.size
+
+    def view(self, first: int, stop: int) -> NDArray[Any]:
+        """Return the entries of a range, as wide as they are stored if one file has them all."""
+        home = int(np.searchsorted(self._offsets, first, "right")) - 1
+        if first < stop <= self._offsets[min(home + 1, self._offsets.size - 1)]:
+            begin = int(self._offsets[home])
+            return self._shard(home)[first - begin : stop - begin]
+        return np.asarray(self[np.arange(first, stop)])
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(self.size)
+            if step == 1:
+                return np.asarray(self.view(start, stop), np.int64)
+            key = np.arange(start, stop, step)
+        ids = np.asarray(key).reshape(-1)
+        homes = np.searchsorted(self._offsets, ids, "right") - 1
+        order = np.argsort(homes, kind="stable")
+        bounds = np.searchsorted(homes[order], np.arange(self._offsets.size))
+        if bounds[0] or bounds[-1] < ids.size:
+            raise IndexError(f"expected ids in [0, {self.size})")
+        entries = np.empty(ids.size, np.int64)
+        for server in np.flatnonzero(np.diff(bounds)).tolist():
+            part = order[bounds[server] : bounds[server + 1]]
+            entries[part] = self._shard(server)[ids[part] - self._offsets[server]]
+        return entries.reshape(np.shape(key))[()]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self[:], dtype)
