@@ -182,9 +182,9 @@ def _divide_by_node(context: BuildContext) -> None:
     ]
     for relation in context.graph.schema.relations:
         most = context.edges(relation) + 1
-        for name, node_type in (("in_degrees", relation.dst), ("out_degrees", relation.src)):
-            file = layout.topology_file(context.work, relation, name)
-            files.append((file, node_type, most))
+        into = layout.topology_file(context.work, relation, "in_degrees")
+        out_of = layout.topology_file(context.work, relation, "out_degrees")
+        files += [(into, relation.dst, most), (out_of, relation.src, most)]
     for file, node_type, most in files:
         bounds = context.offsets[node_type].tolist()
         whole = open_array(file, file.stem, ID_DTYPES, (bounds[-1],))

@@ -135,9 +135,9 @@ def test_directories_with_ids_of_eight_bytes_are_read(
         np.save(file, numbers.astype(np.int64))
     graphs = PartitionedGraph.open(wide), parts
     for read in ("original_ids", "global_ids"):
-        ids = [getattr(graph, read)("node") for graph in graphs]
-        assert [of[:].dtype for of in ids] == [np.int64] * 2
-        np.testing.assert_array_equal(*map(np.asarray, ids))
+        wide_ids, ids = (getattr(graph, read)("node")[:] for graph in graphs)
+        assert wide_ids.dtype == ids.dtype == np.int64
+        np.testing.assert_array_equal(wide_ids, ids)
     nodes = np.arange(*parts.book.range("node", 1))
     for method in METHODS:
         spec, none = make_spec(method, 3), nodes[:0]
@@ -147,7 +147,7 @@ def test_directories_with_ids_of_eight_bytes_are_read(
             shard = Shard.open(graph.path / "server-1")
             [(neighbors, degrees)] = shard.edges_into(str(EDGE)).draw(draw, 1 << 20)
             drawn.append(np.concatenate([*neighbors, degrees]))
-        np.testing.assert_array_equal(*drawn)
+        np.testing.assert_array_equal(drawn[0], drawn[1])
 
 
 def test_servers_tell_the_original_ids_of_all_nodes(
