@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cache_server.draws.neighbor_lists import StoredIds
+from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import iter_pieces, open_array
@@ -293,7 +294,7 @@ def open_topology(
 
     def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
         file = layout.topology_file(root, relation, name)
-        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
+        dtypes = ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
         return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
     indptr = array("indptr", (destinations if stored is None else stored.count) + 1)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from cache_server.draws.neighbor_lists import NeighborLists, StoredIds
 from cache_server.kernel import kernel, read_only
+from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
-from hopper.graph.layout import ID_DTYPES, topology_arrays
+from hopper.graph.layout import topology_arrays
 
 Ids = NDArray[np.int64]
 EdgeEnds = NDArray[np.integer[Any]]

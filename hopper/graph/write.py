@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, name_in_errors, save_array
@@ -90,7 +91,7 @@ class GraphWriter:
         files = self._create_topology(relation, topology.indices.size)
         for name in layout.TOPOLOGY_ARRAYS:
             source, target = getattr(topology, name), getattr(files, name)
-            if source.shape != target.shape or source.dtype not in layout.ID_DTYPES:
+            if source.shape != target.shape or source.dtype not in ID_DTYPES:
                 raise GraphError(
                     f"{self.out}: {name} of {relation}: expected int32 or int64 of shape "
                     f"{list(target.shape)}, given {source.dtype} of shape {list(source.shape)}"

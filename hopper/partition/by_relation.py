@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draws.neighbor_lists import StoredIds
+from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
@@ -74,7 +75,7 @@ class ByRelation(Layout):
         part = open_topology(folder, relation, None, *self._counts(relation))
         file = layout.topology_file(folder, relation, "positions")
         shape = part.indices.shape
-        positions = open_array(file, f"positions of {relation}", layout.ID_DTYPES, shape)
+        positions = open_array(file, f"positions of {relation}", ID_DTYPES, shape)
         return replace(part, positions=positions)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:

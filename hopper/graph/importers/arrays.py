@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import explain_errors
 from hopper.graph.importers.tables import (
@@ -17,7 +18,7 @@ from hopper.graph.importers.tables import (
     count_nodes,
     read_relation,
 )
-from hopper.graph.layout import ID_DTYPES, check_name, safe_name
+from hopper.graph.layout import check_name, safe_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
 NODE: Final = "node"
