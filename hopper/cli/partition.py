@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hopper.cli.options import seed, whole
+from hopper.errors import RequestError
 from hopper.process.quick_imports import quick_imports
 
 
@@ -109,8 +110,22 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    _refuse_unread(arguments)
     # The options do not need the libraries that dividing needs.
     with quick_imports():
         from hopper.cli.partition_run import divide
 
     return divide(arguments)
+
+
+def _refuse_unread(arguments: argparse.Namespace) -> None:
+    """Refuse options that the method does not read, unless they have their defaults."""
+    method = arguments.method
+    if method == "meta":
+        unread, why = dict(OF_NODES), f"--method {method} does not read it"
+    else:
+        unread = OF_RELATIONS | {"metapath": Option("", default=[])}
+        why = f"only --method meta reads it, not {method}"
+    for name, option in unread.items():
+        if getattr(arguments, name) != option.default:
+            raise RequestError(f"--{name.replace('_', '-')}: {why}")

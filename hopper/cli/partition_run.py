@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from hopper.cli.options import split_metapaths
-from hopper.cli.partition import OF_NODES, OF_RELATIONS, Option
 from hopper.cli.partition_report import (
     print_result,
     show_by_relation,
@@ -34,14 +33,7 @@ from hopper.partition.second_level import check_ranks
 def divide(arguments: argparse.Namespace) -> int:
     """Run ``hopper partition`` and return the exit code."""
     method, by_relation = arguments.method, arguments.method == BY_RELATION
-    options, others = _method_options(arguments), OF_NODES
-    why = f"--method {method} does not read it"
-    if not by_relation:
-        others = OF_RELATIONS | {"metapath": Option("", default=[])}
-        why = f"only --method {BY_RELATION} reads it, not {method}"
-    for name, option in others.items():
-        if getattr(arguments, name) != option.default:
-            raise RequestError(f"--{name.replace('_', '-')}: {why}")
+    options = _method_options(arguments)
     refuse_occupied(arguments.out)
     fanouts = _locality_fanouts(arguments.locality_fanouts)
     if arguments.locality_roots < 0:

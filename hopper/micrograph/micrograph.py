@@ -6,7 +6,6 @@ Training uses the subgraphs of whole groups, each the union of its roots' microg
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -114,12 +113,6 @@ class Micrograph:
                     yield from branches(edge.src, margin + rail)
 
         return "\n".join([name(self.target, 0), *branches((self.target, 0), "")])
-
-    def draw(self, path: Path | str, book: PartitionBook) -> None:
-        """Write a PNG with a ring per hop and a colour per server (needs matplotlib)."""
-        from hopper.micrograph.picture import draw_micrograph
-
-        draw_micrograph(self, path, book)
 
     def walk(self) -> Iterator[DrawnEdge]:
         """Yield every drawn edge in the order of hops, relations and destinations."""

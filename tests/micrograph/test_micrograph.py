@@ -11,6 +11,7 @@ from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation, build_topology
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.micrograph import Micrograph
+from hopper.micrograph.picture import draw_micrograph
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionBook, partition_graph
 
@@ -73,7 +74,7 @@ def test_text(micrograph: Micrograph) -> None:
 
 def test_picture(micrograph: Micrograph, tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
-    micrograph.draw(path, BOOK)
+    draw_micrograph(micrograph, path, BOOK)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]
 
@@ -90,7 +91,7 @@ def test_a_root_alone(tmp_path: Path) -> None:
     assert micrograph.text() == "paper 1"
     assert micrograph.colocated_share(book) == 0.0
     assert [hop[CITES].shape for hop in micrograph.edges()] == [(0, 3), (0, 3)]
-    micrograph.draw(tmp_path / "alone.png", book)
+    draw_micrograph(micrograph, tmp_path / "alone.png", book)
 
 
 @pytest.mark.parametrize("root", [-1, 5])
