@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -345,17 +346,22 @@ class Reading:
     """the names of all modules"""
     wrong: dict[Callable[[Module], list[str]], list[str]]
     """violations, by rule"""
+    imports: dict[str, set[str]]
+    """by module of the product, what it imports, but for packages that it is in"""
 
 
 @pytest.fixture(scope="module")
 def reading() -> Reading:
     """Read every source once, and keep no tree: the garbage collector would look through its nodes
     again and again."""
-    result = Reading(set(), {rule: [] for rule, _ in RULES})
+    result = Reading(set(), {rule: [] for rule, _ in RULES}, {})
     for folder in EVERYTHING:
         names = len(result.names)
         for module in read_modules(folder):
             result.names.add(module.name)
+            if folder in PACKAGES:
+                targets = {target for target, _ in module.imports}
+                result.imports[module.name] = {t for t in targets if not _below(module.name, t)}
             for rule, folders in RULES:
                 if folder in folders:
                     result.wrong[rule] += rule(module)
@@ -371,6 +377,15 @@ def test_every_part_of_hopper_has_a_line(reading: Reading) -> None:
 @pytest.mark.parametrize("rule", [rule for rule, _ in RULES], ids=lambda rule: rule.__name__)
 def test_no_source_breaks_a_rule(reading: Reading, rule: Callable[[Module], list[str]]) -> None:
     assert reading.wrong[rule] == []
+
+
+def test_no_imports_go_round_in_a_circle(reading: Reading) -> None:
+    own = {name: targets & reading.names for name, targets in reading.imports.items()}
+    assert sum(map(len, own.values())) > 1000
+    graphlib.TopologicalSorter(own).prepare()  # raises an error that tells a circle
+    own["hopper.errors"] = {"hopper.config"}
+    with pytest.raises(graphlib.CycleError, match=r"hopper\.config.*hopper\.errors"):
+        graphlib.TopologicalSorter(own).prepare()
 
 
 def test_imports_of_the_checkout_are_found() -> None:
