@@ -88,7 +88,7 @@ class LayerSampler(NeighborSampler):
             return super().draw(hop, relation, destinations, moment)
         topology = self.topologies[relation]
         key = self.hop_key(LAYERS, moment, hop, relation)
-        ids = read_only(self.original_ids[relation.src])
+        ids = self.whole_ids(relation.src)
         with threads_for(destinations.size):
             bounds, listed = list_neighbors(
                 topology.indptr, topology.indices, read_only(destinations)

@@ -156,6 +156,7 @@ class NeighborSampler(NodeVersions):
                     "sampled"
                 )
         super().__init__(original_ids)
+        self._whole_ids: dict[str, NDArray[np.int64]] = {}
         # Several names of a relation share its topology.
         views = {id(topology): topology.read_only() for topology in topologies.values()}
         self.topologies = {name: views[id(topologies[name])] for name in sorted(topologies)}
@@ -394,7 +395,7 @@ class NeighborSampler(NodeVersions):
         with threads_for(nodes.size):
             if topology.positions is not None and excluded is NOTHING:
                 lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
-                ids = read_only(self.original_ids[relation.dst])
+                ids = self.whole_ids(relation.dst)
                 return draw_hop_of_part(*lists, ids, read_only(nodes), spec.fanout, spec.key)
             return self.lists(relation).draw(nodes, spec, excluded, until)
 
@@ -408,6 +409,12 @@ class NeighborSampler(NodeVersions):
         if is_divided and self.original_ids[node_type].size > MOST_DENSE:
             return HashTable()
         return super().row_table(node_type)
+
+    def whole_ids(self, node_type: str) -> NDArray[np.int64]:
+        """Return the original ids of all nodes of a type, for kernels; made at the first call."""
+        if node_type not in self._whole_ids:
+            self._whole_ids[node_type] = read_only(np.asarray(self.original_ids[node_type]))
+        return self._whole_ids[node_type]
 
     def lists(self, relation: Relation) -> NeighborLists:
         """Return the neighbor lists of a relation that are here."""

@@ -264,10 +264,14 @@ class _StageThread(threading.Thread):
         numba.set_num_threads(self._kernel_threads)
         if self._device is not None:
             torch.cuda.set_device(self._device)
+        has_failed = False
         while job := self.jobs.get():
             future, work = job
-            if future.set_running_or_notify_cancel():
+            if has_failed:
+                future.cancel()
+            elif future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
+                    has_failed = True

@@ -244,13 +244,8 @@ def test_scores_of_a_run_are_shown_by_metric_and_by_class(tmp_path: Path) -> Non
     )  # fmt: skip
 
 
-def test_older_and_unscored_runs_are_read(tmp_path: Path) -> None:
-    entry, old = make_run("hop", 0, [9.0, 2.0]), {"val": 0.6, "test": None}
-    folder = write_run(tmp_path / "run", entry, [2.0], metric="rmse", accuracy=old)
-    summary = json.loads((folder / "summary.json").read_text())
-    del summary["scores"]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert Page(folder).title == "run: rmse 0.6000 on validation"
+def test_unscored_runs_are_read(tmp_path: Path) -> None:
+    entry = make_run("hop", 0, [9.0, 2.0])
     page = Page(write_run(tmp_path / "none", entry, [2.0], scores={}, best_epoch=None))
     assert page.title == "hop on none: 2.00 s an epoch"
     assert_shows(page, "Scores were not measured")

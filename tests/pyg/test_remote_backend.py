@@ -68,7 +68,7 @@ def test_workers_connect_by_themselves(
 ) -> None:
     """Forked ones and spawned ones, of a process that has not drawn; then of one that has."""
     connected = graph[1]
-    servers = connected.__reduce__()[0].keywords["servers"]
+    servers = connected.__reduce__()[0].args[1]
     script = Path(__file__).with_name("workers.py")
     command = [sys.executable, str(script), str(connected.graph.path), *servers]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import hopper
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.evaluate_links import _count_better
-from hopper.train.trained_model import Progress, TrainedModel
+from hopper.train.results import best_first
 
 NAN_ON_RANK_1 = {
     "engine": "zero_hop",
@@ -99,11 +99,10 @@ def test_float16_goes_on_after_an_overflow_and_resumes_with_the_same_bits(runs: 
 
 
 def test_nan_is_never_the_best_score() -> None:
-    model = TrainedModel.__new__(TrainedModel)
-    model.progress = Progress()
-    assert not model._is_better(float("nan"))
-    model.progress.best_score = float("nan")  # of an older version's checkpoint
-    assert not model._is_better(float("nan"))
+    nan = float("nan")
+    for higher_is_better in (True, False):
+        assert best_first({0: 0.1, 1: nan}, higher_is_better)[0] == 0
+        assert best_first({0: nan, 1: 0.1}, higher_is_better)[0] == 1
 
 
 def test_a_link_whose_scores_are_nan_has_no_rank() -> None:
