@@ -77,6 +77,10 @@ class StandingRank:
             line = self._stream.readline()
         return int(line) if line else self._wait()
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended while it waited for a job."""
+        return bool(wait([self], 0))
+
     def end(self) -> None:
         """End the process."""
         if not self._has_ended:
@@ -174,6 +178,9 @@ class RankPool:
                     env=environment | {"PYTHONPATH": str(STANDING_RANK.parents[1])},
                     pass_fds=[far.fileno()],
                 )
+        for rank in [rank for rank in self._ranks if rank.has_ended()]:
+            self._ranks.remove(rank)
+            rank.end()
         while len(self._ranks) < count:
             self._ranks.append(StandingRank(self._forks))
 
