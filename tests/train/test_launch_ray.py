@@ -77,6 +77,20 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     assert "1 node(s) for 2 servers; some share one" in run.stderr
 
 
+@pytest.mark.timeout(2 * START_LIMIT)
+def test_a_script_runs_on_rays_machines(runs: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hopper, torch\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "with hopper.connect() as graph:\n"
+        "    print(f'{graph.rank} of {graph.world}', graph.graph.book.servers)\n"
+    )
+    run = launch(runs, "script", script=str(script))
+    assert run.finish(START_LIMIT) == 0, run.stdout + run.stderr
+    assert sorted(run.stdout.splitlines()) == ["0 of 2 2", "1 of 2 2"]
+
+
 def test_addresses_of_servers_are_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = runs.config("given")
     addresses = '["127.0.0.1:1", "127.0.0.1:2"]'
