@@ -23,7 +23,8 @@ START_LIMIT = 400.0
 
 def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
     config = runs.config(name, **train)
-    command = [*runs.hopper, "train", str(config), "--on", "ray", *overrides]
+    limit = "--cluster.start_timeout_seconds", str(START_LIMIT)
+    command = [*runs.hopper, "train", str(config), "--on", "ray", *limit, *overrides]
     return runs.start(command, name, start_new_session=True)
 
 
