@@ -7,14 +7,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 
-class ShardedArray:
+class ShardedArray(NDArrayOperatorsMixin):
     """[ids] int32 or int64 in a file for each server, which is mapped when it is first read.
 
-    It is indexed by ids or a slice, as an array is, and gives int64. ``np.asarray`` joins all files
-    in memory. ``offsets`` are the first id of every file, then the number of ids.
+    It is indexed by ids or a slice, as an array is, and gives int64. ``np.asarray`` and operators
+    join all files in memory. ``offsets`` are the first id of every file, then the number of ids.
     """
 
     dtype = np.dtype(np.int64)
@@ -51,6 +52,10 @@ class ShardedArray:
             part = order[bounds[server] : bounds[server + 1]]
             entries[part] = self._shard(server)[ids[part] - self._offsets[server]]
         return entries.reshape(np.shape(key))[()]
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = (np.asarray(x) if isinstance(x, ShardedArray) else x for x in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[:], dtype)

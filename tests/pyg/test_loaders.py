@@ -159,7 +159,7 @@ def test_ranks_share_the_global_batches_of_one(placement: Any, parts: Path) -> N
             assert torch.equal(drawn, whole.e_id.unique())
     assert sorted(roots_of_ranks) == sorted(roots_alone)
     with hopper.connect(parts, rank=1, world=2) as graph:
-        own = graph.rows.is_local("item", np.asarray(graph.graph.global_ids("item")))
+        own = graph.rows.is_local("item", graph.graph.global_ids("item"))
     if placement == "home":
         assert all(own[batch.n_id[: batch.batch_size]].all() for batch in ranks[1])
 
