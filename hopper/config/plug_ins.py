@@ -11,7 +11,8 @@ import importlib
 import inspect
 import json
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
@@ -54,16 +55,22 @@ class PlugIn(Generic[T]):
         ------
         ConfigError: the constructor raised an error; names the key and quotes the error.
         """
-        try:
+        with explain_errors(f"{self.key}: {self.name} cannot be made"):
             instance: T = self.kind(**arguments, **self.options)
-        except HopperError:
-            raise
-        # A plug-in's constructor may raise anything, and the user must look at this key.
-        except Exception as error:
-            raise ConfigError(
-                f"{self.key}: {self.name} cannot be made ({type(error).__name__}: {error})"
-            ) from error
         return instance
+
+
+@contextmanager
+def explain_errors(what: str) -> Iterator[None]:
+    """Raise whatever a plug-in raises as a ConfigError that begins with ``what``, which names the
+    key, and quotes the error. Hopper's own errors pass."""
+    try:
+        yield
+    except HopperError:
+        raise
+    # A plug-in may raise anything, and the user must look at the key that chose it.
+    except Exception as error:
+        raise ConfigError(f"{what} ({type(error).__name__}: {error})") from error
 
 
 def find_plug_in(

@@ -14,7 +14,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from hopper.errors import ConfigError, HopperError
+from hopper.config.plug_ins import explain_errors
+from hopper.errors import ConfigError
 from hopper.graph.schema import TargetKind
 from hopper.models.label_examples import ROOTS, make_examples
 
@@ -150,27 +151,19 @@ def check_loss(key: str, name: str, loss: Loss, kind: TargetKind, classes: int) 
     logits, labels = make_examples(kind, classes)
     logits.requires_grad_()
     half = ROOTS // 2
-    try:
-        with torch.enable_grad():
-            whole = loss.root_losses(logits, labels)
-            parts = [
-                loss.root_losses(logits[part], labels[part])
-                for part in (slice(half), slice(half, None), slice(0))
-            ]
-            shapes = [tuple(losses.shape) for losses in (whole, *parts)]
-            if shapes != [(ROOTS,), (half,), (ROOTS - half,), (0,)]:
-                raise ConfigError(
-                    f"{where}: expected one loss per root, of shapes [{ROOTS}], [{half}], "
-                    f"[{ROOTS - half}] and [0]; got {shapes}"
-                )
-            whole.sum().backward()
-    except HopperError:
-        raise
-    # A plug-in may raise anything; the error must name the key that chose it.
-    except Exception as error:
-        raise ConfigError(
-            f"{where} cannot be computed ({type(error).__name__}: {error})"
-        ) from error
+    with explain_errors(f"{where} cannot be computed"), torch.enable_grad():
+        whole = loss.root_losses(logits, labels)
+        parts = [
+            loss.root_losses(logits[part], labels[part])
+            for part in (slice(half), slice(half, None), slice(0))
+        ]
+        shapes = [tuple(losses.shape) for losses in (whole, *parts)]
+        if shapes != [(ROOTS,), (half,), (ROOTS - half,), (0,)]:
+            raise ConfigError(
+                f"{where}: expected one loss per root, of shapes [{ROOTS}], [{half}], "
+                f"[{ROOTS - half}] and [0]; got {shapes}"
+            )
+        whole.sum().backward()
     if logits.grad is None:
         raise ConfigError(f"{where}: expected a gradient of the logits; it has none")
     if not torch.allclose(whole, torch.cat(parts), rtol=1e-5, atol=1e-7, equal_nan=True):

@@ -9,7 +9,8 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from hopper.errors import ConfigError, HopperError, cannot_import
+from hopper.config.plug_ins import explain_errors
+from hopper.errors import ConfigError, cannot_import
 from hopper.graph.schema import TargetKind
 from hopper.models.class_scores import count_claims
 from hopper.models.label_examples import ROOTS, make_examples, make_rank_examples
@@ -311,20 +312,13 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, class
         return
     logits, labels = make_rank_examples() if kind == "link" else make_examples(kind, classes)
     half = ROOTS // 2
-    try:
+    with explain_errors(f"{where} cannot be computed"):
         whole, empty, *parts = [
             metric.sums(logits[part], labels[part])
             for part in (slice(None), slice(0), slice(half), slice(half, None))
         ]
         _check_sums(where, [whole, empty, *parts])
         values = [metric.value(whole), metric.value(empty)]
-    except HopperError:
-        raise
-    # A plug-in may raise anything; the error must name the key that chose it.
-    except Exception as error:
-        raise ConfigError(
-            f"{where} cannot be computed ({type(error).__name__}: {error})"
-        ) from error
     if not torch.allclose(whole, parts[0] + parts[1], rtol=1e-9, equal_nan=True):
         raise ConfigError(
             f"{where}: expected sums that can be added over ranks; those of {ROOTS} roots are "
@@ -336,14 +330,8 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, class
 
 
 def _check_score(where: str, metric: WholeMetric, kind: TargetKind, classes: int) -> None:
-    try:
+    with explain_errors(f"{where} cannot be computed"):
         score = metric.score_all(*make_examples(kind, classes))
-    except HopperError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"{where} cannot be computed ({type(error).__name__}: {error})"
-        ) from error
     if not isinstance(score, float):
         raise ConfigError(f"{where}: expected score_all() to return a float; got {score!r:.200}")
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hopper.config import Config
-from hopper.config.plug_ins import PlugIn, find_plug_in
-from hopper.errors import ConfigError, HopperError
+from hopper.config.plug_ins import PlugIn, explain_errors, find_plug_in
+from hopper.errors import ConfigError
 from hopper.graph.schema import GraphSchema
 from hopper.micrograph.subgraph import Pairs
 from hopper.tasks.decoders import DECODERS, EDGE_DECODERS, Decoder, EdgeDecoder
@@ -94,16 +94,8 @@ def _check(
     heads = tails if tails.ndim == 2 else tails[:, :1]
     where = f"{plug_in.key}: {plug_in.name}"
     relations = torch.zeros(_LINKS, dtype=torch.int64)
-    try:
-        with torch.no_grad():
-            scores = [decoder(heads[:n], relations[:n], tails[:n]) for n in (_LINKS, 0)]
-    except HopperError:
-        raise
-    # A user's decoder may raise anything; the error must name the key.
-    except Exception as error:
-        raise ConfigError(
-            f"{where} cannot be computed ({type(error).__name__}: {error})"
-        ) from error
+    with explain_errors(f"{where} cannot be computed"), torch.no_grad():
+        scores = [decoder(heads[:n], relations[:n], tails[:n]) for n in (_LINKS, 0)]
     shapes = [tuple(score.shape) for score in scores]
     expected_shapes = [expected, (0, expected[1])]
     if shapes != expected_shapes:
