@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
-from hopper.cluster.rank_network import ADVICE, choose_interface, find_way, use_interface
+from hopper.cluster.rank_network import ADVICE, find_way, take_interface
 from hopper.cluster.rank_store import RankStore, machine_key, name_ranks, silence_of
 from hopper.cluster.traffic import Cause, Traffic
 from hopper.errors import ConfigError, RankLost
@@ -161,10 +161,7 @@ class Cluster:
         assert self.store is not None
         way = find_way(os.environ["MASTER_ADDR"])
         seen = self.store.tell_all("here", way.host, limit, "meeting the other ranks")
-        interface = choose_interface(way, seen)
-        if not insecure:
-            interface.refuse_public()
-        use_interface(interface)
+        interface = take_interface(way, seen, insecure=insecure)
         operation = "learning the other ranks' network interfaces"
         places = self.store.tell_all("interface", str(interface), limit, operation)
         others = [f"rank {r} uses {place}" for r, place in enumerate(places) if r != self.rank]

@@ -123,6 +123,16 @@ def choose_interface(way: Way, seen: Sequence[str] = ()) -> Interface:
     )
 
 
+def take_interface(way: Way, seen: Sequence[str] = (), *, insecure: bool) -> Interface:
+    """Choose the interface of :func:`choose_interface`, refuse a public one unless ``insecure``,
+    and let gloo and NCCL use it."""
+    interface = choose_interface(way, seen)
+    if not insecure:
+        interface.refuse_public()
+    use_interface(interface)
+    return interface
+
+
 def use_interface(interface: Interface) -> None:
     """Let gloo and NCCL of this process use an interface, unless the environment names others."""
     os.environ.setdefault(VARIABLE, interface.name)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from cache_server.process import keep_freed_memory
 from hopper.cluster.cluster import Cluster
-from hopper.cluster.rank_network import choose_interface, find_way, use_interface
+from hopper.cluster.rank_network import find_way, take_interface
 from hopper.cluster.security import check_security, security_of
 from hopper.config import Config
 from hopper.config.loading import CONFIG_VARIABLE
@@ -106,10 +106,7 @@ def run_script(config: Config) -> None:
         raise ConfigError(f"train.script: expected a file, given {words[0]!r}")
     use_threads(config.train.threads)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        interface = choose_interface(find_way(os.environ["MASTER_ADDR"]))
-        if not config.cluster.insecure:
-            interface.refuse_public()
-        use_interface(interface)
+        take_interface(find_way(os.environ["MASTER_ADDR"]), insecure=config.cluster.insecure)
     sys.argv = words
     sys.path.insert(0, str(Path(words[0]).parent))
     try:
