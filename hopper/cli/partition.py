@@ -110,22 +110,23 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    _refuse_unread(arguments)
     # The options do not need the libraries that dividing needs.
     with quick_imports():
         from hopper.cli.partition_run import divide
+        from hopper.partition.partitioner import BY_RELATION
 
+    _refuse_unread(arguments, BY_RELATION)
     return divide(arguments)
 
 
-def _refuse_unread(arguments: argparse.Namespace) -> None:
+def _refuse_unread(arguments: argparse.Namespace, by_relation: str) -> None:
     """Refuse options that the method does not read, unless they have their defaults."""
     method = arguments.method
-    if method == "meta":
+    if method == by_relation:
         unread, why = dict(OF_NODES), f"--method {method} does not read it"
     else:
         unread = OF_RELATIONS | {"metapath": Option("", default=[])}
-        why = f"only --method meta reads it, not {method}"
+        why = f"only --method {by_relation} reads it, not {method}"
     for name, option in unread.items():
         if getattr(arguments, name) != option.default:
             raise RequestError(f"--{name.replace('_', '-')}: {why}")
