@@ -164,11 +164,11 @@ def parse(name: str, source: str, path: str = "example.py") -> Module:
 
 
 def read_modules(*folders: str) -> Iterator[Module]:
-    """All sources in some folders, except generated ones."""
+    """All sources in some folders, except generated ones and other systems' environments."""
     for folder in folders:
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
             relative = file.relative_to(REPOSITORY)
-            if "generated" not in relative.parts:
+            if not {"generated", "environments"} & set(relative.parts):
                 parts = relative.with_suffix("").parts
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                 yield parse(name, file.read_text(encoding="utf-8"), str(relative))

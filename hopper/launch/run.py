@@ -27,7 +27,7 @@ from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import EndSignals
 from hopper.train.checkpoint_files import CheckpointFiles, will_resume
 from hopper.train.rank_process import LOGS_FOLDER
-from hopper.train.results import refuse_finished
+from hopper.train.results import SUMMARY_FILE, refuse_finished
 from hopper.train.run_checks import checks_of_graph, checks_without_graph
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
@@ -85,8 +85,17 @@ def train_with(
 
 
 def result_of(config: Config, run_dir: Path) -> RunResult:
-    """Return what a finished run has left; a script of the user's own leaves no summary."""
-    return RunResult(run_dir, {}) if config.train.script else RunResult.open(run_dir)
+    """Return what a finished run has left; a script of the user's own may leave no summary."""
+    if config.train.script and not (run_dir / SUMMARY_FILE).exists():
+        return RunResult(run_dir, _NoSummary())
+    return RunResult.open(run_dir)
+
+
+class _NoSummary(dict[str, Any]):
+    """Stands for the summary of a script that has written none."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RequestError(f"{key}: a train.script leaves no {SUMMARY_FILE} unless it writes one")
 
 
 def require_main_thread(function: str) -> None:

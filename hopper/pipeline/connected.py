@@ -19,10 +19,9 @@ from hopper.config import Cache, Config, load_config, make_config
 from hopper.config.loading import CONFIG_VARIABLE
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows, RemoteRows, download_graph, open_graph, own_server
-from hopper.features.cache_plan import TypeProfile, cache_bytes, plan_cache
-from hopper.features.row_cache import RecentRows
+from hopper.features.cache_plan import cache_bytes, plan_cache
+from hopper.features.cached_features import CachedFeatures
 from hopper.files.scratch import scratch_folder
-from hopper.graph.layout import stored_features
 from hopper.graph.schema import Relation
 from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.micrograph.route import (
@@ -351,25 +350,9 @@ def _join(
         exits.callback(remote.close)
     connected = ConnectedGraph(graph, remote, rank, world, again)
     if remote is not None and cache.policy == "lru":
-        connected.rows.attach_cache(_recent_rows(graph, connected.rows.server, cache.size))
+        featured = [name for name, kind in graph.schema.node_types.items() if kind.feature_dim]
+        features = CachedFeatures(featured, connected.rows, stored_as={})
+        profile = {name: features.describe(name) for name in featured}
+        features.fill(plan_cache(profile, "lru", cache_bytes(cache.size, profile)))
     connected.exits = exits.pop_all()
     return connected
-
-
-def _recent_rows(graph: PartitionedGraph, server: int, size: str) -> dict[str, RecentRows]:
-    """Make caches of the rows of other servers that are read last, by node type with features."""
-    none, kinds = np.empty(0, np.int64), graph.schema.node_types
-    forms = {name: form for name, kind in kinds.items() if (form := stored_features(kind))}
-    profile = {
-        name: TypeProfile(
-            form.columns * form.dtype.itemsize,
-            kinds[name].count - graph.stored(name, server).count,
-            *(none, none),
-        )
-        for name, form in forms.items()
-    }
-    room = plan_cache(profile, "lru", cache_bytes(size, profile)).room
-    return {
-        name: RecentRows(kinds[name].count, room[name], form.columns, form.dtype)
-        for name, form in forms.items()
-    }

@@ -17,15 +17,11 @@ from rich.progress import track
 
 from cache_server.available_memory import available_memory
 from hopper.cluster.cluster import Cluster
-from hopper.device.array_module import array_module
-from hopper.device.copies import finish_copies, to_device
 from hopper.engines import AUTO, Request, TrainStep, engines_of, fetching_engines, is_fetching
 from hopper.engines.assemble import make_schedule
 from hopper.errors import GraphError, RequestError
-from hopper.features import DeviceRows, PartitionedRows
 from hopper.features.cache_plan import CachePlan, TypeProfile, cache_bytes, plan_cache
-from hopper.features.row_cache import RecentRows, RowCache
-from hopper.graph.layout import stored_features
+from hopper.features.cached_features import CachedFeatures
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
@@ -37,7 +33,6 @@ Say = Callable[[str], None]
 
 _TOGETHER: Final = 16
 """Number of iterations after which presampling ranks wait for each other."""
-_ROWS_AT_ONCE: Final = 1 << 16
 _SHARE_OF_FREE_MEMORY: Final = 0.5
 """The share that records may take. Batches, models and mapped features need the rest."""
 _NOTHING: Final = np.empty(0, np.int64)
@@ -120,7 +115,9 @@ def warm_cache(engine: TrainStep[Any, Any], say: Say) -> None:
         return
     cached = []
     for source in sources:
-        reason = source.why_decline(cluster) if config.cache.decline else ""
+        reason = ""
+        if isinstance(source, CachedRecords) and config.cache.decline:
+            reason = source.why_decline(cluster)
         if reason:
             say(f"cache: declined for learnable rows: {reason}")
         else:
@@ -229,94 +226,6 @@ def _list_sources(engine: TrainStep[Any, Any]) -> list[CachedFeatures | CachedRe
 def _describe(sources: Sequence[CachedFeatures | CachedRecords]) -> dict[str, TypeProfile]:
     """Return a profile without visits, by node type or table: the facts that need no sampling."""
     return {name: source.describe(name) for source in sources for name in source.names}
-
-
-class CachedFeatures:
-    """Features of node types, by global id, for a cache on a device, or in host memory (None),
-    which has rows of other servers only. ``stored_as`` maps types in subgraphs to node types.
-    ``all_rows`` says whether a device's may hold rows of other servers."""
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        rows: PartitionedRows,
-        stored_as: Mapping[str, str],
-        device: torch.device | None = None,
-        *,
-        all_rows: bool = True,
-    ) -> None:
-        self.names, self._rows, self._stored_as = names, rows, stored_as
-        self._device, self._all_rows = device, all_rows
-
-    def why_decline(self, cluster: Cluster) -> str:
-        """Decline nothing."""
-        return ""
-
-    def describe(self, name: str) -> TypeProfile:
-        """Describe the stored rows of a node type, and how many of them a cache could hold."""
-        (dim, dtype), count = self._row_form(name), self.count(name)
-        own = self._rows.graph.stored(name, self._rows.server).count
-        if self._device is None:
-            count -= own
-        elif not self._all_rows:
-            count = own
-        return TypeProfile(dim * dtype.itemsize, count, _NOTHING, _NOTHING)
-
-    def count(self, name: str) -> int:
-        """Return the number of nodes of a type in the whole graph."""
-        return self._rows.graph.book.total(name)
-
-    def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
-        """Find the nodes, distinct by node type, whose features a cache could provide."""
-        ids_by_type: dict[str, list[Ids]] = {name: [] for name in self.names}
-        for name, groups in nodes.items():
-            stored = self._stored_as.get(name, name)
-            if stored in ids_by_type:
-                ids_by_type[stored] += [
-                    ids if self._device is not None else ids[~self._rows.is_local(stored, ids)]
-                    for ids in groups
-                ]
-        return {name: distinct(groups) for name, groups in ids_by_type.items()}
-
-    def miss(self, name: str, ids: Ids) -> None:
-        """Do the work that missing these rows causes: fetch them, or copy them to the device."""
-        rows = self._gather(name, ids)
-        if self._device is not None:
-            to_device(rows, self._device)
-            finish_copies(self._device)
-
-    def fill(self, plan: CachePlan) -> None:
-        """Make the cache that a plan describes."""
-        rows, caches = self._rows, {name: self._make_cache(name, plan) for name in self.names}
-        if self._device is None:
-            rows.attach_cache(caches)
-            return
-        rows.on_device = DeviceRows(self._device, caches, rows.one_reader)
-        # Rows that were read to fill the cache do not count as training's.
-        rows.take_rows()
-
-    def _make_cache(self, name: str, plan: CachePlan) -> RowCache:
-        """Make a cache of a node type, with the rows that a plan chose."""
-        module = np if self._device is None else array_module(self._device.type)
-        cache_class = RecentRows if plan.policy == "lru" else RowCache
-        cache = cache_class(self.count(name), plan.room[name], *self._row_form(name), module)
-        wanted = np.sort(plan.held[name])
-        for first in range(0, wanted.size, _ROWS_AT_ONCE):
-            ids = wanted[first : first + _ROWS_AT_ONCE]
-            cache.put(module.asarray(ids), module.asarray(self._gather(name, ids)))
-        return cache
-
-    def _gather(self, name: str, ids: Ids) -> NDArray[Any]:
-        """Read rows [n, dim] from where they are stored."""
-        source = self._rows.remote if self._device is None else self._rows
-        assert source is not None
-        return source.gather("features", name, ids)
-
-    def _row_form(self, name: str) -> tuple[int, np.dtype[Any]]:
-        """Return the number of columns and the dtype of stored rows."""
-        stored = stored_features(self._rows.graph.schema.table(name))
-        assert stored is not None
-        return stored.columns, stored.dtype
 
 
 class CachedRecords:

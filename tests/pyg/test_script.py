@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+import hopper
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.conftest import free_ports
@@ -200,6 +201,19 @@ def test_the_rank_whose_script_failed_first_is_named(
     ended = start([*HOPPER, "train", file, *words])
     assert ended.returncode == 1
     assert re.search(text, ended.stderr), ended.stderr
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_result_has_what_the_script_wrote(writes: bool, parts: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    line = f"pathlib.Path({str(tmp_path)!r}, 'run/summary.json').write_text('{{\"ranks\": 2}}')"
+    script.write_text(f"import pathlib\n{line if writes else ''}\n")
+    result = hopper.train(config(tmp_path, parts, script))
+    if writes:
+        assert result.ranks == 2
+        return
+    with pytest.raises(hopper.RequestError, match=r"ranks: a train\.script leaves no"):
+        _ = result.ranks
 
 
 def test_a_script_that_is_not_there_is_told(parts: Path, tmp_path: Path) -> None:

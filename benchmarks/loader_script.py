@@ -1,0 +1,118 @@
+"""A training loop of one's own under Hopper's loaders, which benchmarks/loaders.py starts.
+
+usage: train.script = "loader_script.py blocks|pyg home|random"
+
+"blocks" is ``hopper.loader`` with the model of examples/pyg_model.py, "pyg" is
+``hopper.pyg.NeighborLoader`` with the same layers in PyG's idiom. The run's folder gets a summary
+with, by epoch, the seconds, the loss, and the bytes that each host has sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.utils import trim_to_layer
+
+import hopper
+from examples.pyg_model import PygSage
+from hopper.config import Config, load_config
+from hopper.config.loading import CONFIG_VARIABLE
+from hopper.pyg import NeighborLoader
+from hopper.train.meter import interface_bytes
+from hopper.train.results import SUMMARY_FILE
+
+
+class Trimmed(torch.nn.Module):
+    """The same layers on PyG's batches, each on the nodes that later layers read."""
+
+    def __init__(self, sage: PygSage) -> None:
+        super().__init__()
+        self.convs = sage.convs
+
+    def forward(self, batch: Any) -> Tensor:
+        """[roots, out]: logits."""
+        x, edges = batch.x, batch.edge_index
+        sizes = batch.num_sampled_nodes, batch.num_sampled_edges
+        for index, conv in enumerate(self.convs):
+            x, edges, _ = trim_to_layer(index, *sizes, x, edges)
+            x = conv(x, edges)
+            x = x if index == len(self.convs) - 1 else x.relu()
+        return x[: batch.batch_size]
+
+
+def train(config: Config, loader: Any, model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Train all epochs, and return their records, the same on all ranks."""
+    replicated = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.train.learning_rate)
+    epochs = []
+    for epoch in range(config.train.epochs):
+        dist.barrier()
+        sent, total, start = interface_bytes(config.cluster.interface), 0.0, time.perf_counter()
+        for batch in loader:
+            optimizer.zero_grad()
+            if isinstance(batch, hopper.Batch):
+                assert batch.labels is not None
+                out, labels = replicated(batch.blocks(), batch.x), batch.labels
+            else:
+                out, labels = replicated(batch), batch.y
+            loss = cross_entropy(out, labels, reduction="sum") * batch.loss_scale
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        seconds = time.perf_counter() - start
+        dist.barrier()
+        sent = interface_bytes(config.cluster.interface) - sent
+        mine = torch.tensor([seconds, total, sent], dtype=torch.float64)
+        everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, mine)
+        each_seconds, each_loss, each_bytes = torch.stack(everyone).T.tolist()
+        epochs.append(
+            {
+                "epoch": epoch,
+                "seconds": max(each_seconds),
+                "iterations": len(loader),
+                "loss": fmean(each_loss) / len(loader),
+                "nic_bytes": each_bytes,
+            }
+        )
+    return epochs
+
+
+def main(kind: str, placement: Any) -> None:
+    """Train as the launcher's configuration says, and write what was measured."""
+    config = load_config(os.environ[CONFIG_VARIABLE])
+    seed, fanouts, batch_size = config.train.seed, config.sampler.fanouts, config.train.batch_size
+    dist.init_process_group("gloo")
+    how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "placement": placement}
+    how["pipeline"] = config.pipeline.model_dump()
+    with hopper.connect() as graph:
+        if kind == "pyg":
+            loader: Any = NeighborLoader(graph, fanouts, "train", shuffle=True, **how)
+        else:
+            loader = hopper.loader(graph, fanouts, expansion=config.sampler.expansion, **how)
+        target = graph.graph.schema.target_type()
+        width = graph.graph.schema.node_types[target].feature_dim
+        classes = graph.graph.schema.labels[target].classes
+        assert width is not None
+        torch.manual_seed(seed)
+        model = PygSage(width, classes, len(fanouts), config.model.hidden, 1, 0.0)
+        with loader:
+            epochs = train(config, loader, Trimmed(model) if kind == "pyg" else model)
+    if dist.get_rank() == 0:
+        Path(config.train.run_dir, SUMMARY_FILE).write_text(json.dumps({"epochs": epochs}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
