@@ -104,7 +104,10 @@ def run_script(config: Config) -> None:
         )
     if not Path(words[0]).is_file():
         raise ConfigError(f"train.script: expected a file, given {words[0]!r}")
-    use_threads(config.train.threads)
+    threads = threads_of_a_rank(config.train.threads, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    # set_num_threads would start numba's threads, which workers that a script forks cannot use.
+    numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
+    torch.set_num_threads(threads)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         take_interface(find_way(os.environ["MASTER_ADDR"]), insecure=config.cluster.insecure)
     sys.argv = words

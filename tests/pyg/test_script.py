@@ -203,6 +203,31 @@ def test_the_rank_whose_script_failed_first_is_named(
     assert re.search(text, ended.stderr), ended.stderr
 
 
+WORKERS = """
+import hopper
+import torch
+from hopper.pyg import FeatureStore, GraphStore, Sampler
+from torch_geometric.loader import NodeLoader
+
+with hopper.connect() as graph:
+    stores = FeatureStore(graph), GraphStore(graph)
+    sampler, roots = Sampler(graph, [2, 2]), torch.from_numpy(graph.graph.split("train").copy())
+    loader = NodeLoader(
+        stores, node_sampler=sampler, input_nodes=roots, batch_size=32, num_workers=1
+    )
+    print("roots", sum(batch.batch_size for batch in loader), roots.numel())
+"""
+
+
+def test_a_started_script_may_have_workers(parts: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WORKERS)
+    ended = start([*HOPPER, "train", config(tmp_path, parts, tmp_path / "script.py")])
+    assert ended.returncode == 0, ended.stderr
+    found = re.findall(r"roots (\d+) (\d+)", ended.stdout)
+    assert len(found) == 2, ended.stdout
+    assert all(drawn == all_roots for drawn, all_roots in found)
+
+
 @pytest.mark.parametrize("writes", [True, False])
 def test_a_result_has_what_the_script_wrote(writes: bool, parts: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
