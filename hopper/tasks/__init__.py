@@ -1,6 +1,6 @@
 """Prediction tasks: labels of nodes, labels of edges, and links."""
 
-from hopper.tasks.decoders import DECODERS, Decoder, EdgeDecoder
+from hopper.tasks.decoders import DECODERS, Decoder
 from hopper.tasks.fixed_negatives import FixedNegatives, check_fixed, open_fixed
 from hopper.tasks.link_batches import LinkBatches
 from hopper.tasks.scores import DECODER, decoder_of, make_decoder, pair_scores, rows_width
@@ -13,7 +13,6 @@ __all__ = [
     "DECODERS",
     "SIDES",
     "Decoder",
-    "EdgeDecoder",
     "FixedNegatives",
     "LinkBatches",
     "LinkTable",

@@ -20,22 +20,17 @@ Ids = NDArray[np.int64]
 class FixedNegatives:
     """The negatives of a split, from a file of original ids [links, ends, k].
 
-    Links are in the order of the split's ids. Ends are those that are replaced, the tail first.
-
-    Raises
-    ------
-    RequestError: the file has another shape or dtype.
-    GraphError: the file is missing, or is not an array in numpy's format.
+    Links are in the order of the split's ids. Ends are those that are replaced, the tail first. A
+    :class:`RequestError` says that the file has another shape or dtype, a :class:`GraphError` that
+    it is missing or is not an array in numpy's format.
     """
 
     def __init__(self, graph: PartitionedGraph, task: Task, split: str) -> None:
         file = Path(task.fixed_negatives[split])
         self._where = f"task.fixed_negatives.{split}: {file}"
-        self._split = split
-        self._ids = load_npy(file, f"negatives of {split}", mmap_mode="r")
-        self._sides = sides_of(task)
-        self._graph = graph
-        links, ids = graph.schema.splits[split], self._ids
+        self._graph, self._split, self._sides = graph, split, sides_of(task)
+        self._ids = ids = load_npy(file, f"negatives of {split}", mmap_mode="r")
+        links = graph.schema.splits[split]
         is_valid = ids.ndim == 3 and np.issubdtype(ids.dtype, np.integer)
         if not is_valid or ids.shape[:2] != (links, len(self._sides)) or not ids.shape[2]:
             raise RequestError(
@@ -50,14 +45,8 @@ class FixedNegatives:
         return int(self._ids.shape[2])
 
     def of(self, places: Ids, relation: int, side: Side) -> Ids:
-        """Return the negatives of links of one relation: [n, k] int64 global ids.
-
-        Parameters
-        ----------
-        places: [n] int64, indices of the links in their split.
-        relation: number of the target relation.
-        side: the end that is replaced.
-        """
+        """Return the negatives, [n, k] int64 global ids, at an end of the links at ``places`` ([n]
+        int64) of the split, all of which are of one target relation, by number."""
         target = self._graph.schema.target_relations[relation]
         return self._graph.global_ids(type_at(target, side))[self._stored(places, side)]
 
@@ -68,12 +57,7 @@ class FixedNegatives:
         return np.sort(self._graph.global_ids(node_type)[distinct])
 
     def check(self) -> None:
-        """Check that all negatives are nodes. Reads the whole file.
-
-        Raises
-        ------
-        RequestError: an id is out of range.
-        """
+        """Read the whole file, and refuse (:class:`RequestError`) ids that no node has."""
         for side, node_type, ids in self._by_end():
             count = self._graph.schema.node_types[node_type].count
             if ids.size and not 0 <= ids.min() <= ids.max() < count:
@@ -95,22 +79,13 @@ class FixedNegatives:
 
 
 def open_fixed(graph: PartitionedGraph, task: Task, split: str) -> FixedNegatives | None:
-    """Open a split's negatives; None if the configuration names no file for the split.
-
-    Raises
-    ------
-    As :class:`FixedNegatives`.
-    """
+    """Open a split's negatives; None if the configuration names no file for the split."""
     return FixedNegatives(graph, task, split) if split in task.fixed_negatives else None
 
 
 def check_fixed(graph: PartitionedGraph, task: Task) -> None:
-    """Check all files of negatives that a configuration names.
-
-    Raises
-    ------
-    RequestError, GraphError: as :class:`FixedNegatives`, or the graph has no such split.
-    """
+    """Check all files of negatives that a configuration names, and that the graph has the splits;
+    errors are those of :class:`FixedNegatives`."""
     for split in task.fixed_negatives:
         if split not in graph.schema.splits:
             raise RequestError(

@@ -63,12 +63,8 @@ class NegativeSampler(Protocol):
 
 
 def find_negatives(task: Task) -> PlugIn[NegativeSampler] | None:
-    """Find the class that ``task.negatives`` names; None if it names a built-in.
-
-    Raises
-    ------
-    ConfigError: names the key, what was expected and what came.
-    """
+    """Find the class that ``task.negatives`` names; None if it names a built-in. A
+    :class:`ConfigError` says what was expected and what came."""
     if task.negatives in BUILT_INS:
         return None
     return find_plug_in(
@@ -78,18 +74,11 @@ def find_negatives(task: Task) -> PlugIn[NegativeSampler] | None:
 
 
 class Negatives:
-    """Draws negatives of training links, or reads them from the file that the task names.
-
-    Parameters
-    ----------
-    links: all training links.
-    seed: first word of the keys after the use.
-    """
+    """Draws negatives of training links, or reads them from the file that the task names. The seed
+    is the first word of the keys after the use."""
 
     def __init__(self, graph: PartitionedGraph, task: Task, links: LinkTable, seed: int) -> None:
         self._graph, self._task = graph, task
-        root_types = graph.schema.root_types
-        self._globals = {node_type: graph.global_ids(node_type) for node_type in root_types}
         self._links, self._seed = links, seed
         self._fixed = open_fixed(graph, task, "train")
         self.count = task.num_negatives if self._fixed is None else self._fixed.count
@@ -99,19 +88,14 @@ class Negatives:
         self._own = None if plug_in is None else plug_in.make(counts=counts, seed=seed)
 
     def draw(self, batch: GlobalBatch, roots: Ids, relation: int, side: Side) -> Ids:
-        """Draw negatives of links of one relation: [n, k] int64 global ids.
-
-        Parameters
-        ----------
-        batch: the global batch of the iteration.
-        roots: [n] int64, some of its links, all of ``relation``.
-        relation: number of the target relation.
-        side: the end that is replaced.
-        """
+        """Return nodes to replace one end of links by: [n, k] int64 global ids. The links,
+        ``roots``, [n] int64, are some of a global batch, all of one target relation, by number."""
         if self._fixed is not None:
             return self._fixed.of(roots, relation, side)
+        node_type = type_at(self._links.targets[relation], side)
+        globals_ = self._graph.global_ids(node_type)
         if self._own is not None:
-            return self._draw_own(self._own, batch, roots, relation, side)
+            return globals_[self._draw_own(self._own, batch, roots, relation, side, globals_.size)]
         count, moment = self.count, (batch.epoch, batch.iteration)
         if self._task.negatives == "joint":
             # All links of a batch share the negatives of a node type.
@@ -119,8 +103,6 @@ class Negatives:
         else:
             key = key_of(NEGATIVES, self._seed, *moment, SIDES.index(side))
             keys = absorb_each(np.uint64(key), self._links.ids[roots])
-        node_type = type_at(self._links.targets[relation], side)
-        globals_ = self._globals[node_type]
         if self._task.negatives == "in_batch":
             pool = self._links.ends(node_type, batch.roots)
             negatives = pool[draw_below(keys, count, pool.size)]
@@ -133,28 +115,37 @@ class Negatives:
         return np.broadcast_to(negatives, (roots.size, count))
 
     def _draw_own(
-        self, own: NegativeSampler, batch: GlobalBatch, roots: Ids, relation: int, side: Side
+        self,
+        own: NegativeSampler,
+        batch: GlobalBatch,
+        roots: Ids,
+        relation: int,
+        side: Side,
+        nodes: int,
     ) -> Ids:
-        target, count = self._links.targets[relation], self.count
-        node_type = type_at(target, side)
-        originals = self._graph.original_ids
+        """Have a class of the user's own draw, and check what it returns: original ids."""
+        target, count, originals = (
+            self._links.targets[relation],
+            self.count,
+            self._graph.original_ids,
+        )
         heads = originals(target.src)[self._links.src[roots]]
         tails = originals(target.dst)[self._links.dst[roots]]
         drawn = np.asarray(
             own.draw(heads, tails, target, side, count, batch.epoch, batch.iteration)
         )
-        nodes, shape = self._globals[node_type].size, (roots.size, count)
+        shape = roots.size, count
         if drawn.shape != shape or not np.all((drawn >= 0) & (drawn < nodes) & (drawn % 1 == 0)):
             raise ConfigError(
-                f"task.negatives: {self._task.negatives}: expected original ids of {node_type} in "
-                f"[0, {nodes}) of shape {list(shape)}, got {' '.join(repr(drawn).split()):.200}"
+                f"task.negatives: {self._task.negatives}: expected original ids of "
+                f"{type_at(target, side)} in [0, {nodes}) of shape "
+                f"{list(shape)}, got {' '.join(repr(drawn).split()):.200}"
             )
-        return self._globals[node_type][drawn.astype(np.int64)]
+        return drawn.astype(np.int64)
 
     @cached_property
     def _weights(self) -> Mapping[str, Ids]:
-        """Return the running sums of the nodes' weights: by node type, [nodes] int64 by original
-        id.
+        """The running sums of nodes' weights: by node type, [nodes] int64 by original id.
 
         A weight is the number of the node's training links to the power of 3/4, in units of 2^-16,
         rounded down. Square roots are correctly rounded, so weights are equal on every machine.

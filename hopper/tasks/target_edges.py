@@ -24,53 +24,37 @@ class Edges(NamedTuple):
     src: Ids
     dst: Ids
 
-    def pick(self, is_chosen: NDArray[np.bool_]) -> Edges:
-        """Return the edges that are ``is_chosen`` ([n] bool)."""
-        return Edges(*(array[is_chosen] for array in self))
+    def pick(self, chosen: NDArray[np.bool_] | Ids) -> Edges:
+        """Return some edges, by a mask [n] bool or by their places [m] int64."""
+        return Edges(*(array[chosen] for array in self))
 
 
 class TargetEdges:
     """The edges of target relations that are also part of the topology.
 
-    If topology is divided, each rank reads the edges into nodes that it owns and sends them to the
-    ranks that need them. So every rank must call each method.
-
-    Parameters
-    ----------
-    placement: tells the rank that owns a node.
+    If topology is divided, each rank reads the edges into nodes that it owns by a placement, and
+    sends them to the ranks that need them. So every rank must call each method, of which a
+    :class:`ClusterError` says that a rank was lost or a deadline passed.
     """
 
     def __init__(self, graph: PartitionedGraph, cluster: Cluster, placement: Placement) -> None:
         self._graph, self._cluster, self._placement = graph, cluster, placement
+        self._has_all = graph.layout.draws_alone
+        """whether this rank can read all edges"""
 
     def all_of(self, relation: Relation) -> Edges:
-        """Return all edges of a relation in ascending order of ids.
-
-        Raises
-        ------
-        ClusterError: a rank was lost, or a deadline passed.
-        """
+        """Return all edges of a relation in ascending order of ids."""
         edges = self._stored(relation)
-        if not self._graph.layout.draws_alone:
+        if not self._has_all:
             world = self._cluster.world
             edges = self._exchange([[array] * world for array in self._into_mine(edges, relation)])
-        order = np.argsort(edges.ids)
-        return Edges(*(array[order] for array in edges))
+        return edges.pick(np.argsort(edges.ids))
 
     def find_known(self, relation: Relation, side: Side, is_asked: NDArray[np.bool_]) -> Edges:
-        """Return the edges between this rank's nodes and some others, and maybe further edges.
-
-        Parameters
-        ----------
-        side: the end of an edge at which this rank's nodes are.
-        is_asked: [nodes] bool, the nodes at the other end, the same on every rank.
-
-        Raises
-        ------
-        As :meth:`all_of`.
-        """
+        """Return the edges between this rank's nodes at ``side`` and those nodes at the other end
+        that are asked for ([nodes] bool, the same on every rank), and maybe further edges."""
         edges = self._stored(relation)
-        if self._graph.layout.draws_alone or side == "tail":
+        if self._has_all or side == "tail":
             # In-edges are stored with their destinations.
             return edges
         edges = self._into_mine(edges, relation)
@@ -81,27 +65,16 @@ class TargetEdges:
 
     def _stored(self, relation: Relation) -> Edges:
         """Return all edges of a relation that this rank can read."""
-        graph = self._graph
-        server = None if graph.layout.draws_alone else self._cluster.server
-        topology = graph.topology(relation, server)
+        topology = self._graph.topology(relation, None if self._has_all else self._cluster.server)
         ids, src = np.asarray(topology.edge_ids), np.asarray(topology.indices)
         return Edges(ids, src, topology.list_destinations())
 
     def _into_mine(self, edges: Edges, relation: Relation) -> Edges:
         """Return the edges into nodes that this rank owns."""
-        count = self._graph.schema.node_types[relation.dst].count
-        is_mine = np.zeros(count, np.bool_)
-        is_mine[self._placement.owned(relation.dst, self._cluster.rank)] = True
-        return edges.pick(is_mine[edges.dst])
+        return edges.pick(self._placement.rank_of(relation.dst, edges.dst) == self._cluster.rank)
 
     def _exchange(self, groups: list[list[Ids]]) -> Edges:
-        """Send edges to all ranks, and return those that all ranks have sent to this one.
-
-        Parameters
-        ----------
-        groups: for each of the three arrays, the part for every rank.
-        """
-        received = exchange_arrays(
-            self._cluster, groups, "topology", "telling edges that are known"
-        )
+        """Send every rank its part of each of the three arrays, and return what is received."""
+        operation = "telling edges that are known"
+        received = exchange_arrays(self._cluster, groups, "topology", operation)
         return Edges(*(np.concatenate(parts) for parts in received))

@@ -24,25 +24,21 @@ VersionsAt = Callable[[str, Ids, Ids | None], Ids]
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Links or labelled edges with global ids of their ends.
-
-    Attributes
-    ----------
-    targets: the target relations, by number.
-    ids: [n] int64 ids of the links.
-    relations: [n] int64, number of each one's target relation.
-    src, dst: [n] int64 global ids, or versions (:meth:`in_versions`).
-    labels: [n, ...], as stored; None for links.
-    times: [n] int64; None unless edges of all target relations have times.
-    """
+    """Links or labelled edges with global ids of their ends."""
 
     targets: tuple[Relation, ...]
+    """the target relations, by number"""
     ids: Ids
+    """[n] int64"""
     relations: Ids
+    """[n] int64, the number of each one's target relation"""
     src: Ids
     dst: Ids
+    """[n] int64 each: global ids, or versions (:meth:`in_versions`)"""
     labels: NDArray[Any] | None
+    """[n, ...], as stored; None for links"""
     times: Ids | None
+    """[n] int64; None unless edges of all target relations have times"""
 
     @property
     def label_rows(self) -> NDArray[Any]:
@@ -65,14 +61,8 @@ class LinkTable:
 
     @classmethod
     def all_edges(cls, graph: PartitionedGraph, edges: TargetEdges) -> LinkTable:
-        """Make a table of all edges of the target relations, without labels.
-
-        This is for graphs with labels of edges. Every rank must call this.
-
-        Raises
-        ------
-        ClusterError: a rank was lost, or a deadline passed.
-        """
+        """Make a table of all edges of the target relations, without labels, of a graph with labels
+        of edges; every rank must call it."""
         schema, parts, first = graph.schema, [np.empty((4, 0), np.int64)], 0
         for number, relation in enumerate(schema.target_relations):
             ids, src, dst = edges.all_of(relation)
@@ -90,15 +80,9 @@ class LinkTable:
 
     def pick(self, places: Ids) -> LinkTable:
         """Return the links at ``places`` ([m] int64, ascending)."""
-        return replace(
-            self,
-            ids=self.ids[places],
-            relations=self.relations[places],
-            src=self.src[places],
-            dst=self.dst[places],
-            labels=None if self.labels is None else self.labels[places],
-            times=None if self.times is None else self.times[places],
-        )
+        arrays = {name: array for name, array in vars(self).items() if array is not None}
+        del arrays["targets"]
+        return replace(self, **{name: array[places] for name, array in arrays.items()})
 
     def in_versions(self, versions_at: VersionsAt) -> LinkTable:
         """Return the same links with versions of both ends at the links' times."""
@@ -111,24 +95,14 @@ class LinkTable:
         return replace(self, src=src, dst=dst)
 
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
-        """Return the ends of a node type, relation by relation, sources first: [m] int64.
-
-        Parameters
-        ----------
-        places: indices of the links, whose order is kept; None = all.
-        """
+        """Return the ends of a node type, relation by relation, sources first: [m] int64, of the
+        links at ``places``, whose order is kept; None = all."""
         return select_ends(self, self.targets, node_type, places)
 
 
 class TrainingLinks:
-    """Training roots that are links, named by their indices in a table.
-
-    A link's home is its tail's.
-
-    Parameters
-    ----------
-    placement: tells the rank that owns a node.
-    """
+    """Training roots that are links, named by their indices in a table. A link's home is that of
+    its tail, which a placement tells."""
 
     def __init__(self, graph: PartitionedGraph, placement: Placement) -> None:
         self._graph, self._placement = graph, placement
