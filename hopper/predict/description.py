@@ -3,55 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError, RequestError
 from hopper.files.whole_files import write_text
 from hopper.graph.json_file import read_json
-from hopper.predict.request import PredictionRequest, TaskColumns
+from hopper.predict.request import PredictionRequest
 
 DESCRIPTION_FILE: Final = "_prediction.json"
 """file in a prediction's folder; readers of Parquet folders ignore names that begin with ``_``"""
+_FIELDS: Final = [of.name for of in fields(PredictionRequest) if of.name != "overrides"]
 
 
 def read_description(out: Path) -> tuple[PredictionRequest, dict[str, Any]]:
-    """Read the request of a prediction's folder, and the whole description in it.
-
-    Raises
-    ------
-    GraphError: the folder has no prediction, or its description lacks a field.
-    """
+    """Read the request of a prediction's folder, and the whole description in it. A
+    :class:`GraphError` says that the folder has none, or that it lacks a field."""
     file = out / DESCRIPTION_FILE
     description = read_json(file, "no such file; expected the folder of a prediction")
-    names = list(_describe(PredictionRequest()))
-    missing = [name for name in names if name not in description]
-    if missing:
-        raise GraphError(f"{file}: {missing[0]}: missing field")
-    return PredictionRequest(**{name: description[name] for name in names}), description
+    for name in _FIELDS:
+        if name not in description:
+            raise GraphError(f"{file}: {name}: missing field")
+    return PredictionRequest(**{name: description[name] for name in _FIELDS}), description
 
 
 def begin_description(out: Path, request: PredictionRequest) -> bool:
-    """Create the folder of a prediction, or check that it has this one already.
-
-    Returns
-    -------
-    Whether the prediction is finished.
-
-    Raises
-    ------
-    RequestError: the folder has another prediction or other content, or cannot be created.
-    """
-    file = out / DESCRIPTION_FILE
-    if file.exists():
+    """Create the folder of a prediction, or check that it has this one already; return whether the
+    prediction is finished. A :class:`RequestError` says that the folder has another prediction or
+    other content, or cannot be created."""
+    if (out / DESCRIPTION_FILE).exists():
         _, description = read_description(out)
-        for name, value in _describe(request).items():
-            if description[name] != value:
+        for name in _FIELDS:
+            given = getattr(request, name)
+            if description[name] != given:
                 raise RequestError(
                     f"{out}: holds a prediction with {name} {description[name]!r}; expected "
-                    f"another folder, or the same prediction; given {value!r}"
+                    f"another folder, or the same prediction; given {given!r}"
                 )
         return bool(description.get("finished"))
     try:
@@ -62,32 +50,11 @@ def begin_description(out: Path, request: PredictionRequest) -> bool:
         raise RequestError(f"--out: {out}: cannot be made: {error.strerror}") from error
     if not is_empty:
         raise RequestError(f"--out: {out}: expected a new or an empty folder; it has content")
-    write_text(file, json.dumps(_describe(request) | {"finished": False}, indent=1))
+    write_description(out, request, finished=False)
     return False
 
 
-def finish_description(
-    out: Path,
-    request: PredictionRequest,
-    count: int,
-    label_names: Sequence[str] = (),
-    tasks: Sequence[TaskColumns] = (),
-) -> None:
-    """Write that the prediction is finished.
-
-    Parameters
-    ----------
-    count: number of nodes or edges, over all parts of all machines.
-    label_names: the source's names of classes, if labels are predicted and have names.
-    tasks: the columns of each task, if there are several.
-    """
-    description = _describe(request) | {"finished": True, "count": count}
-    if label_names:
-        description["label_names"] = list(label_names)
-    if tasks:
-        description["tasks"] = [asdict(task) for task in tasks]
-    write_text(out / DESCRIPTION_FILE, json.dumps(description, indent=1))
-
-
-def _describe(request: PredictionRequest) -> dict[str, Any]:
-    return {name: value for name, value in asdict(request).items() if name != "overrides"}
+def write_description(out: Path, request: PredictionRequest, **more: Any) -> None:
+    """Write a prediction's request, and whatever else its description says."""
+    description = {name: value for name, value in asdict(request).items() if name in _FIELDS}
+    write_text(out / DESCRIPTION_FILE, json.dumps(description | more, indent=1))

@@ -27,13 +27,9 @@ from hopper.train.verify import RowCheck
 
 @torch.no_grad()
 def predict_rank(config: Config) -> None:
-    """Compute and write this rank's parts of a prediction.
-
-    Raises
-    ------
-    RequestError: the model, the graph or the number of ranks differs from the folder's.
-    Others as :func:`hopper.train.rank.run_rank`.
-    """
+    """Compute and write this rank's parts of a prediction. A :class:`RequestError` says that the
+    model, the graph or the number of ranks differs from the folder's; other errors are those of
+    :func:`hopper.train.rank.run_rank`."""
     out = Path(config.train.run_dir).parent
     prediction, _ = read_description(out)
     run = TrainedRun(Path(prediction.run))

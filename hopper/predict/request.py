@@ -72,23 +72,13 @@ class PredictionRequest:
     of_edges: bool = False
 
     def output(self, predicted: Predicted) -> Output:
-        """Return what the model must compute for nodes.
-
-        A model that predicts edges makes embeddings of nodes as its logits.
-        """
+        """Return what the model must compute for nodes: what a model that predicts edges makes of
+        them are embeddings."""
         return "embeddings" if self.what == "embeddings" and predicted == "node" else "logits"
 
     def check(self, target: Target, *, in_time: bool) -> None:
-        """Refuse unknown values, and values that do not fit what the run predicts.
-
-        Parameters
-        ----------
-        in_time: whether the rows of a node depend on the time of the root.
-
-        Raises
-        ------
-        RequestError: names the option, what was expected and what was given.
-        """
+        """Refuse (:class:`RequestError`) unknown values, and values that do not fit what the run
+        predicts. ``in_time`` says whether the rows of a node depend on the time of the root."""
         for option, given, known in (("what", self.what, WHATS), ("format", self.format, FORMATS)):
             if given not in known:
                 raise RequestError(
@@ -115,17 +105,9 @@ class PredictionRequest:
             )
 
     def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None = None) -> NDArray[Any]:
-        """Convert rows that the model computed to the values that are written.
-
-        Parameters
-        ----------
-        rows: [n, width], in host memory.
-        kind, labels: kind and description of the labels that the model was trained on.
-
-        Returns
-        -------
-        [n] or [n, width]. Several tasks have their columns side by side, in the labels' order.
-        """
+        """Convert rows [n, width] that the model computed, in host memory, to the values that are
+        written: [n] or [n, width]. Several tasks have their columns side by side, in the order of
+        the labels that the model was trained on."""
         if kind == "tasks" and self.what not in ("logits", "embeddings"):
             assert labels is not None
             parts = [
@@ -145,12 +127,9 @@ class PredictionRequest:
         return np.ascontiguousarray(values.numpy())
 
     def node_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
-        """Return [n] int64, ascending: the global ids of the nodes to predict.
-
-        Raises
-        ------
-        RequestError: the type, split or file does not exist, or the file names unknown nodes.
-        """
+        """Return [n] int64, ascending: the global ids of the nodes to predict. A
+        :class:`RequestError` says that the type, split or file does not exist, or that the file
+        names unknown nodes."""
         target, known = self.node_type, graph.schema.root_types
         if target not in known:
             raise RequestError(f"--type {target}: expected one of {', '.join(known)}")
@@ -166,12 +145,8 @@ class PredictionRequest:
         return np.sort(globals_[ids])
 
     def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
-        """Return [n] int64, ascending: the ids of the edges to predict.
-
-        Raises
-        ------
-        RequestError: as :meth:`node_ids`.
-        """
+        """Return [n] int64, ascending: the ids of the edges to predict; errors are those of
+        :meth:`node_ids`."""
         # A graph with labels of edges stores all edges of its target relations.
         count = int(link_offsets(graph.schema)[-1])
         if self.nodes == ALL:
@@ -179,13 +154,8 @@ class PredictionRequest:
         return self._read_ids(graph, "edge ids", "edge ids", count)
 
     def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
-        """Return the edges to predict, in order of their ids. Every rank must call this.
-
-        Raises
-        ------
-        RequestError: as :meth:`node_ids`.
-        ClusterError: a rank was lost, or a deadline passed.
-        """
+        """Return the edges to predict, in order of their ids; errors are those of
+        :meth:`node_ids`. Every rank must call it."""
         if self.nodes in graph.schema.splits:
             return LinkTable.of(graph, graph.links(self.nodes))
         table = LinkTable.all_edges(graph, known)
@@ -194,10 +164,8 @@ class PredictionRequest:
     def _read_ids(
         self, graph: PartitionedGraph, kind: str, what: str, count: int
     ) -> NDArray[np.int64]:
-        """Read the ids of a split or of a file, which have to be distinct and in [0, count).
-
-        Returns [n] int64; those of a file are ascending.
-        """
+        """Read the ids [n] of a split or of a file, which have to be distinct and in [0, count);
+        those of a file come back in ascending order."""
         where = f"--nodes {self.nodes}"
         if self.nodes in graph.schema.splits:
             return graph.split(self.nodes)
@@ -227,15 +195,9 @@ class PredictionRequest:
 
 @dataclass(frozen=True)
 class TaskColumns:
-    """The columns of one task.
-
-    Attributes
-    ----------
-    kind: kind of its labels.
-    first, stop: the range of its columns.
-    as_class: whether there is one column, with class numbers.
-    label_names: the source's names of the classes by number; empty if it numbered them.
-    """
+    """The columns of one of several tasks: from ``first`` up to ``stop``, or one column with class
+    numbers if ``as_class``. ``label_names`` are the source's names of the classes by number, empty
+    if it numbered them."""
 
     name: str
     kind: LabelKind
@@ -245,12 +207,8 @@ class TaskColumns:
     label_names: Sequence[str] = ()
 
     def of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the task's predictions: [n] class numbers or values, or [n, width] of others.
-
-        Parameters
-        ----------
-        values: [n, columns], the predictions of all tasks.
-        """
+        """Return the task's predictions, [n] class numbers or values, or [n, width] of others, from
+        those of all tasks, [n, columns]."""
         columns = values[:, self.first : self.stop]
         if self.as_class:
             return columns[:, 0].astype(np.int64)
@@ -258,15 +216,10 @@ class TaskColumns:
 
 
 def columns_of(
-    labels: Labels, what: str, names: Callable[[str], Sequence[str]]
+    labels: Labels, what: What, names: Callable[[str], Sequence[str]]
 ) -> list[TaskColumns]:
-    """Return the columns of every task; none unless the labels are of several tasks.
-
-    Parameters
-    ----------
-    what: what is predicted: labels, probabilities or logits.
-    names: returns the names of a task's classes.
-    """
+    """Return the columns of every task, if the labels are of several; ``names`` returns the names
+    of a task's classes."""
     columns, first = [], 0
     for name, task in labels.tasks:
         as_class = what == "labels" and task.kind == "class"

@@ -7,7 +7,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -28,9 +28,9 @@ from hopper.inference import (
     parts_of,
     score_block,
 )
-from hopper.predict.description import finish_description, read_description
+from hopper.predict.description import read_description, write_description
 from hopper.predict.parts import LABEL_NAME, Columns, Part, part_file, write_part
-from hopper.predict.request import PredictionRequest, TaskColumns, columns_of
+from hopper.predict.request import PredictionRequest, columns_of
 from hopper.predict.trained import TrainedRun
 from hopper.tasks import Decoder, LinkTable, TargetEdges, decoder_of
 from hopper.train.console import RunConsole
@@ -59,12 +59,8 @@ class PredictionTask(ABC):
         return self.inference.scene.cluster
 
     def run(self) -> int:
-        """Predict all blocks that not every rank has written yet.
-
-        Returns
-        -------
-        The number of nodes or edges over all ranks.
-        """
+        """Predict all blocks that not every rank has written yet; return the number of nodes or
+        edges over all ranks."""
         blocks = self._blocks()
         written = torch.tensor([int(self._file(number).exists()) for number in range(len(blocks))])
         self._cluster.all_reduce(written, "control", "finding the blocks to do")
@@ -85,28 +81,22 @@ class PredictionTask(ABC):
         """Predict a block and write this rank's part of it; collective."""
 
     def conclude(self, count: int) -> None:
-        """Write that the prediction is finished. Every rank must call this after :meth:`run`.
-
-        Parameters
-        ----------
-        count: number of nodes or edges over all ranks.
-        """
-        cluster, names = self._cluster, self._label_names
-        shutil.rmtree(self._space, ignore_errors=True)
-        if cluster.rank == 0:
-            finish_description(self.out, self.request, count, names, self._task_columns)
-        cluster.arrive("describing the prediction")
+        """Write that the prediction, of ``count`` nodes or edges over all ranks, is finished; every
+        rank must call it after :meth:`run`."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        labels, facts = self.trained.schema.target_labels, dict[str, Any](count=count)
+        if self._label_names:
+            facts["label_names"] = self._label_names
+        if labels is not None and self.request.what != "embeddings" and labels.tasks:
+            columns = columns_of(labels, self.request.what, self.trained.label_names)
+            facts["tasks"] = [asdict(task) for task in columns]
+        if self._cluster.rank == 0:
+            write_description(self.out, self.request, finished=True, **facts)
+        self._cluster.arrive("describing the prediction")
         # Other machines need their own description, unless the folder is shared.
         is_first_here = int(os.environ.get("LOCAL_RANK", 0)) == 0
         if is_first_here and not read_description(self.out)[1]["finished"]:
-            finish_description(self.out, self.request, count, names, self._task_columns)
-
-    @property
-    def _task_columns(self) -> list[TaskColumns]:
-        labels = self.trained.schema.target_labels
-        if labels is None or self.request.what == "embeddings":
-            return []
-        return columns_of(labels, self.request.what, self.trained.label_names)
+            write_description(self.out, self.request, finished=True, **facts)
 
     @cached_property
     def _label_names(self) -> list[str]:
@@ -127,28 +117,29 @@ class PredictionTask(ABC):
         columns: Columns,
     ) -> None:
         """Write this rank's part of a block, with a column of class names if classes have names.
-
-        Parameters
-        ----------
-        none: [0, width], no rows, in host memory.
-        """
+        ``none`` are no rows, [0, width], in host memory."""
         names = self._label_names
         if names:
             columns[LABEL_NAME] = (str, lambda _, values: [names[i] for i in values.tolist()])
-        sample, file = self._finish(none), self._file(number)
-        write_part(file, part, self.request.what, pieces, sample, columns)
-
-    def _print_progress(self, table: str, done: int, pieces: int) -> None:
-        if pieces > 1 and self._cluster.rank == 0:
-            print(f"{table}: {done} of {pieces} pieces", flush=True)
+        file, what = self._file(number), self.request.what
+        write_part(file, part, what, pieces, self._finish(none), columns)
 
     def _file(self, number: int) -> Path:
         return part_file(self.out, self._cluster.rank, number, self.request.format)
 
     @property
-    def _space(self) -> Path:
+    def _folder(self) -> Path:
         run_dir = Path(self.inference.scene.request.config.train.run_dir)
         return run_dir / f"rank-{self._cluster.rank}"
+
+    def _space(self, name: str, keep_alive: KeepAlive) -> RowSpace:
+        """Make the space for rows of layers, which prints how far it is filled."""
+
+        def print_progress(table: str, done: int, pieces: int) -> None:
+            if pieces > 1 and self._cluster.rank == 0:
+                print(f"{table}: {done} of {pieces} pieces", flush=True)
+
+        return RowSpace(self._folder / name, keep_alive, print_progress)
 
 
 class NodeTask(PredictionTask):
@@ -165,10 +156,10 @@ class NodeTask(PredictionTask):
 
     def _predict(self, number: int, block: Ids) -> None:
         keep_alive = KeepAlive(self._cluster, f"computing block {number}")
-        space = RowSpace(self._space / str(number), keep_alive, self._print_progress)
         graph, node_type = self.inference.graph, self.request.node_type
         output = self.request.output(self.trained.target.predicted)
         wanted = Wanted(f"block {number}", block, output, node_type)
+        space = self._space(str(number), keep_alive)
         ids, rows = self.inference.rows(self.model, wanted, space)
         part = Part.of(graph.original_ids(node_type)[ids])
 
@@ -184,15 +175,12 @@ class NodeTask(PredictionTask):
         self._write(number, part, pieces(), rows[:0].cpu(), columns)
         keep_alive.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
-        shutil.rmtree(self._space / str(number), ignore_errors=True)
+        shutil.rmtree(self._folder / str(number), ignore_errors=True)
 
 
 class EdgeTask(PredictionTask):
-    """Predictions of edges.
-
-    The rows of all ends are computed once, by the ranks that own them. Then, block by block, each
-    rank receives the rows that it needs, and predicts its part of the block.
-    """
+    """Predictions of edges. The rows of all ends are computed once, by the ranks that own them.
+    Then, block by block, each rank receives the rows that it needs, and predicts its part."""
 
     predicted = "edges"
 
@@ -218,9 +206,9 @@ class EdgeTask(PredictionTask):
         """By node type, the rows of the ends of all edges; collective at the first call."""
         rows, keep_alive = {}, KeepAlive(self._cluster, "computing rows of edges' ends")
         for node_type in self.inference.graph.schema.root_types:
-            space = RowSpace(self._space / node_type, keep_alive, self._print_progress)
             ids = np.unique(self._versions.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
+            space = self._space(node_type, keep_alive)
             rows[node_type] = self.inference.ends(self.model, wanted, space)
         return rows
 

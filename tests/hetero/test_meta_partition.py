@@ -1,5 +1,5 @@
 """Metatree and meta-partitioning: the worked example of Figure 6, what it leaves open, and how it
-is printed and drawn."""
+is printed."""
 
 from __future__ import annotations
 
