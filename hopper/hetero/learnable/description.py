@@ -20,26 +20,22 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LearnableTable:
-    """A table with a learnable row for every node of a type, which may have features as well.
-
-    Attributes
-    ----------
-    name: the table's name, which is the type's unless places have tables of their own.
-    node_type: the type's name in the graph.
-    offsets: [servers + 1] int64: server s has the rows from ``offsets[s]`` to ``offsets[s + 1]``.
-    read_as: the names of the type, in subgraphs, that read this table.
-    initial: a file of the first rows, [count, dim] by original id; None = random rows.
-    frozen: whether training leaves the rows as they are.
-    deviation: the standard deviation of random rows; 0 = one over the root of their width.
-    """
+    """A table with a learnable row for every node of a type, which may have features as well."""
 
     name: str
+    """the type's name, unless places have tables of their own"""
     node_type: str
+    """the type's name in the graph"""
     offsets: Ids
+    """[servers + 1]: server s has the rows from ``offsets[s]`` to ``offsets[s + 1]``"""
     read_as: tuple[str, ...]
+    """the names of the type, in subgraphs, that read this table"""
     initial: Path | None = None
+    """a file of the first rows, [count, dim] by original id; None = random rows"""
     frozen: bool = False
+    """whether training leaves the rows as they are"""
     deviation: float = 0.0
+    """the standard deviation of random rows; 0 = one over the root of their width"""
 
     def first_rows(self, seed: int, original_ids: Ids, dim: int) -> NDArray[np.float64]:
         """Return the rows [n, dim], float64, with which training begins."""
@@ -52,35 +48,27 @@ class LearnableTable:
 
 @dataclass(frozen=True)
 class Learning:
-    """The way in which the rows of a run's tables are learned.
-
-    Attributes
-    ----------
-    dim: the width of a row.
-    seed: the seed of random rows, which also depend on the table's name and on original ids.
-    optimizer: a name in :data:`hopper.hetero.sparse_optimizers.OPTIMIZERS`.
-    l2: the factor of the row that an update adds to its gradient.
-    keeps: whether :meth:`TableShare.keep` will be called.
-    """
+    """The way in which the rows of a run's tables are learned."""
 
     dim: int
+    """the width of a row"""
     dtype: torch.dtype
     seed: int
+    """of random rows, which also depend on the table's name and on original ids"""
     optimizer: str
+    """a name in :data:`hopper.hetero.sparse_optimizers.OPTIMIZERS`"""
     learning_rate: float
     l2: float = 0.0
+    """the factor of the row that an update adds to its gradient"""
     keeps: bool = False
+    """whether :meth:`TableShare.keep` will be called"""
 
 
 def first_rows(
     seed: int, table: str, original_ids: Ids, dim: int, deviation: float = 0.0
 ) -> NDArray[np.float64]:
-    """Return random rows [n, dim], float64, uniform, that depend on the arguments alone.
-
-    Parameters
-    ----------
-    deviation: the standard deviation; 0 = one over the root of ``dim``.
-    """
+    """Return random rows [n, dim], float64, uniform, that depend on the arguments alone, and whose
+    standard deviation is given; 0 = one over the root of ``dim``."""
     out = np.empty((original_ids.size, dim), np.float64)
     _fill(np.uint64(key_of(LEARNABLE, seed, *table.encode())), original_ids, out)
     return out * (3.0**0.5 * deviation if deviation else (3.0 / dim) ** 0.5)

@@ -29,16 +29,9 @@ Ids = NDArray[np.int64]
 class TableShare:
     """The rows of a table that one rank owns.
 
-    Parameters
-    ----------
-    originals: [nodes] int64: the original ids of all nodes of the type.
-    placement: the placement of nodes. The table's rows are dealt to ranks by the same rule.
-    storage: makes the storage of rows and of the optimiser's state.
-
-    Attributes
-    ----------
-    learns: whether training updates the rows.
-    records: the rows, each with its optimiser's state.
+    They are dealt to ranks by the rule of the placement of nodes, and stored in ``storage`` with
+    the optimiser's state, as ``records``. ``originals`` are the original ids [nodes] of all nodes
+    of the type. ``learns`` says whether training updates the rows.
     """
 
     def __init__(
@@ -77,17 +70,9 @@ class TableShare:
         return self.placement.place_of(self.name, ids)
 
     def update(self, lent: LentRecords, gradient: Tensor, factors: Factors = _UNCHANGED) -> None:
-        """Update rows, and their optimiser's state.
-
-        Parameters
-        ----------
-        lent: the records, which :attr:`records` lent.
-        gradient: [n, dim], the gradients of their rows.
-        factors: the factors of the learning rate and of gradients; ``l2`` is replaced by the
-            table's.
-        """
-        factors = replace(factors, l2=self._l2)
-        self.records.update(lent, self._optimizer, gradient, factors)
+        """Update records that :attr:`records` lent by the gradients [n, dim] of their rows. The
+        factor ``l2`` is the table's."""
+        self.records.update(lent, self._optimizer, gradient, replace(factors, l2=self._l2))
 
     def keep(self) -> None:
         """Keep a copy of the rows as they are now."""
@@ -103,14 +88,8 @@ class TableShare:
             self.records.read_again()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
-        """Return all tensors that training changes, by name.
-
-        Filling them in place and calling :meth:`finish_restore` restores the table.
-
-        Parameters
-        ----------
-        with_kept: whether to return the copies of :meth:`keep` as well.
-        """
+        """Return all tensors that training changes, by name, with the copies of :meth:`keep` if
+        asked for. Filling them in place and calling :meth:`finish_restore` restores the table."""
         if not self.learns:
             return {}
         self.records.write_back()
@@ -129,30 +108,16 @@ class TableShare:
         return {f"{self.name}{IDS}": self.originals, self.name: self.records.rows}
 
     def fill(self, ids: Ids, rows: Tensor) -> int:
-        """Overwrite those of some rows that are this rank's, and return their number.
-
-        Parameters
-        ----------
-        ids: [n] int64, distinct original ids.
-        rows: [n, dim], their rows.
-        """
+        """Overwrite those of some rows [n, dim], of distinct original ids [n], that are this
+        rank's, and return their number."""
         places, is_owned = self.find(ids)
         stored = self.records.rows
         stored.index_copy_(0, places.to(stored.device), rows[is_owned].to(stored))
         return len(places)
 
     def find(self, ids: Ids) -> tuple[Tensor, Tensor]:
-        """Find those of some original ids that belong to this rank's rows.
-
-        Parameters
-        ----------
-        ids: [n] int64, distinct.
-
-        Returns
-        -------
-        The indices [m], int64, of the rows that belong to this rank, and a mask [n], bool, of their
-        ids.
-        """
+        """Find those of some distinct original ids [n] that are of this rank's rows: return the
+        indices [m] of these rows, and a mask [n] of their ids."""
         order = self._by_original
         if not order.size:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(ids.size, dtype=torch.bool)
@@ -174,13 +139,8 @@ class TableShare:
         return np.argsort(self._originals)
 
     def hold(self, room: int, places: Ids | None) -> None:
-        """Cache records in the device's memory from now on.
-
-        Parameters
-        ----------
-        room: the number of records that the cache has room for.
-        places: [n] int64, the records to cache; None = those that were read last.
-        """
+        """Cache records in the device's memory from now on: those at ``places`` [n], for at most
+        ``room`` of which there is room; None = those that were read last."""
         self.records = HeldRecords(self.records.stored, self.cluster.device, room, places)
 
     def write_out(self) -> None:

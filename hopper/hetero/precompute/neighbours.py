@@ -19,14 +19,9 @@ Rows = NDArray[np.float32]
 
 
 def average_neighbours(topologies: Sequence[Topology], rows: Sequence[Rows], out: Rows) -> None:
-    """Average the rows of each destination's in-neighbours over all relations together.
-
-    Parameters
-    ----------
-    topologies: the topologies of relations into one type.
-    rows: by relation, the rows [sources, dim] of its source type.
-    out: [destinations, dim], overwritten with the means; zero for nodes without neighbours.
-    """
+    """Average the rows of each destination's in-neighbours over all relations together, which lead
+    into one type and have the rows [sources, dim] of their source types; write the means to ``out``
+    [destinations, dim], zero for nodes without neighbours."""
     for first, stop in _blocks(topologies, out):
         total = np.zeros((stop - first, out.shape[1]), np.float32)
         degrees = np.zeros(stop - first, np.int64)
