@@ -28,16 +28,33 @@ _ROWS: Final = ".npy"
 _FACTS: Final = ".json"
 
 
-class KeepAlive:
-    """Keeps waits within their deadlines while ranks do long work of their own, named
-    ``operation`` in errors.
+class RowSpace:
+    """Tables of rows by name, each filled piece by piece and used by one process at a time.
 
-    A rank's work between two exchanges may take longer than the deadline of a wait. So a working
-    rank sends a message after each piece, and a rank that has finished answers these messages.
+    They are mapped files in a folder, which is created if it is missing, or without a folder in the
+    memory of the model's device, where the caller alone keeps the rows. ``on_piece`` is called
+    after each piece that was stored in a file as (name of the table, pieces that are stored, all
+    pieces).
+
+    With a cluster its ranks fill tables at the same time. A rank's work between two exchanges may
+    take longer than the deadline of a wait. So a working rank sends a message after each piece, and
+    a rank that has finished answers these messages. Errors name the work, ``operation``.
     """
 
-    def __init__(self, cluster: Cluster, operation: str) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        on_piece: Callable[[str, int, int], None] | None = None,
+        cluster: Cluster | None = None,
+        operation: str = "",
+    ) -> None:
+        self._folder, self._on_piece = folder, on_piece
         self._cluster, self._operation = cluster, operation
+
+    @property
+    def is_permanent(self) -> bool:
+        """Return whether rows are still there after the process has ended."""
+        return self._folder is not None
 
     def go_on(self) -> None:
         """Say that a piece is done. More pieces may follow, and then :meth:`await_others`."""
@@ -50,40 +67,11 @@ class KeepAlive:
 
     def _meet(self, *, working: bool) -> bool:
         """Exchange a message, and return whether any rank is still working."""
-        if self._cluster.world == 1:
+        if self._cluster is None or self._cluster.world == 1:
             return False
         count = torch.tensor([int(working)])
         self._cluster.all_reduce(count, "control", self._operation)
         return bool(count)
-
-
-class RowSpace:
-    """Tables of rows by name, each filled piece by piece and used by one process at a time.
-
-    They are mapped files in a folder, which is created if it is missing, or without a folder in the
-    memory of the model's device, where the caller alone keeps the rows. ``keep_alive`` keeps ranks
-    in touch that fill tables at the same time; without it, filling takes less than the deadline of
-    a wait. ``on_piece`` is called after each piece that was stored in a file as (name of the table,
-    pieces that are stored, all pieces).
-    """
-
-    def __init__(
-        self,
-        folder: Path | None = None,
-        keep_alive: KeepAlive | None = None,
-        on_piece: Callable[[str, int, int], None] | None = None,
-    ) -> None:
-        self._folder, self._keep_alive, self._on_piece = folder, keep_alive, on_piece
-
-    @property
-    def is_permanent(self) -> bool:
-        """Return whether rows are still there after the process has ended."""
-        return self._folder is not None
-
-    def await_others(self) -> None:
-        """Wait until every rank has filled its tables. Every rank must call this."""
-        if self._keep_alive is not None:
-            self._keep_alive.await_others()
 
     def fill(
         self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
@@ -114,8 +102,7 @@ class RowSpace:
                 table.flush()
             facts["done"] = number + 1
             write_text(self._file(name, _FACTS), json.dumps(facts))
-            if self._keep_alive is not None:
-                self._keep_alive.go_on()
+            self.go_on()
             if self._on_piece is not None:
                 self._on_piece(name, number + 1, len(pieces))
         assert table is not None

@@ -21,7 +21,6 @@ from hopper.cluster.cluster import Cluster
 from hopper.inference import (
     EndRows,
     Inference,
-    KeepAlive,
     RowSpace,
     Wanted,
     blocks_of,
@@ -132,14 +131,15 @@ class PredictionTask(ABC):
         run_dir = Path(self.inference.scene.request.config.train.run_dir)
         return run_dir / f"rank-{self._cluster.rank}"
 
-    def _space(self, name: str, keep_alive: KeepAlive) -> RowSpace:
-        """Make the space for rows of layers, which prints how far it is filled."""
+    def _space(self, name: str, operation: str) -> RowSpace:
+        """Make the space for rows of layers that an operation computes, which prints how far it is
+        filled."""
 
         def print_progress(table: str, done: int, pieces: int) -> None:
             if pieces > 1 and self._cluster.rank == 0:
                 print(f"{table}: {done} of {pieces} pieces", flush=True)
 
-        return RowSpace(self._folder / name, keep_alive, print_progress)
+        return RowSpace(self._folder / name, print_progress, self._cluster, operation)
 
 
 class NodeTask(PredictionTask):
@@ -155,25 +155,24 @@ class NodeTask(PredictionTask):
         return [ids[first : first + size] for first in range(0, max(1, ids.size), size)]
 
     def _predict(self, number: int, block: Ids) -> None:
-        keep_alive = KeepAlive(self._cluster, f"computing block {number}")
         graph, node_type = self.inference.graph, self.request.node_type
         output = self.request.output(self.trained.target.predicted)
         wanted = Wanted(f"block {number}", block, output, node_type)
-        space = self._space(str(number), keep_alive)
+        space = self._space(str(number), f"computing block {number}")
         ids, rows = self.inference.rows(self.model, wanted, space)
         part = Part.of(graph.original_ids(node_type)[ids])
 
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
             for piece, places in part.pieces():
                 yield piece, self._finish(rows[torch.from_numpy(places).to(rows.device)].cpu())
-                keep_alive.go_on()
+                space.go_on()
 
         columns: Columns = {}
         names = graph.names(node_type)
         if names is not None:
             columns["name"] = (str, lambda piece, _: names.of(part.ids[piece]))
         self._write(number, part, pieces(), rows[:0].cpu(), columns)
-        keep_alive.await_others()
+        space.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._folder / str(number), ignore_errors=True)
 
@@ -204,11 +203,11 @@ class EdgeTask(PredictionTask):
     @cached_property
     def _ends(self) -> dict[str, EndRows]:
         """By node type, the rows of the ends of all edges; collective at the first call."""
-        rows, keep_alive = {}, KeepAlive(self._cluster, "computing rows of edges' ends")
+        rows = {}
         for node_type in self.inference.graph.schema.root_types:
             ids = np.unique(self._versions.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
-            space = self._space(node_type, keep_alive)
+            space = self._space(node_type, "computing rows of edges' ends")
             rows[node_type] = self.inference.ends(self.model, wanted, space)
         return rows
 

@@ -60,8 +60,7 @@ class LinkBatches:
         ``roots``, [n] int64 indices in the table of training links."""
         batch, table = self.batch((epoch, iteration)), self._table
         sides = sides_of(self._task) if table.labels is None else ()
-        count = self._negatives.count
-        width = 1 + count * len(sides)
+        count, width = self._negatives.count, 1 + self._negatives.count * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         types = np.empty((2, roots.size), np.int64)
         relations = table.relations[roots]
@@ -70,10 +69,9 @@ class LinkBatches:
             if not chosen_places.size:
                 continue
             places = roots[chosen_places]
-            true = table.src[places], table.dst[places]
-            ends[0, chosen_places], ends[1, chosen_places] = true[0][:, None], true[1][:, None]
-            types[0, chosen_places] = self.types.index(relation.src)
-            types[1, chosen_places] = self.types.index(relation.dst)
+            for end, ids in enumerate((table.src, table.dst)):
+                ends[end, chosen_places] = ids[places][:, None]
+                types[end, chosen_places] = self.types.index((relation.src, relation.dst)[end])
             for index, side in enumerate(sides):
                 columns = slice(1 + index * count, 1 + (index + 1) * count)
                 negatives = self._negatives.draw(batch, places, number, side)

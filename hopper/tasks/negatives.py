@@ -124,17 +124,11 @@ class Negatives:
         nodes: int,
     ) -> Ids:
         """Have a class of the user's own draw, and check what it returns: original ids."""
-        target, count, originals = (
-            self._links.targets[relation],
-            self.count,
-            self._graph.original_ids,
-        )
-        heads = originals(target.src)[self._links.src[roots]]
-        tails = originals(target.dst)[self._links.dst[roots]]
-        drawn = np.asarray(
-            own.draw(heads, tails, target, side, count, batch.epoch, batch.iteration)
-        )
-        shape = roots.size, count
+        target, shape = self._links.targets[relation], (roots.size, self.count)
+        heads = self._graph.original_ids(target.src)[self._links.src[roots]]
+        tails = self._graph.original_ids(target.dst)[self._links.dst[roots]]
+        moment = batch.epoch, batch.iteration
+        drawn = np.asarray(own.draw(heads, tails, target, side, self.count, *moment))
         if drawn.shape != shape or not np.all((drawn >= 0) & (drawn < nodes) & (drawn % 1 == 0)):
             raise ConfigError(
                 f"task.negatives: {self._task.negatives}: expected original ids of "

@@ -50,14 +50,10 @@ class LinkTable:
     @classmethod
     def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:
         """Convert links of a graph, which have original ids, to a table."""
-        src, dst = (np.empty(links.count, np.int64) for _ in range(2))
-        for number, relation in enumerate(graph.schema.target_relations):
-            is_chosen = links.relations == number
-            src[is_chosen] = graph.global_ids(relation.src)[links.src[is_chosen]]
-            dst[is_chosen] = graph.global_ids(relation.dst)[links.dst[is_chosen]]
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
-        targets, times = graph.schema.target_relations, links.times
-        return cls(targets, ids, relations, src, dst, links.labels, times)
+        ends = links.src, links.dst
+        table = cls(graph.schema.target_relations, ids, relations, *ends, links.labels, links.times)
+        return table.in_versions(lambda node_type, ids, _: graph.global_ids(node_type)[ids])
 
     @classmethod
     def all_edges(cls, graph: PartitionedGraph, edges: TargetEdges) -> LinkTable:
@@ -86,7 +82,7 @@ class LinkTable:
 
     def in_versions(self, versions_at: VersionsAt) -> LinkTable:
         """Return the same links with versions of both ends at the links' times."""
-        src, dst = np.empty_like(self.src), np.empty_like(self.dst)
+        src, dst = np.empty((2, self.ids.size), np.int64)
         for number, relation in enumerate(self.targets):
             is_chosen = self.relations == number
             times = None if self.times is None else self.times[is_chosen]
