@@ -102,7 +102,7 @@ def _prepare(
     prediction.check(target, in_time=request.reads_times)
     trained.check(request)
     output = prediction.output(target.predicted)
-    check_output(trained.load_model(), output, by_relation=bool(graph.partitions))
+    check_output(trained.result.load_model(), output, by_relation=bool(graph.partitions))
     _ = prediction.edge_ids(graph) if prediction.of_edges else prediction.node_ids(graph)
     if begin_description(folder, prediction):
         return None

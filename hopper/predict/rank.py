@@ -57,7 +57,7 @@ def predict_rank(config: Config) -> None:
         cleanup.enter_context(check)
         learnable = make_learnable(request, cluster)
         run.restore_rows(learnable)
-        model = run.load_model().to(cluster.device)
+        model = run.result.load_model().to(cluster.device)
         dtype, classes = DTYPES[config.train.dtype], run.target.width
         memory, at = parse_size(prediction.memory), prediction.at
         scene = Scene(request, cluster, rows, dtype, learnable, classes, memory, at)

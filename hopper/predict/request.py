@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -215,15 +215,15 @@ class TaskColumns:
         return columns[:, 0] if self.kind == "float" and columns.shape[1] == 1 else columns
 
 
-def columns_of(
-    labels: Labels, what: What, names: Callable[[str], Sequence[str]]
-) -> list[TaskColumns]:
-    """Return the columns of every task, if the labels are of several; ``names`` returns the names
-    of a task's classes."""
+def columns_of(labels: Labels, what: What, names: Mapping[str, Sequence[str]]) -> list[TaskColumns]:
+    """Return the columns of every task, if the labels are of several; ``names`` are those of the
+    tasks' classes."""
     columns, first = [], 0
     for name, task in labels.tasks:
         as_class = what == "labels" and task.kind == "class"
         stop = first + (task.columns if what == "labels" else task.classes)
-        columns.append(TaskColumns(name, task.kind, first, stop, as_class, tuple(names(name))))
+        columns.append(
+            TaskColumns(name, task.kind, first, stop, as_class, tuple(names.get(name, ())))
+        )
         first = stop
     return columns

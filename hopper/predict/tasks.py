@@ -100,7 +100,7 @@ class PredictionTask(ABC):
     @cached_property
     def _label_names(self) -> list[str]:
         if self.request.what == "labels" and self.trained.target.kind == "class":
-            return self.trained.label_names()
+            return self.trained.label_names.get("", [])
         return []
 
     def _finish(self, rows: Tensor) -> NDArray[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import xxhash
 
 from hopper.config import Config, make_config
@@ -16,7 +15,7 @@ from hopper.engines.request import find_reads
 from hopper.errors import RequestError
 from hopper.graph.schema_json import read_schema
 from hopper.hetero.learnable import LearnableRows
-from hopper.tasks import Target, find_target
+from hopper.tasks import find_target
 from hopper.train.run_result import RunResult, check_encodings, read_label_names
 from hopper.train.warm_start import restore_rows
 
@@ -40,27 +39,15 @@ class TrainedRun:
         self.config = chosen.config
         self.schema = read_schema(run_dir)
         self.model_file = chosen.model_file
-        self._label_names = read_label_names(run_dir)
-
-    def label_names(self, task: str = "") -> list[str]:
-        """Return the names of a task's classes (empty = the only one's) in the graph that the model
-        was trained on."""
-        return self._label_names.get(task, [])
-
-    @property
-    def target(self) -> Target:
-        """The target that the model was trained to predict."""
-        return find_target(self.config, self.schema)
+        self.label_names = read_label_names(run_dir)
+        """by task ("" = the only one), the names of classes in the graph of training"""
+        self.target = find_target(self.config, self.schema)
 
     def checksum(self) -> str:
         """Return the checksum of the model's file; refuse (:class:`RequestError`) a run without."""
         if not self.model_file.is_file():
             raise RequestError(f"{self.model_file}: no such file: the run has no model")
         return xxhash.xxh3_128(self.model_file.read_bytes()).hexdigest()
-
-    def load_model(self) -> torch.nn.Module:
-        """Load the model in evaluation mode, in host memory."""
-        return self.result.load_model()
 
     def request_config(self, overrides: Sequence[str]) -> Config:
         """Make the configuration to predict with from the run's, without the settings of training,

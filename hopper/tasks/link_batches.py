@@ -18,9 +18,9 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
+from hopper.tasks.links import TrainingLinks, VersionsAt
 from hopper.tasks.negatives import Negatives
 from hopper.tasks.target import sides_of
-from hopper.tasks.training_links import TrainingLinks, VersionsAt
 
 _KEPT: Final = 8
 """iterations whose edges are cached; as many may be planned at a time"""
