@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hopper.cli.options import CommandParser, seed, split_metapaths, whole
 
 if TYPE_CHECKING:
-    from hopper.hetero.precompute.tables import Recipe
+    from hopper.hetero.precompute.write_tables import Recipe
 
 
 def add_parser(commands: Any, text: str = "") -> None:

@@ -16,7 +16,7 @@ from hopper.graph.layout import features_file
 from hopper.graph.schema import Relation
 from hopper.graph.schema_json import write_schema
 from hopper.hetero.learnable import first_rows
-from hopper.hetero.precompute import MetapathTables, SubsetTables, neighbours, precompute
+from hopper.hetero.precompute import MetapathTables, SubsetTables, averages, precompute
 from hopper.partition import partition_graph
 from hopper.partition.stored_forms import (
     describe_rounded_tables,
@@ -52,7 +52,7 @@ def divide_by_degree(matrix: Matrix) -> Matrix:
 def test_metapaths_are_products_of_means(
     block_bytes: int, graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(averages, "_BLOCK_BYTES", block_bytes)
     precompute(graph.path, tmp_path / "tables", MetapathTables(layers=2))
     tables = GraphDirectory.open(tmp_path / "tables")
     # Into paper lead four relations; below author one, field two, paper four and nobody none.

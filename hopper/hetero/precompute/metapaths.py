@@ -14,9 +14,8 @@ from typing import Final
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.metatree import Metatree, Vertex, make_metatree
-from hopper.hetero.precompute.neighbours import Rows, average_neighbours
-from hopper.hetero.precompute.tables import Table
-from hopper.hetero.precompute.workspace import Workspace
+from hopper.hetero.precompute.averages import Rows, Workspace, average_neighbours
+from hopper.hetero.precompute.write_tables import Table
 
 RELATION: Final = "metapath"
 """The name of the relations from tables to the target."""

@@ -15,9 +15,8 @@ import numpy as np
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.metatree import make_metatree
-from hopper.hetero.precompute.neighbours import Rows, average_neighbours
-from hopper.hetero.precompute.tables import Table
-from hopper.hetero.precompute.workspace import Workspace
+from hopper.hetero.precompute.averages import Rows, Workspace, average_neighbours
+from hopper.hetero.precompute.write_tables import Table
 
 _DRAWS_PER_SUBSET: Final = 200
 _BLOCK_ROWS: Final = 1 << 16
