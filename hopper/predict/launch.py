@@ -23,9 +23,8 @@ from hopper.launch.run import (
 )
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
-from hopper.predict.description import begin_description, read_description
 from hopper.predict.parts import Predictions
-from hopper.predict.request import PredictionRequest
+from hopper.predict.request import PredictionRequest, begin_description, read_description
 from hopper.predict.trained import TrainedRun
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data

@@ -16,8 +16,7 @@ from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
-from hopper.predict.description import read_description
-from hopper.predict.request import Format, PredictionRequest, TaskColumns
+from hopper.predict.request import Format, PredictionRequest, TaskColumns, read_description
 
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
