@@ -13,7 +13,7 @@ from hopper.graph import GraphDirectory
 from hopper.graph.synthesise import make
 from hopper.hetero.divide import divide_graph
 from hopper.hetero.precompute import MetapathTables, SubsetTables, precompute
-from hopper.hetero.precompute.tables import Recipe
+from hopper.hetero.precompute.write_tables import Recipe
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph
 from hopper.partition.partitioner import BY_RELATION

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -40,7 +39,6 @@ def add_parser(commands: Any, text: str = "") -> None:
         required=True,
     )
     plan.option("--rank R", "which rank (default 0)", type=whole, default=0)
-    plan.option("--out FILE.png", "also draw a picture", type=Path)
     plan.run_on_config(_run_plan)
 
 
@@ -72,7 +70,6 @@ def _profile_table(title: str, profile: CacheProfile) -> Table:
 def _run_plan(options: argparse.Namespace) -> int:
     from hopper.config import load_config
     from hopper.features.cache_plan import POLICIES, cache_bytes, plan_cache
-    from hopper.hetero.cache_picture import draw_plans
     from hopper.partition.memory import format_bytes
 
     config = load_config(options.config, options.overrides)
@@ -97,9 +94,6 @@ def _run_plan(options: argparse.Namespace) -> int:
         "if rows came one type after the other.",
         highlight=False,
     )  # fmt: skip
-    if options.out is not None:
-        draw_plans(profile.types, plans, options.out, title)
-        console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
     return 0
 
 

@@ -27,7 +27,6 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser.option("--servers P", "servers (default 2)", type=whole, default=2)
     parser.option("--target T", "node type (default: the graph's own)")
     parser.metapath_option()
-    parser.option("--out FILE.png", "also draw a picture", type=Path)
     parser.set_defaults(run=_run)
 
 
@@ -35,7 +34,6 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.graph import GraphDirectory
     from hopper.hetero.meta_partition import divide
     from hopper.hetero.metatree import make_metatree
-    from hopper.hetero.picture import draw_metatree, list_shares
 
     schema = GraphDirectory.open(options.graph, check="shapes").schema
     target = options.target if options.target is not None else schema.target_type()
@@ -47,7 +45,18 @@ def _run(options: argparse.Namespace) -> int:
         console, make_table(("root relation", "weight of its sub-metatree"), weights, texts=2)
     )
     headings = ("server", "root relations", "replica", "relations", "nodes", "edges")
-    print_table(console, make_table(headings, list_shares(partition), texts=6))
+    shares = [
+        (
+            *(
+                str(server),
+                ", ".join(map(str, share.roots)),
+                f"{share.place + 1} of {share.copies}",
+            ),
+            *(str(len(share.relations)), f"{share.nodes:,}", f"{share.edges:,}"),
+        )
+        for server, share in enumerate(partition.shares)
+    ]
+    print_table(console, make_table(headings, shares, texts=6))
     console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)
     if partition.unreachable:
         unread = ", ".join(map(str, partition.unreachable))
@@ -55,8 +64,4 @@ def _run(options: argparse.Namespace) -> int:
             f"not read within {options.layers} hops of {target}: {unread}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
-    if options.out is not None:
-        title = f"{schema.name}: {options.layers} hops from {target}, {options.servers} servers"
-        draw_metatree(partition, options.out, title)
-        console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
     return 0

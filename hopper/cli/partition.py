@@ -23,7 +23,6 @@ class Option(NamedTuple):
 
 OF_RELATIONS: Final[dict[str, Option]] = {
     "layers": Option("the most hops that models read (default 2)", "K", type=whole),
-    "target": Option("type of roots (default: the graph's)", "T"),
     "server_memory": Option(
         "cut relations that need more memory on a server, such as 16G (default: no cut)", "SIZE"
     ),

@@ -48,7 +48,6 @@ def divide(arguments: argparse.Namespace) -> int:
     if by_relation:
         options = {
             "layers": arguments.layers,
-            "target": arguments.target,
             "metapaths": split_metapaths(arguments.metapath),
             "server_memory": server_memory,
             "tables": arguments.tables,

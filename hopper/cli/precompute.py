@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hopper.cli.options import CommandParser, seed, split_metapaths, whole
 
 if TYPE_CHECKING:
-    from hopper.hetero.precompute.tables import Recipe
+    from hopper.hetero.precompute.write_tables import Recipe
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -22,11 +22,11 @@ def add_parser(commands: Any, text: str = "") -> None:
     )
     kinds = parser.add_subparsers(dest="precompute_command", required=True, metavar="COMMAND")
     metapaths = kinds.add_parser("metapaths", help="average along metapaths, for model sehgnn")
-    _add_common(metapaths, "graph directory, or a graph divided by relation")
+    _add_common(metapaths)
     metapaths.metapath_option()
     metapaths.set_defaults(run=_run_metapaths)
     subsets = kinds.add_parser("subsets", help="average over subsets of relations, for model nars")
-    _add_common(subsets, "graph directory")
+    _add_common(subsets)
     subsets.option("--subsets N", "subsets to draw (default 8)", type=whole, default=8)
     subsets.option(
         "--dim D",
@@ -38,8 +38,8 @@ def add_parser(commands: Any, text: str = "") -> None:
     subsets.set_defaults(run=_run_subsets)
 
 
-def _add_common(parser: CommandParser, source: str) -> None:
-    parser.option("graph DIR", source, type=Path)
+def _add_common(parser: CommandParser) -> None:
+    parser.option("graph DIR", "graph directory", type=Path)
     parser.option("--layers K", "hops (default 2)", type=whole, default=2)
     parser.option(
         "--random-dim D",

@@ -24,18 +24,14 @@ _ABOUT: Final = "about"
 
 @dataclass(frozen=True)
 class CacheProfile:
-    """The visits and penalties of one rank.
-
-    Attributes
-    ----------
-    made_for: the values of the configuration that the visits depend on.
-    iterations: the number of sampled iterations.
-    types: the visits and penalties, by node type.
-    """
+    """The visits and penalties of one rank."""
 
     made_for: Mapping[str, Any]
+    """the values of the configuration that the visits depend on"""
     iterations: int
+    """the number of sampled iterations"""
     types: Profile
+    """the visits and penalties, by node type"""
 
 
 def profile_file(partitioned: Path, made_for: Mapping[str, Any], rank: int) -> Path:
@@ -46,12 +42,7 @@ def profile_file(partitioned: Path, made_for: Mapping[str, Any], rank: int) -> P
 
 
 def save_profile(profile: CacheProfile, path: Path) -> None:
-    """Write a profile, whole or not at all.
-
-    Raises
-    ------
-    OSError: the profile cannot be written.
-    """
+    """Write a profile, whole or not at all (:class:`OSError`)."""
     about = {
         "schema": PROFILE_SCHEMA_VERSION,
         "made_for": dict(profile.made_for),
@@ -70,12 +61,8 @@ def save_profile(profile: CacheProfile, path: Path) -> None:
 
 
 def load_profile(path: Path) -> CacheProfile:
-    """Read a profile.
-
-    Raises
-    ------
-    GraphError: the file is missing, damaged, or of another schema version.
-    """
+    """Read a profile. A :class:`GraphError` says that the file is missing, damaged, or of another
+    schema version."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             about = json.loads(arrays[_ABOUT].tobytes())

@@ -59,7 +59,6 @@ def divide_graph(
     method: str = "metis",
     *,
     layers: int | None = None,
-    target: str | None = None,
     metapaths: Sequence[Sequence[str]] = (),
     server_memory: int | None = None,
     tables: Tables | None = None,
@@ -76,10 +75,9 @@ def divide_graph(
     out: the destination, which must not exist or must be an empty directory. It appears when it is
         complete.
     method: "metis", "stream" and "random" divide nodes; "meta" divides whole relations.
-    layers: only for "meta": the most hops that models trained on it read; None = 2.
-    target: only for "meta": the type of the roots; None = the graph's. Where edges are predicted,
-        roots are of the types of all their ends, and edges of validation and test links are not
-        stored.
+    layers: only for "meta": the most hops that models trained on it read; None = 2. Where edges are
+        predicted, roots are of the types of all their ends, and edges of validation and test links
+        are not stored.
     metapaths: only for "meta": the relations that hops follow, path by path, as in
         :func:`hopper.hetero.metatree.make_metatree`; none = all relations.
     server_memory: only for "meta": the bytes that a server may store. A larger sub-metatree is cut,
@@ -96,10 +94,10 @@ def divide_graph(
     GraphError: the graph directory is damaged.
     """
     if method != BY_RELATION:
-        meta_options = (layers, target, metapaths or None, server_memory, tables)
+        meta_options = (layers, metapaths or None, server_memory, tables)
         if any(option is not None for option in meta_options):
             raise RequestError(
-                "layers, target, metapaths, server_memory, tables: only --method "
+                "layers, metapaths, server_memory, tables: only --method "
                 f"{BY_RELATION} reads them, not {method}"
             )
         options |= {"feature_dtypes": feature_dtypes, "memory_limit": memory_limit}
@@ -111,7 +109,12 @@ def divide_graph(
     if tables not in get_args(Tables):
         raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
     out, schema, phases = Path(out), graph.schema, Phases(progress)
-    _check_target(schema, target, cuts=server_memory is not None)
+    if server_memory is not None and not isinstance(schema.target, str):
+        raise RequestError(
+            "--server-memory: only graphs whose nodes are predicted can be cut; expected none, as "
+            f"edges of {', '.join(map(str, schema.target_relations))} are predicted and any node "
+            "may be an end"
+        )
     forms = parse_row_forms(feature_dtypes, schema)
     refuse_occupied(out)
     size = choose_pieces(memory_limit)
@@ -138,28 +141,6 @@ def divide_graph(
             description |= describe_reverses(reverses)
             write_description(work, description | {"seconds": dict(phases.seconds)})
     return PartitionedGraph.open(out)
-
-
-def _check_target(schema: GraphSchema, target: str | None, *, cuts: bool) -> None:
-    """Refuse a target that does not fit, or edges as targets if sub-metatrees may be cut."""
-    if isinstance(schema.target, str):
-        if target not in (None, schema.target):
-            raise RequestError(
-                f"--target: expected {schema.target!r}, whose splits the graph has; given "
-                f"{target!r}"
-            )
-        return
-    predicted = ", ".join(map(str, schema.target_relations))
-    if target is not None:
-        raise RequestError(
-            f"--target: edges of {predicted} are predicted, whose ends are roots; expected none, "
-            f"given {target!r}"
-        )
-    if cuts:
-        raise RequestError(
-            "--server-memory: only graphs whose nodes are predicted can be cut; expected none, as "
-            f"edges of {predicted} are predicted and any node may be an end"
-        )
 
 
 def _write_files(

@@ -27,28 +27,19 @@ from hopper.timing.run_log import RunLog
 
 @dataclass(frozen=True)
 class Roots:
-    """The roots of a type that a rank reads.
-
-    Attributes
-    ----------
-    plan: this rank's part of the roots.
-    original: [k] int64, the original ids of ``plan.rows``.
-    x: [k, in], their input rows; None if the type has none.
-    """
+    """The roots of a type that a rank reads."""
 
     plan: RootPlan
+    """this rank's part of the roots"""
     original: NDArray[np.int64]
+    """[k], the original ids of ``plan.rows``"""
     x: Tensor | None
+    """[k, in], their input rows; None if the type has none"""
 
 
 class RelationFirst:
-    """One rank's part of a forward pass that all ranks make together.
-
-    Parameters
-    ----------
-    model: the model, which is equal on every rank.
-    shares: by type of the roots, their division over ranks.
-    """
+    """One rank's part of a forward pass that all ranks make together, of a model that is equal on
+    every rank. ``shares`` divide the roots of each type over ranks."""
 
     def __init__(
         self, cluster: Cluster, log: RunLog, model: HGNN, shares: Mapping[str, RootShares]
@@ -76,21 +67,14 @@ class RelationFirst:
         x: Mapping[str, Tensor],
         where: str,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Compute the last layer's rows of the roots that this rank finishes.
+        """Compute the last layer's rows [f, width] of the roots that this rank finishes, by type.
 
-        Parameters
-        ----------
-        roots: by type, the roots that this rank reads.
-        subgraph: the subgraph of the roots that the plans call ``mine``, from the sampler of
-            :func:`hopper.hetero.rooted.make_rooted_sampler`.
-        edges: features of edges by relation, as :meth:`Subgraph.typed_blocks` takes them.
-        x: by type, the input rows of the subgraph's nodes.
+        The subgraph is that of the roots that the plans call ``mine``, from the sampler of
+        :func:`hopper.hetero.rooted.make_rooted_sampler`, with features of edges by relation and
+        input rows ``x`` by type.
 
-        Returns
-        -------
-        By type, the rows [f, width], from which the model's head makes logits. And a zero that the
-        loss must add. It depends on all received rows, because the backward pass is an exchange in
-        which every rank must take part.
+        Also return a zero that the loss must add. It depends on all received rows, because the
+        backward pass is an exchange in which every rank must take part.
         """
         model, device = self._model, self._cluster.device
         hops = subgraph.typed_blocks(device, edges)

@@ -25,33 +25,20 @@ from hopper.timing.run_log import RunLog
 
 class RootLayers:
     """Computes the rows of the roots of one type in a layer, together with the other ranks.
-
-    Attributes
-    ----------
-    shares: the division of these roots over ranks.
-    layers: how many of the last layers compute rows of roots.
+    ``shares`` divide these roots over ranks; ``layers`` of the last layers compute rows of roots.
     """
 
     def __init__(
         self, cluster: Cluster, log: RunLog, model: HGNN, node_type: str, shares: RootShares
     ) -> None:
-        self._cluster = cluster
-        self._log = log
-        self._type = node_type
-        self.shares = shares
+        self._cluster, self._log, self._type, self.shares = cluster, log, node_type, shares
         self._group = shares.group_of(cluster.rank)
         layers = model.root_layers(node_type)
         self.layers = len(layers)
         self._reads = any(layer.aggregations_read(node_type) for layer in layers)
         """whether aggregations read the roots' own rows, which aggregating ranks then need"""
-        self._divided = sorted(
-            {
-                relation
-                for relations, (_, parts) in zip(shares.relations, shares.parts, strict=True)
-                if parts > 1
-                for relation in relations
-            }
-        )
+        groups = zip(shares.relations, shares.parts, strict=True)
+        self._divided = sorted({names[0] for names, (_, parts) in groups if parts > 1})
         self._plan: tuple[int, RootPlan] | None = None
 
     def plan(self, count: int) -> RootPlan:
@@ -73,13 +60,9 @@ class RootLayers:
         *,
         is_last: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Combine partials, and compute new rows of roots.
-
-        Returns
-        -------
-        The rows of the roots that this rank finishes, in the last layer, or otherwise of those that
-        it reads. And a zero that depends on all received rows.
-        """
+        """Combine partials, and compute new rows of roots: return those of the roots that this rank
+        finishes, in the last layer, or else of those that it reads, and a zero that depends on all
+        received rows."""
         rows = own_rows.index_select(0, plan.finishing_in_rows)
         if under_way is None:
             combined = rows.new_zeros(len(rows), *layer.nothing)
@@ -100,12 +83,8 @@ class RootLayers:
         plan: RootPlan,
         where: str,
     ) -> RowExchange | None:
-        """Aggregate root relations, and begin to send the partials to the finishing ranks.
-
-        Returns
-        -------
-        The exchange; None if there are no root relations.
-        """
+        """Aggregate root relations, begin to send the partials to the finishing ranks, and return
+        the exchange; None if there are no root relations."""
         if not self.shares.relations[0]:
             return None
         apart = layer.combination.algebra == "other"
@@ -125,22 +104,14 @@ class RootLayers:
     def _combine(
         self, layer: RelationLayer, under_way: RowExchange, plan: RootPlan
     ) -> tuple[Tensor, Tensor]:
-        """Receive partials, and combine the relations of the roots that this rank finishes.
-
-        Returns
-        -------
-        The combined rows [f, ...] (Heta's AGG_all), and a zero that depends on all received rows.
-        """
+        """Receive partials, and combine the relations of the roots that this rank finishes: return
+        the rows [f, ...] (Heta's AGG_all), and a zero that depends on all received rows."""
         received = under_way.finish()
         with self._log.stage("compute", operation="combine"):
             groups = [received.index_select(0, order) for order in plan.by_group]
-            is_other = layer.combination.algebra == "other"
-            whole = (
-                self._sort_by_relation(layer, groups)
-                if is_other
-                else self._join_parts(layer, groups)
-            )
-            return layer.combination(whole), received[:0].sum()
+            apart = layer.combination.algebra == "other"
+            join = self._sort_by_relation if apart else self._join_parts
+            return layer.combination(join(layer, groups)), received[:0].sum()
 
     def _partials(
         self,
@@ -150,12 +121,8 @@ class RootLayers:
         h: Mapping[str, Tensor],
         h_dst: Tensor,
     ) -> list[Tensor]:
-        """Aggregate the relations of a group, or the part of a relation that it has.
-
-        Returns
-        -------
-        Partials [m, ...], one for each relation, or one for all if the layer merges relations.
-        """
+        """Aggregate the relations of a group, or the part of a relation that it has: return
+        partials [m, ...], one for each relation, or one for all if the layer merges relations."""
         place, parts = self.shares.parts[group]
         relations, roots = self.shares.relations[group], root_name(self._type)
         if parts == 1 and layer.merges():
@@ -174,14 +141,9 @@ class RootLayers:
     def _partials_of_nothing(
         self, layer: RelationLayer, hop: TypedBlocks, nobody: Tensor
     ) -> list[Tensor]:
-        """Return empty partials for a rank whose server has no relation into the roots.
-
-        It must take part in exchanges and in their backward pass like any other rank.
-
-        Parameters
-        ----------
-        nobody: [0, in], the empty rows that the partials depend on.
-        """
+        """Return empty partials for a rank whose server has no relation into the roots. It must
+        take part in exchanges and in their backward pass like any other rank, so these depend on
+        the empty rows ``nobody``, [0, in]."""
         relation = self.shares.relations[0][0]
         none = torch.empty(0, dtype=torch.int64, device=nobody.device)
         key = next(iter(hop.nodes.values())).iteration_key

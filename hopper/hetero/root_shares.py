@@ -26,59 +26,48 @@ Places = NDArray[np.int64]
 
 
 class Route(NamedTuple):
-    """The rows that a rank sends and receives.
-
-    Attributes
-    ----------
-    chosen: [n] int64, the indices of the rows to send, those for rank 0 first.
-    lengths: the number of rows for every rank.
-    counts: the number of rows from every rank.
-    """
+    """The rows that a rank sends and receives."""
 
     chosen: Tensor
+    """[n] int64, the indices of the rows to send, those for rank 0 first"""
     lengths: list[int]
+    """the number of rows for every rank"""
     counts: list[int]
+    """the number of rows from every rank"""
 
 
 @dataclass(frozen=True)
 class RootPlan:
-    """One rank's part of a batch. A place is a root's number in the batch.
-
-    Attributes
-    ----------
-    mine: [m] places of the roots whose relations this rank aggregates.
-    finishing: [f] places of the roots that this rank finishes.
-    rows: [k] places of the roots whose own rows this rank reads: those that it finishes and, if
-        aggregations read their destination, those that it aggregates.
-    mine_in_rows, finishing_in_rows: the indices of ``mine`` and ``finishing`` in ``rows``.
-        ``mine_in_rows`` is None if aggregations do not read their destination.
-    partials: the route of partials; ``chosen`` are indices of ``mine``.
-    by_group: by group, [f] int64, the indices of its partials among the received ones.
-    finished: the route of finished rows; ``chosen`` are indices of ``finishing``.
-    rows_in: [k] int64, the indices of ``rows`` among the received finished rows.
-    """
+    """One rank's part of a batch. A place is a root's number in the batch."""
 
     mine: Places
+    """[m], the roots whose relations this rank aggregates"""
     finishing: Places
+    """[f], the roots that this rank finishes"""
     rows: Places
+    """[k], the roots whose own rows this rank reads: those that it finishes and, if aggregations
+    read their destination, those that it aggregates"""
     mine_in_rows: Tensor | None
+    """[m], the indices of ``mine`` in ``rows``; None if aggregations do not read their
+    destination"""
     finishing_in_rows: Tensor
+    """[f], the indices of ``finishing`` in ``rows``"""
     partials: Route
+    """of partials; ``chosen`` are indices of ``mine``"""
     by_group: list[Tensor]
+    """by group, [f], the indices of its partials among the received ones"""
     finished: Route
+    """of finished rows; ``chosen`` are indices of ``finishing``"""
     rows_in: Tensor
+    """[k], the indices of ``rows`` among the received finished rows"""
 
 
 class RootShares:
-    """The division of the roots of a type over ranks.
+    """The division of the roots of a type over ranks, from what each server stores.
 
-    Parameters
-    ----------
-    partitions: what each server stores.
-    node_type: the type of the roots; None = all root relations lead to it. If no relation leads to
-        it, every server finishes some roots.
-    designated: whether one server finishes all roots (the designated worker of Heta, Algorithm 1).
-        Otherwise every group finishes an equal part.
+    Without a type all root relations lead to the roots. If no relation leads to their type, every
+    server finishes some roots. If ``designated``, one server finishes all roots (the designated
+    worker of Heta, Algorithm 1), otherwise every group an equal part.
     """
 
     def __init__(
@@ -113,13 +102,8 @@ class RootShares:
         return next((index for index, group in groups if server in group), None)
 
     def deal(self, count: int) -> tuple[NDArray[np.int64], Places]:
-        """Return which ranks aggregate and finish each root.
-
-        Returns
-        -------
-        [groups, count]: the rank of every group that aggregates the root.
-        [count]: the rank that finishes the root.
-        """
+        """Return the rank of every group that aggregates each root, [groups, count], and the rank
+        that finishes it, [count]."""
         turn, part = np.divmod(np.arange(count), self._per_server)
         ranks = np.stack(
             [np.array(group)[turn % len(group)] * self._per_server + part for group in self.groups]
@@ -132,13 +116,8 @@ class RootShares:
         return ranks, ranks[chosen, np.arange(count)]
 
     def plan(self, rank: int, count: int, *, reads: bool, device: torch.device) -> RootPlan:
-        """Return a rank's part of a batch of ``count`` roots.
-
-        Parameters
-        ----------
-        reads: whether aggregations read the roots' own rows.
-        device: the device of the plan's tensors.
-        """
+        """Return a rank's part of a batch of ``count`` roots, whose own rows aggregations read if
+        ``reads``, with tensors on a device."""
         ranks, finisher = self.deal(count)
         finishing = np.flatnonzero(finisher == rank)
 
@@ -179,17 +158,9 @@ class RootShares:
         )
 
     def _order_partials(self, senders: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64]]:
-        """Find the places at which the partials of the roots that a rank finishes arrive.
-
-        Parameters
-        ----------
-        senders: [groups, f], the rank of every group that aggregates each of the roots.
-
-        Returns
-        -------
-        The number of partials from every rank, and [groups, f]: the indices of each group's
-        partials among the received ones.
-        """
+        """Find where the partials of the roots that a rank finishes arrive, from the ranks of every
+        group that aggregate them, [groups, f]: return the number of partials from every rank, and
+        the indices of each group's among the received ones, [groups, f]."""
         # Partials arrive rank by rank, each rank's in the order of roots.
         arrival = np.full(senders.shape, -1, np.int64)
         counts, offset = [], 0

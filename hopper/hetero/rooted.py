@@ -23,11 +23,9 @@ _AS_ROOTS: Final = " as roots"
 
 
 def root_name(node_type: str) -> str:
-    """Return the name under which the roots of a type are sampled, as a type of their own.
-
-    A server draws only its root relations for roots. For other nodes of the same type, which hops
-    reach deeper in a sub-metatree, it draws all relations that it follows there.
-    """
+    """Return the name under which the roots of a type are sampled, as a type of their own: a server
+    draws only its root relations for roots, but all relations that it follows there for other nodes
+    of the type, which hops reach deeper in a sub-metatree."""
     return node_type + _AS_ROOTS
 
 
@@ -49,16 +47,13 @@ def make_rooted_sampler(
     root_hops: Mapping[str, int] | None = None,
     whole_lists: bool = False,
 ) -> NeighborSampler:
-    """Make a sampler of what one server stores, with roots as types of their own.
+    """Make a sampler of what one server stores, its ``partition``, with roots as types of their
+    own.
 
-    Parameters
-    ----------
-    make_sampler: the sampler's class. It takes ``sizes``, ``seed`` and ``dropout_seed``.
-    partition: what the server stores, under the model's names.
-    names: the stored types and relations of these names.
-    root_hops: by type, at how many of the first hops roots are drawn for; None = at all hops.
-    whole_lists: whether draws depend on all edges of a neighbour list, also on those that other
-        servers store.
+    ``make_sampler`` is the sampler's class, and takes ``sizes``, ``seed`` and ``dropout_seed``. The
+    partition has the model's names, which ``names`` translate to stored ones. Roots of a type are
+    drawn for at the first ``root_hops`` hops; None = at all. ``whole_lists`` says whether draws
+    depend on all edges of a neighbour list, also on those that other servers store.
     """
     relations = {relation: names.relation(relation) for relation in partition.relations}
     relations |= {root_relation(root): names.relation(root) for root in partition.roots}
@@ -101,11 +96,8 @@ def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:
 def find_read_nodes(
     subgraph: Subgraph, roots: Mapping[str, NDArray[np.int64]]
 ) -> dict[str, list[NDArray[np.int64]]]:
-    """Return the nodes whose input rows a pass reads, by type, in groups.
-
-    They are the nodes below the roots, and the given roots. Edges whose features the pass reads are
-    added by relation.
-    """
+    """Return the nodes whose input rows a pass reads, by type, in groups: those below the roots,
+    and the given roots; and by relation the edges whose features it reads."""
     reads = {name: [ids] for name, ids in nodes_below(subgraph).items()}
     for name, ids in roots.items():
         reads.setdefault(name, []).append(ids)

@@ -28,27 +28,17 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LentRecords:
-    """Records that were read and will be updated later.
-
-    Attributes
-    ----------
-    places: [n] int64, distinct: the indices of the records in the table.
-    records: a contiguous copy [n, parts, dim] on the device, or the table itself [rows, parts,
-        dim].
-    in_table: whether ``records`` is the table itself.
-    """
+    """Records that were read and will be updated later."""
 
     places: Ids
+    """[n], distinct: the indices of the records in the table"""
     records: Tensor
+    """a contiguous copy [n, parts, dim] on the device, or the table itself [rows, parts, dim]"""
     in_table: bool
+    """whether ``records`` is the table itself"""
 
     def gather(self, indices: Ids | None, out: Tensor) -> None:
-        """Copy rows to ``out`` [m, dim].
-
-        Parameters
-        ----------
-        indices: [m] int64, indices into :attr:`places`; None = all, in order.
-        """
+        """Copy rows to ``out`` [m, dim], by their indices [m] in :attr:`places`; None = all."""
         if self.in_table:
             indices = self.places if indices is None else self.places[indices]
         if indices is None:
@@ -58,13 +48,8 @@ class LentRecords:
 
 
 class RowRecords:
-    """The records of one rank's rows of a table.
-
-    Parameters
-    ----------
-    stored: [rows, parts, dim], contiguous, read and written in place.
-    device: the device on which records are updated.
-    """
+    """The records of one rank's rows of a table, [rows, parts, dim], contiguous, which are read and
+    written in place, and updated on a device."""
 
     def __init__(self, stored: Tensor, device: torch.device) -> None:
         self.stored = stored
@@ -90,11 +75,8 @@ class RowRecords:
         out.copy_(to_device(self.rows.index_select(0, self._as_places(places)), out.device))
 
     def lend(self, places: Ids) -> LentRecords:
-        """Lend the records in distinct places [n], int64, for reading rows and for one update.
-
-        Each record is read once for both. Nothing else may change the records before
-        :meth:`update`, which is optional.
-        """
+        """Lend the records in distinct places [n], for reading rows and for one update, each read
+        once for both. Nothing else may change them before :meth:`update`, which is optional."""
         if self._lends_table:
             return LentRecords(places, self.stored, in_table=True)
         return LentRecords(places, self.read(self._as_places(places)), in_table=False)
@@ -126,15 +108,9 @@ class RowRecords:
 
 
 class HeldRecords(RowRecords):
-    """Records of which some are cached in the device's memory, where only they are up to date.
-
-    Parameters
-    ----------
-    stored: as in :class:`RowRecords`, in host memory or on disk.
-    room: the number of records that the cache has room for.
-    places: the records to cache: [n] int64, distinct, n at most ``room``; None = the records that
-        were read last.
-    """
+    """Records in host memory or on disk of which at most ``room`` are cached in the device's
+    memory, where only they are up to date: those in distinct places [n], or (None) those that were
+    read last."""
 
     def __init__(
         self,

@@ -36,12 +36,8 @@ class MemoryStorage:
 
 
 class MappedStorage(MemoryStorage):
-    """Makes tables in mapped files without a name, on the CPU.
-
-    Parameters
-    ----------
-    folder: the folder on whose disk the files are; it is made if it is missing.
-    """
+    """Makes tables in mapped files without a name, on the CPU and on the disk of a folder, which is
+    made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(torch.device("cpu"))
@@ -51,12 +47,8 @@ class MappedStorage(MemoryStorage):
         weakref.finalize(self, self._files.close)
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """Make a table of zeros in a new file.
-
-        Raises
-        ------
-        StorageError: the disk has too little space, or the folder is not writable.
-        """
+        """Make a table of zeros in a new file. A :class:`StorageError` says that the disk has too
+        little space, or that the folder cannot be written to."""
         size = rows * dim * dtype.itemsize
         if not size:
             return super().zeros(rows, dim, dtype)

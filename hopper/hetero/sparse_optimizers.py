@@ -29,18 +29,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of an update.
-
-    Attributes
-    ----------
-    rate: the factor of the learning rate.
-    gradient: the factor of gradients, the same as for all other parameters.
-    l2: the factor of the row that is added to its gradient.
-    """
+    """The factors of an update."""
 
     rate: float = 1.0
+    """of the learning rate"""
     gradient: float = 1.0
+    """of gradients, the same as for all other parameters"""
     l2: float = 0.0
+    """of the row, which is added to its gradient"""
 
 
 _UNCHANGED: Final = Factors()
@@ -114,15 +110,9 @@ class SparseOptimizer(ABC):
         factors: Factors = _UNCHANGED,
         places: Ids | None = None,
     ) -> None:
-        """Update records in place. A record is a row and its state, which begins as zero.
-
-        Parameters
-        ----------
-        records: [m, 1 + parts, dim], contiguous.
-        gradient: [n, dim], the gradients of rows; n may be 0.
-        places: [n] int64, distinct: the indices of the records to update, for records on the CPU
-            only. None = all records, in order.
-        """
+        """Update records [m, 1 + parts, dim], contiguous, in place, by the gradients [n, dim] of
+        rows. A record is a row and its state, which begins as zero. ``places``, [n], distinct, are
+        the indices of the records to update, on the CPU only; None = all records, in order."""
         size = self._begin(self._rate * factors.rate)
         if records.device.type == "cpu":
             if places is None:
@@ -150,18 +140,14 @@ class SparseOptimizer(ABC):
         """Update all records by a step of a size."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors, by name, on which the next update depends besides records.
-
-        Filling them in place restores the optimiser.
-        """
+        """Return the tensors, by name, on which the next update depends besides records, and which
+        may be filled in place."""
         return {}
 
 
 class SparseAdam(SparseOptimizer):
-    """``torch.optim.SparseAdam``: the moments of rows change only when the rows are read.
-
-    The number of steps counts all updates of the table.
-    """
+    """``torch.optim.SparseAdam``: the moments of rows change only when the rows are read. All
+    updates of the table count as steps."""
 
     parts: ClassVar[int] = 2
     _kernel = staticmethod(_adam)

@@ -103,8 +103,7 @@ def _link(source: Path, target: Path) -> bool:
 
 def whole_bytes(graph: GraphDirectory, share: ServerPartition) -> tuple[int, int]:
     """Return the bytes of a share's rows (features, edge features, labels) and topology."""
-    tables = [graph.features(name) for name in _featured(graph, share)]
-    tables += [graph.labels(name) for name in _labelled(graph, share)]
+    tables = [table for _, _, table in _node_tables(graph, share)]
     tables += [graph.edge_features(relation) for relation in _edge_tables(graph, share)]
     topology = 0
     for relation in share.relations:
@@ -129,16 +128,10 @@ def name_share(
         size = edges.size * rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
         write = partial(write_rows, rows, edges, file)
         files.make(("edge features", relation), {file: size}, write)
-    tables = []
-    for name in _featured(graph, share):
-        file = layout.features_file(folder, name)
-        tables.append(("features", name, graph.features(name), graph.file("features", name), file))
-    for name in _labelled(graph, share):
-        source, file = (layout.labels_file(path, name) for path in (graph.path, folder))
-        tables.append(("labels", name, graph.labels(name), source, file))
     specs = []
-    for kind, name, table, source, file in tables:
-        files.store(source, file)
+    for kind, name, table in _node_tables(graph, share):
+        file = (layout.features_file if kind == "features" else layout.labels_file)(folder, name)
+        files.store(graph.file(kind, name), file)
         specs.append(table_spec(kind, name, file, folder, 0, len(table), table))
     return specs
 
@@ -173,13 +166,17 @@ def name_part(graph: GraphDirectory, folder: Path, part: CutPart, files: StoredF
     files.make_apart(nbytes, partial(_write_part, graph, folder, part))
 
 
-def _featured(graph: GraphDirectory, share: ServerPartition) -> list[str]:
-    types = graph.schema.node_types
-    return [name for name in sorted(share.node_types) if types[name].feature_dim is not None]
-
-
-def _labelled(graph: GraphDirectory, share: ServerPartition) -> list[str]:
-    return [name for name in sorted(share.node_types) if name in graph.schema.labels]
+def _node_tables(
+    graph: GraphDirectory, share: ServerPartition
+) -> list[tuple[Literal["features", "labels"], str, NDArray[Any]]]:
+    """Return the tables of features and of labels of a share's types, with their kind and type."""
+    schema, names = graph.schema, sorted(share.node_types)
+    featured = [name for name in names if schema.node_types[name].feature_dim is not None]
+    labelled = [name for name in names if name in schema.labels]
+    return [
+        *(("features", name, graph.features(name)) for name in featured),
+        *(("labels", name, graph.labels(name)) for name in labelled),
+    ]
 
 
 def _edge_tables(graph: GraphDirectory, share: ServerPartition) -> list[Relation]:

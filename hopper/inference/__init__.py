@@ -12,12 +12,11 @@ from hopper.inference.end_rows import (
 )
 from hopper.inference.inference import Inference, Output, Scene, Wanted, check_output
 from hopper.inference.layer_wise import make_inference
-from hopper.inference.row_space import KeepAlive, RowSpace
+from hopper.inference.row_space import RowSpace
 
 __all__ = [
     "EndRows",
     "Inference",
-    "KeepAlive",
     "Output",
     "RowSpace",
     "Scene",

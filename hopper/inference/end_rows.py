@@ -25,29 +25,20 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EndRows:
-    """Rows of nodes of a type, each on the rank that computed it.
-
-    Attributes
-    ----------
-    nodes: [n] int64, ascending: global ids or versions of all these nodes.
-    owners: [n], the ranks that have their rows.
-    rows: [m, width], this rank's rows in the order of its nodes, in host memory.
-    """
+    """Rows of nodes of a type, each on the rank that computed it."""
 
     cluster: Cluster
     nodes: Ids
+    """[n], ascending: global ids or versions of all these nodes"""
     owners: NDArray[np.uint16]
+    """[n], the ranks that have their rows"""
     rows: Tensor
+    """[m, width], this rank's rows in the order of its nodes, in host memory"""
 
     @classmethod
     def of(cls, cluster: Cluster, nodes: Ids, ids: Ids, rows: Tensor, operation: str) -> EndRows:
-        """Tell all ranks which rows this one has; every rank must call it.
-
-        Parameters
-        ----------
-        nodes: [n] int64, ascending and the same on every rank.
-        ids: [m] int64, ascending: those whose rows this rank has.
-        """
+        """Tell all ranks which of the nodes (ascending, the same on every rank) this one has rows
+        of: ``ids``, ascending too. Every rank must call it."""
         # One bit more, since there may be no nodes.
         is_here = np.zeros(nodes.size + 1, np.bool_)
         is_here[np.searchsorted(nodes, ids)] = True
@@ -68,30 +59,24 @@ class EndRows:
 
     def pick(self, nodes: Ids) -> EndRows:
         """Return the rows of some of the nodes, which are ascending."""
-        own = nodes[self.owners_of(nodes) == self.cluster.rank]
-        rows = self.rows.index_select(0, torch.from_numpy(np.searchsorted(self.own, own)))
-        return EndRows(self.cluster, nodes, self.owners_of(nodes), rows)
+        return EndRows(self.cluster, nodes, self.owners_of(nodes), self._own_rows(nodes))
 
     def fetch(self, wanted: Sequence[Ids], operation: str) -> Tensor:
-        """Return the rows [k, width] of ``wanted[rank]``; every rank must call it.
-
-        Parameters
-        ----------
-        wanted: by rank, [k] int64, the nodes whose rows it needs; the same on every rank.
-        """
-        cluster, parts = self.cluster, list[Tensor]()
-        for ids in map(np.unique, wanted):
-            here = ids[self.owners_of(ids) == cluster.rank]
-            parts.append(
-                self.rows.index_select(0, torch.from_numpy(np.searchsorted(self.own, here)))
-            )
-        ids, places = np.unique(wanted[cluster.rank], return_inverse=True)
-        rows = exchange_by_owner(cluster, parts, self.owners_of(ids), "partial", operation)
+        """Return the rows [k, width] of the nodes that this rank needs. ``wanted`` has those that
+        each rank needs, the same on every rank, and every rank must call it."""
+        parts = [self._own_rows(ids) for ids in map(np.unique, wanted)]
+        ids, places = np.unique(wanted[self.cluster.rank], return_inverse=True)
+        rows = exchange_by_owner(self.cluster, parts, self.owners_of(ids), "partial", operation)
         return rows.index_select(0, torch.from_numpy(places))
 
     def fetch_everywhere(self, ids: Ids, operation: str) -> Tensor:
         """Return the rows [k, width] of nodes that all ranks need; every rank must call it."""
         return self.fetch([ids] * self.cluster.world, operation)
+
+    def _own_rows(self, nodes: Ids) -> Tensor:
+        """Return the rows of those nodes that this rank has."""
+        here = nodes[self.owners_of(nodes) == self.cluster.rank]
+        return self.rows.index_select(0, torch.from_numpy(np.searchsorted(self.own, here)))
 
 
 def exchange_by_owner(
@@ -101,12 +86,8 @@ def exchange_by_owner(
     cause: Cause,
     operation: str,
 ) -> Tensor:
-    """Send ``parts[r]`` to every rank r, and return what this rank receives: [k, ...].
-
-    Parameters
-    ----------
-    owners: [k], the rank that each received row comes from. Each rank sends its rows in order.
-    """
+    """Send ``parts[r]`` to every rank r, and return what this rank receives: [k, ...], each row
+    from the rank that ``owners`` ([k]) names. Each rank sends its rows in order."""
     counts = np.bincount(owners, minlength=cluster.world).tolist()
     received = torch.cat(cluster.exchange(parts, counts, cause, operation))
     rows = torch.empty_like(received)
@@ -121,10 +102,7 @@ def parts_of(edges: Ids, cluster: Cluster) -> list[Ids]:
 
 
 def blocks_of(table: LinkTable, size: int) -> list[Ids]:
-    """Divide the rows of a table into blocks of at most ``size``, each of one relation.
-
-    The blocks are row numbers, in ascending order.
-    """
+    """Divide a table into blocks of at most ``size`` ascending row numbers of one relation."""
     ends = np.searchsorted(table.relations, np.arange(len(table.targets) + 1))
     return [
         np.arange(first, min(first + size, stop))
@@ -141,18 +119,11 @@ def score_block(
     cluster: Cluster,
     operation: str,
 ) -> Tensor:
-    """Run a decoder on this rank's part of a block of edges; every rank must call it.
+    """Run a decoder, which is in host memory, on this rank's part of a block of edges, and return
+    what it makes of them: [k, outputs]. Every rank must call it.
 
-    Parameters
-    ----------
-    decoder: a decoder in host memory.
-    table: a table with versions of both ends.
-    block: row numbers in the table, from :func:`blocks_of`.
-    ends: by type, the rows of ends.
-
-    Returns
-    -------
-    [k, outputs].
+    The block is from :func:`blocks_of` a table with versions of both ends, whose rows ``ends`` has
+    by type.
     """
     number = int(table.relations[block[0]]) if block.size else 0
     relation, parts = table.targets[number], parts_of(block, cluster)

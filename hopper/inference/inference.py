@@ -41,57 +41,42 @@ Output = Literal["logits", "embeddings"]
 
 @dataclass(frozen=True)
 class Scene:
-    """The graph, cluster and settings that rows are computed with.
-
-    Attributes
-    ----------
-    request: configuration and graph.
-    cluster: this rank among the others.
-    rows: source of features.
-    dtype: dtype of the model's parameters.
-    learnable: the learnable rows.
-    classes: width of the model's output for a node.
-    chunk_bytes: size of the rows that one pass reads.
-    at: for draws in time, the time for which rows are computed; None = the time of each root.
-    """
+    """The graph, cluster and settings that rows are computed with."""
 
     request: Request
     cluster: Cluster
     rows: PartitionedRows
+    """the source of features"""
     dtype: torch.dtype
+    """of the model's parameters"""
     learnable: LearnableRows
     classes: int
+    """width of the model's output for a node"""
     chunk_bytes: int = CHUNK_BYTES
+    """size of the rows that one pass reads"""
     at: int | None = None
+    """for draws in time, the time for which rows are computed; None = the time of each root"""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The nodes whose rows are wanted, and which rows.
-
-    Attributes
-    ----------
-    name: name of this set of nodes. Plans for it are kept under the name.
-    ids: [n] int64, ascending and the same on every rank: global ids, or versions of the ends of
-        edges (:meth:`Inference.versions_at`).
-    output: logits, or embeddings. The latter are what the classifier reads: the rows of the last
-        layer if a linear head follows it, otherwise those of the layer before.
-    node_type: type of the nodes; empty = the target type.
-    """
+    """The nodes whose rows are wanted, and which rows."""
 
     name: str
+    """of this set of nodes, under which plans for it are kept"""
     ids: Ids
+    """[n], ascending and the same on every rank: global ids, or versions of the ends of edges
+    (:meth:`Inference.versions_at`)"""
     output: Output = "logits"
+    """Embeddings are what the classifier reads: the rows of the last layer if a linear head follows
+    it, otherwise those of the layer before."""
     node_type: str = ""
+    """of the nodes; empty = the target type"""
 
 
 def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -> None:
-    """Refuse embeddings (:class:`RequestError`) if the model has none.
-
-    Parameters
-    ----------
-    by_relation: whether the graph is divided by relation.
-    """
+    """Refuse embeddings (:class:`RequestError`) if the model has none, or if the graph is divided
+    ``by_relation`` and they would not come together."""
     if output == "logits" or (isinstance(model, HGNN) and model.has_head):
         return
     if not isinstance(model, GNN | HGNN):
@@ -112,22 +97,14 @@ def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -
 
 
 class Inference(ABC):
-    """Computes rows of nodes on all ranks together.
-
-    Parameters
-    ----------
-    sampler: takes all neighbours that the model reads.
-    """
+    """Computes rows of nodes on all ranks together. The sampler takes all neighbours that the model
+    reads."""
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
-        self.scene = scene
-        self._sampler = sampler
-        self.graph = scene.request.graph
-        self._reads = scene.request.reads
-        self._cluster = scene.cluster
+        self.scene, self._sampler = scene, sampler
+        self.graph, self._reads = scene.request.graph, scene.request.reads
+        self._cluster, self._rows, self._dtype = scene.cluster, scene.rows, scene.dtype
         self.placement = self.graph.placement(scene.cluster.ranks_per_server)
-        self._rows = scene.rows
-        self._dtype = scene.dtype
         self._learned = LeafRows({}, {})
         """learnable rows of the current pass"""
         self.target = self.graph.schema.target_type()
@@ -153,22 +130,12 @@ class Inference(ABC):
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
     ) -> tuple[Ids, Tensor]:
-        """Compute this rank's share of the wanted rows. Every rank must call this.
+        """Compute this rank's share of the wanted rows, [n, width], and return it after the rows'
+        global ids or versions, [n] int64. Every rank must call this.
 
-        Parameters
-        ----------
-        model: in evaluation mode.
-        space: where rows of layers are kept; None = in memory.
-
-        Returns
-        -------
-        [n] int64 global ids or versions, and their rows [n, width].
-
-        Raises
-        ------
-        RequestError: as :func:`check_output`.
-        ClusterError: a rank or server was lost, or a deadline passed.
-        StorageError: as :meth:`RowSpace.fill`.
+        The model is in evaluation mode. Rows of layers are kept in ``space``; None = in memory.
+        Errors are those of :func:`check_output` and :meth:`RowSpace.fill`, and a
+        :class:`ClusterError` where a rank or server was lost or a deadline passed.
         """
 
     def ends(

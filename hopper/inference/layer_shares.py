@@ -25,96 +25,76 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Share:
-    """This rank's share of the work on a layer, by node type.
-
-    Attributes
-    ----------
-    known: [n] int64, ascending: this rank's nodes whose rows before the layer any rank reads.
-    mine: [n] int64, ascending: this rank's nodes whose rows after the layer it computes.
-    wanted: by rank, that rank's nodes which ``mine`` reads.
-    asked: by rank, this rank's nodes which that rank reads.
-    longest: the most nodes of a type that any rank reads of any other.
-    """
+    """This rank's share of the work on a layer: nodes by type, [n] int64 each, ascending."""
 
     known: Mapping[str, Ids]
+    """this rank's nodes whose rows before the layer any rank reads"""
     mine: Mapping[str, Ids]
+    """this rank's nodes whose rows after the layer it computes"""
     wanted: Mapping[str, list[Ids]]
+    """by rank, that rank's nodes which ``mine`` reads"""
     asked: Mapping[str, list[Ids]]
+    """by rank, this rank's nodes which that rank reads"""
     longest: int = 0
+    """the most nodes of a type that any rank reads of any other"""
 
 
-class SharePlanner:
-    """Finds out which nodes each layer has to compute, from the last layer to the first.
+def plan_shares(
+    cluster: Cluster,
+    placement: Placement,
+    sampler: NeighborSampler,
+    stored: Mapping[str, str],
+    target: str,
+    ids: Ids,
+    layers: Sequence[StackLayer],
+) -> list[Share]:
+    """Return this rank's share of every layer, found from the last layer to the first; collective.
 
-    Parameters
-    ----------
-    placement: tells which rank owns a node.
-    sampler: has the topology of all relations.
-    stored: by name of a node type, the type under which its nodes are stored.
+    ``ids``, [n] global ids of type ``target``, are the nodes whose rows are wanted. The sampler has
+    the topology of all relations, and ``stored`` the type under which the nodes of each are stored.
     """
+    rank, names = cluster.rank, list(stored)
+    owned = {name: placement.owned(stored[name], rank) for name in names}
+    needed = {name: np.zeros(nodes.size, np.bool_) for name, nodes in owned.items()}
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        placement: Placement,
-        sampler: NeighborSampler,
-        stored: Mapping[str, str],
-    ) -> None:
-        self._cluster, self._placement = cluster, placement
-        self._sampler, self._stored = sampler, stored
+    def mark(asked: Mapping[str, Sequence[Ids]]) -> dict[str, Ids]:
+        """Mark nodes of this rank as needed, and return all that are."""
+        for name, parts in asked.items():
+            for nodes in parts:
+                needed[name][placement.place_of(stored[name], nodes)] = True
+        return {name: nodes[needed[name]] for name, nodes in owned.items()}
 
-    def plan(self, target: str, ids: Ids, layers: Sequence[StackLayer]) -> list[Share]:
-        """Return this rank's share of every layer; collective.
-
-        Parameters
-        ----------
-        target: the type of the nodes whose rows are wanted.
-        ids: [n] int64, their global ids.
-        """
-        rank, names = self._cluster.rank, list(self._stored)
-        owned = {name: self._placement.owned(self._stored[name], rank) for name in names}
-        needed = {name: np.zeros(nodes.size, np.bool_) for name, nodes in owned.items()}
-
-        def mark(asked: Mapping[str, Sequence[Ids]]) -> dict[str, Ids]:
-            """Mark nodes of this rank as needed, and return all that are."""
-            for name, parts in asked.items():
-                for nodes in parts:
-                    needed[name][self._placement.place_of(self._stored[name], nodes)] = True
-            return {name: nodes[needed[name]] for name, nodes in owned.items()}
-
-        mine = mark({target: [self._placement.deal(self._stored[target], ids)[rank]]})
-        shares: list[Share] = []
-        for layer in reversed(layers):
-            wanted = {name: self._read_by(mine, name, layer) for name in names}
-            sent = [[nodes.astype(np.int32) for nodes in parts] for parts in wanted.values()]
-            received = exchange_arrays(self._cluster, sent, "control", "planning evaluation")
-            asked = {
-                name: [nodes.astype(np.int64) for nodes in parts]
-                for name, parts in zip(names, received, strict=True)
-            }
-            known = mark(asked)
-            for parts in (*wanted.values(), *asked.values()):
-                parts[rank] = np.empty(0, np.int64)
-            shares.insert(0, Share(known, mine, wanted, asked, self._longest(wanted)))
-            mine = known
-        return shares
-
-    def _read_by(self, mine: Mapping[str, Ids], name: str, layer: StackLayer) -> list[Ids]:
-        """Return, by rank, the nodes of a type that new rows read: [n] int64, ascending."""
-        reached = np.zeros(self._sampler.original_ids[name].size, np.bool_)
+    def find_read(name: str, layer: StackLayer) -> list[Ids]:
+        """Return, by rank, the nodes of a type that new rows of this rank read."""
+        reached = np.zeros(sampler.original_ids[name].size, np.bool_)
         for relation in layer.aggregations:
             if relation.src == name:
-                topology = self._sampler.topologies[relation]
+                topology = sampler.topologies[relation]
                 rows = topology.rows(mine[relation.dst])
                 _mark_sources(topology.indptr, topology.indices, rows, reached)
-        return self._placement.deal(self._stored[name], np.flatnonzero(reached))
+        return placement.deal(stored[name], np.flatnonzero(reached))
 
-    def _longest(self, wanted: Mapping[str, Sequence[Ids]]) -> int:
-        """Return the most nodes of a type that any rank reads of any other; collective."""
-        if self._cluster.world == 1:
-            return 0
-        longest = torch.tensor([max(nodes.size for parts in wanted.values() for nodes in parts)])
-        return int(self._cluster.all_gather(longest, "control", "planning evaluation").max())
+    operation = "planning evaluation"
+    mine = mark({target: [placement.deal(stored[target], ids)[rank]]})
+    shares: list[Share] = []
+    for layer in reversed(layers):
+        wanted = {name: find_read(name, layer) for name in names}
+        sent = [[nodes.astype(np.int32) for nodes in parts] for parts in wanted.values()]
+        received = exchange_arrays(cluster, sent, "control", operation)
+        asked = {
+            name: [nodes.astype(np.int64) for nodes in parts]
+            for name, parts in zip(names, received, strict=True)
+        }
+        known = mark(asked)
+        for parts in (*wanted.values(), *asked.values()):
+            parts[rank] = np.empty(0, np.int64)
+        longest = max(nodes.size for parts in wanted.values() for nodes in parts)
+        if cluster.world > 1:
+            by_rank = cluster.all_gather(torch.tensor([longest]), "control", operation)
+            longest = int(by_rank.max())
+        shares.insert(0, Share(known, mine, wanted, asked, longest))
+        mine = known
+    return shares
 
 
 @kernel
@@ -131,18 +111,14 @@ def _mark_sources(
 
 @dataclass(frozen=True)
 class NodeRows:
-    """Rows of nodes, in memory or in a mapped file.
-
-    Attributes
-    ----------
-    ids: [n] int64 global ids.
-    values: [n, ...] their rows.
-    device: the device of computation, which rows are copied to.
-    """
+    """Rows of nodes, in memory or in a mapped file."""
 
     ids: Ids
+    """[n] global ids"""
     values: Tensor
+    """[n, ...] their rows"""
     device: torch.device
+    """the device of computation, which rows are copied to"""
 
     def of(self, ids: Ids) -> Tensor:
         """Return the rows of some nodes on the device: [m, ...]."""
@@ -161,16 +137,8 @@ def exchange_rows(
     rows: Mapping[RowKind, NodeRows],
     most: int,
 ) -> None:
-    """Fill the room after this rank's rows with other ranks' rows; collective.
-
-    The exchange takes rounds of bounded size.
-
-    Parameters
-    ----------
-    dtype: dtype of the rows.
-    rows: by kind, the rows of ``share.known``, with room for those of ``share.wanted``.
-    most: the most rows of a kind that a rank sends another in one round.
-    """
+    """Fill the room for ``share.wanted`` after this rank's rows of ``share.known``, by kind, with
+    other ranks' rows; collective. In a round a rank sends another at most ``most`` of a kind."""
     types = {kind: source_type(kind) for kind in rows}
     rows_here = {
         kind: NodeRows(

@@ -23,7 +23,7 @@ from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootShares
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
-from hopper.inference.layer_shares import Ids, NodeRows, Share, SharePlanner, exchange_rows
+from hopper.inference.layer_shares import Ids, NodeRows, Share, exchange_rows, plan_shares
 from hopper.inference.row_space import RowSpace
 from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
 from hopper.micrograph.sample import NeighborSampler, StoredNames
@@ -42,12 +42,8 @@ from hopper.partials import (
 
 
 def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
-    """Make the object that computes rows of a graph's nodes, by the layout of the graph.
-
-    Parameters
-    ----------
-    model: a model of the kind whose rows will be computed.
-    """
+    """Make the object that computes rows of a graph's nodes, by the layout of the graph, for models
+    of the given model's kind."""
     request, cluster = scene.request, scene.cluster
     sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
     # In-edges of nodes of other servers are drawn by these.
@@ -62,22 +58,16 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
 
 @dataclass(frozen=True)
 class _Step:
-    """The computation of one layer on this rank.
-
-    Attributes
-    ----------
-    width: elements of the widest row that the layer reads, makes or sends.
-    share: this rank's share of the work.
-    rows: by node type, rows of ``share.known`` before the layer; None = the layer is the first.
-    space: where rows are kept.
-    """
+    """The computation of one layer on this rank."""
 
     stack: Stack
     index: int
     transfer: LayerTransfer
     width: int
+    """elements of the widest row that the layer reads, makes or sends"""
     share: Share
     rows: Mapping[str, NodeRows] | None
+    """by node type, rows of ``share.known`` before the layer; None = the layer is the first"""
     space: RowSpace
 
     @property
@@ -120,10 +110,8 @@ class LayerWise(Inference):
         makes_logits = wanted.output == "logits"
         depth = len(stack.layers) - (not makes_logits and not stack.has_head)
         plan = self._plan(wanted, stack, depth)
-        transfers, widths = (
-            choose_transfers(stack, gradients=False),
-            _widths(stack, self._width_of(model)),
-        )
+        transfers = choose_transfers(stack, gradients=False)
+        widths = _widths(stack, self._width_of(model))
         first = self._first_missing(stack, depth, space)
         if first == 0:
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})
@@ -154,13 +142,13 @@ class LayerWise(Inference):
         if not space.is_permanent:
             return 0
         full = [
-            all(map(space.is_full, _tables(stack, index, reads=False))) for index in range(depth)
+            index
+            for index in range(depth)
+            if all(map(space.is_full, _tables(stack, index, reads=False)))
         ]
-        missing_here = torch.tensor(
-            [max((index + 1 for index, is_full in enumerate(full) if is_full), default=0)]
-        )
-        missing = self._cluster.all_gather(missing_here, "control", "finding the layers to do")
-        return int(missing.min())
+        missing = torch.tensor([max(full, default=-1) + 1])
+        by_rank = self._cluster.all_gather(missing, "control", "finding the layers to do")
+        return int(by_rank.min())
 
     def _plan(self, wanted: Wanted, stack: Stack, depth: int) -> list[Share]:
         """Return this rank's share of every layer; collective at the first call for these nodes."""
@@ -169,8 +157,10 @@ class LayerWise(Inference):
         key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
         if key not in self._plans:
             stored = {name: self._reads.types[name] for name in stack.widths}
-            planner = SharePlanner(self._cluster, self.placement, self._sampler, stored)
-            self._plans[key] = planner.plan(target, wanted.ids, layers)
+            self._plans[key] = plan_shares(
+                *(self._cluster, self.placement, self._sampler, stored),
+                *(target, wanted.ids, layers),
+            )
         return self._plans[key]
 
     def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, NodeRows]:
@@ -221,10 +211,8 @@ class LayerWise(Inference):
         return step.stack.new_rows(step.index, inputs)[name]
 
     def _sources(self, step: _Step) -> dict[RowKind, NodeRows]:
-        """Return, by kind, the rows that this rank's new rows read; collective.
-
-        They are those of this rank's nodes, followed by those of other ranks' nodes.
-        """
+        """Return, by kind, the rows that this rank's new rows read, those of its own nodes first;
+        collective."""
         share, space, device = step.share, step.space, self._cluster.device
         sources: dict[RowKind, NodeRows] = {}
         tables = _tables(step.stack, step.index, reads=True)

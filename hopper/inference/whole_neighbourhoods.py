@@ -72,13 +72,9 @@ class Neighbourhoods(Inference):
 
 
 class ByRelation(Inference):
-    """Computes nodes of a graph that is divided by relation, each chunk on all ranks together.
-
-    Parameters
-    ----------
-    sampler: takes all neighbours in the relations that this rank's server stores.
-    shares: by node type, how roots are divided among ranks.
-    """
+    """Computes nodes of a graph that is divided by relation, each chunk on all ranks together. The
+    sampler takes all neighbours in the relations that this rank's server stores; ``shares`` say, by
+    type, how roots are divided among ranks."""
 
     def __init__(
         self, scene: Scene, sampler: NeighborSampler, shares: Mapping[str, RootShares]
@@ -129,10 +125,8 @@ class ByRelation(Inference):
     def _inputs_of(
         self, subgraph: Subgraph, target: str, roots: Ids
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return input rows of a subgraph's nodes by type, and those of roots; collective.
-
-        The latter are None if there are no roots.
-        """
+        """Return input rows of a subgraph's nodes by type, and those of roots, if there are any;
+        collective."""
         self._read_learned(find_read_nodes(subgraph, {target: roots}))
         below = nodes_below(subgraph).items()
         x = {node_type: self._inputs(node_type, nodes) for node_type, nodes in below}

@@ -80,8 +80,8 @@ class Pairs:
     the roots"""
     heads: NDArray[np.int64]
     tails: NDArray[np.int64]
-    """[links, 1 + k] each: indices of the ends in the concatenated ``versions``. Column 0 is the
-    link itself; labelled edges have no other"""
+    """indices of the ends in the concatenated ``versions``: of links [links, 1 + k] each, where
+    column 0 is the link itself, of labelled edges [edges]"""
     relations: NDArray[np.int64]
     """[links] index of each link's relation among the target relations"""
     labels: NDArray[Any]

@@ -23,9 +23,8 @@ from hopper.launch.run import (
 )
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
-from hopper.predict.description import begin_description, read_description
 from hopper.predict.parts import Predictions
-from hopper.predict.request import PredictionRequest
+from hopper.predict.request import PredictionRequest, begin_description, read_description
 from hopper.predict.trained import TrainedRun
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
@@ -36,25 +35,13 @@ _WORK_FOLDER: Final = "_work"
 def predict_into(
     run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
 ) -> int:
-    """Predict with a finished run's model on this machine.
+    """Predict with the model of a finished run, by its folder, on this machine, into the folder
+    ``out``; return the number of nodes or edges.
 
-    Starts servers and ranks, waits for them and stops them. A prediction that was interrupted
-    continues from the parts that its folder has.
-
-    Parameters
-    ----------
-    run: the run's folder.
-    out: the folder of the prediction.
-    request: what to predict, and for whom.
-
-    Returns
-    -------
-    The number of nodes or edges.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: the request cannot be fulfilled. Nothing was started.
-    ServerLost, RankLost, ClusterError: a server or a rank ended early; names it.
+    This starts servers and ranks, waits for them and stops them. A prediction that was interrupted
+    continues from the parts that its folder has. If the request cannot be fulfilled
+    (:class:`ConfigError`, :class:`RequestError`, :class:`GraphError`), nothing was started.
+    :class:`ServerLost`, :class:`RankLost` and :class:`ClusterError` name who ended early.
     """
     require_main_thread("hopper.predict")
     prepared, work = _prepare(run, out, request), Path(out).absolute() / _WORK_FOLDER
@@ -77,18 +64,9 @@ def predict_once(run: str | os.PathLike[str], request: PredictionRequest) -> Pre
 def prepare_prediction(
     run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
 ) -> Path:
-    """Write the configuration file of a prediction's ranks, and start nothing.
-
-    Parameters are those of :func:`predict_into`.
-
-    Returns
-    -------
-    The file, for ``torchrun ... -m hopper.predict FILE``.
-
-    Raises
-    ------
-    As :func:`predict_into`. RequestError also if the prediction is finished.
-    """
+    """Write the configuration file of a prediction's ranks, for ``torchrun ... -m hopper.predict
+    FILE``, and start nothing; return the file. Arguments and errors are those of
+    :func:`predict_into`; a finished prediction is refused too."""
     prepared = _prepare(run, out, request)
     if prepared is None:
         raise RequestError(f"{out}: the prediction is finished")
@@ -99,12 +77,8 @@ def prepare_prediction(
 def _prepare(
     run: str | os.PathLike[str], out: str | os.PathLike[str], prediction: PredictionRequest
 ) -> tuple[Config, PartitionedGraph] | None:
-    """Check a prediction and create its folders.
-
-    Returns
-    -------
-    The configuration to predict with, and the graph; None if the prediction is finished.
-    """
+    """Check a prediction and create its folders; return the configuration to predict with, and the
+    graph, or None if the prediction is finished."""
     refuse_address(out)
     trained, folder = TrainedRun(Path(run)), Path(out).absolute()
     nodes, work = prediction.nodes, folder / _WORK_FOLDER
@@ -127,7 +101,7 @@ def _prepare(
     prediction.check(target, in_time=request.reads_times)
     trained.check(request)
     output = prediction.output(target.predicted)
-    check_output(trained.load_model(), output, by_relation=bool(graph.partitions))
+    check_output(trained.result.load_model(), output, by_relation=bool(graph.partitions))
     _ = prediction.edge_ids(graph) if prediction.of_edges else prediction.node_ids(graph)
     if begin_description(folder, prediction):
         return None

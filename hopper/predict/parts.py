@@ -16,8 +16,7 @@ from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
-from hopper.predict.description import read_description
-from hopper.predict.request import Format, PredictionRequest, TaskColumns
+from hopper.predict.request import Format, PredictionRequest, TaskColumns, read_description
 
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
@@ -31,16 +30,12 @@ the predicted values of that slice"""
 
 @dataclass(frozen=True)
 class Part:
-    """The nodes or edges of a block that one rank has predicted.
-
-    Attributes
-    ----------
-    ids: [n] int64 original ids, ascending.
-    order: [n] int64, the index of each one's row.
-    """
+    """The nodes or edges of a block that one rank has predicted."""
 
     ids: NDArray[np.int64]
+    """[n] original ids, ascending"""
     order: NDArray[np.int64]
+    """[n], the index of each one's row"""
 
     @classmethod
     def of(cls, originals: NDArray[np.int64]) -> Self:
@@ -73,15 +68,9 @@ def write_part(
     sample: Any,
     more: Columns | None = None,
 ) -> None:
-    """Write the file of a part. An older file of the name is replaced once the new one is complete.
-
-    Parameters
-    ----------
-    name: name of the column of values, in Parquet.
-    rows: yields slices of the part in order, each with its values.
-    sample: [0] or [0, width], an empty array of the values' dtype and width.
-    more: further columns of texts or integers, in Parquet only.
-    """
+    """Write the file of a part, which replaces an older one once it is complete. ``rows`` yields
+    slices of the part in order, each with its values, whose dtype and width an empty ``sample`` has
+    ([0] or [0, width]). In Parquet they are the column ``name``, with ``more`` columns."""
     if file.suffix == ".npy":
         with replacing(ids_file(file)) as unfinished, unfinished.open("wb") as stream:
             np.save(stream, part.ids)
@@ -139,10 +128,8 @@ class Predictions:
     def open(cls, folder: str | os.PathLike[str]) -> Self:
         """Read all files that ``hopper predict`` wrote into memory.
 
-        Raises
-        ------
-        GraphError: the folder has no prediction, or parts are missing or altered.
-        RequestError: the prediction is not finished.
+        A :class:`GraphError` says that the folder has no prediction, or that a part is altered, a
+        :class:`RequestError` that the prediction is not finished, or that parts are missing.
         """
         out = Path(folder)
         request, description = read_description(out)
@@ -166,12 +153,8 @@ class Predictions:
         return cls(ids, values, sorted_names, label_names, tasks)
 
     def task(self, name: str) -> NDArray[Any]:
-        """Return the predictions of one task: [n] class numbers or values, or [n, width].
-
-        Raises
-        ------
-        RequestError: there is no such task.
-        """
+        """Return the predictions of one task: [n] class numbers or values, or [n, width]; refuse
+        (:class:`RequestError`) an unknown one."""
         if name not in self.tasks:
             raise RequestError(f"task: expected one of {', '.join(self.tasks)}; given {name!r}")
         return self.tasks[name].of(self.values)

@@ -1,9 +1,11 @@
-"""What a prediction computes, for which nodes or edges, and in which format."""
+"""What a prediction computes, for which nodes or edges, and in which format; and the file in its
+folder that describes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config.bounds import parse_size
-from hopper.errors import RequestError
+from hopper.errors import GraphError, RequestError
+from hopper.files.whole_files import write_text
 from hopper.graph.importers.source_files import load_npy
+from hopper.graph.json_file import read_json
 from hopper.graph.links import link_offsets
 from hopper.graph.schema import LabelKind, Labels, Predicted, TargetKind
 from hopper.inference import Output
@@ -26,6 +30,8 @@ Format = Literal["parquet", "npy"]
 WHATS: Final = ("labels", "probabilities", "logits", "embeddings")
 FORMATS: Final = ("parquet", "npy")
 ALL: Final = "all"
+DESCRIPTION_FILE: Final = "_prediction.json"
+"""file in a prediction's folder; readers of Parquet folders ignore names that begin with ``_``"""
 
 
 @dataclass(frozen=True)
@@ -72,23 +78,13 @@ class PredictionRequest:
     of_edges: bool = False
 
     def output(self, predicted: Predicted) -> Output:
-        """Return what the model must compute for nodes.
-
-        A model that predicts edges makes embeddings of nodes as its logits.
-        """
+        """Return what the model must compute for nodes: what a model that predicts edges makes of
+        them are embeddings."""
         return "embeddings" if self.what == "embeddings" and predicted == "node" else "logits"
 
     def check(self, target: Target, *, in_time: bool) -> None:
-        """Refuse unknown values, and values that do not fit what the run predicts.
-
-        Parameters
-        ----------
-        in_time: whether the rows of a node depend on the time of the root.
-
-        Raises
-        ------
-        RequestError: names the option, what was expected and what was given.
-        """
+        """Refuse (:class:`RequestError`) unknown values, and values that do not fit what the run
+        predicts. ``in_time`` says whether the rows of a node depend on the time of the root."""
         for option, given, known in (("what", self.what, WHATS), ("format", self.format, FORMATS)):
             if given not in known:
                 raise RequestError(
@@ -115,17 +111,9 @@ class PredictionRequest:
             )
 
     def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None = None) -> NDArray[Any]:
-        """Convert rows that the model computed to the values that are written.
-
-        Parameters
-        ----------
-        rows: [n, width], in host memory.
-        kind, labels: kind and description of the labels that the model was trained on.
-
-        Returns
-        -------
-        [n] or [n, width]. Several tasks have their columns side by side, in the labels' order.
-        """
+        """Convert rows [n, width] that the model computed, in host memory, to the values that are
+        written: [n] or [n, width]. Several tasks have their columns side by side, in the order of
+        the labels that the model was trained on."""
         if kind == "tasks" and self.what not in ("logits", "embeddings"):
             assert labels is not None
             parts = [
@@ -145,12 +133,9 @@ class PredictionRequest:
         return np.ascontiguousarray(values.numpy())
 
     def node_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
-        """Return [n] int64, ascending: the global ids of the nodes to predict.
-
-        Raises
-        ------
-        RequestError: the type, split or file does not exist, or the file names unknown nodes.
-        """
+        """Return [n] int64, ascending: the global ids of the nodes to predict. A
+        :class:`RequestError` says that the type, split or file does not exist, or that the file
+        names unknown nodes."""
         target, known = self.node_type, graph.schema.root_types
         if target not in known:
             raise RequestError(f"--type {target}: expected one of {', '.join(known)}")
@@ -166,12 +151,8 @@ class PredictionRequest:
         return np.sort(globals_[ids])
 
     def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
-        """Return [n] int64, ascending: the ids of the edges to predict.
-
-        Raises
-        ------
-        RequestError: as :meth:`node_ids`.
-        """
+        """Return [n] int64, ascending: the ids of the edges to predict; errors are those of
+        :meth:`node_ids`."""
         # A graph with labels of edges stores all edges of its target relations.
         count = int(link_offsets(graph.schema)[-1])
         if self.nodes == ALL:
@@ -179,13 +160,8 @@ class PredictionRequest:
         return self._read_ids(graph, "edge ids", "edge ids", count)
 
     def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
-        """Return the edges to predict, in order of their ids. Every rank must call this.
-
-        Raises
-        ------
-        RequestError: as :meth:`node_ids`.
-        ClusterError: a rank was lost, or a deadline passed.
-        """
+        """Return the edges to predict, in order of their ids; errors are those of
+        :meth:`node_ids`. Every rank must call it."""
         if self.nodes in graph.schema.splits:
             return LinkTable.of(graph, graph.links(self.nodes))
         table = LinkTable.all_edges(graph, known)
@@ -194,10 +170,8 @@ class PredictionRequest:
     def _read_ids(
         self, graph: PartitionedGraph, kind: str, what: str, count: int
     ) -> NDArray[np.int64]:
-        """Read the ids of a split or of a file, which have to be distinct and in [0, count).
-
-        Returns [n] int64; those of a file are ascending.
-        """
+        """Read the ids [n] of a split or of a file, which have to be distinct and in [0, count);
+        those of a file come back in ascending order."""
         where = f"--nodes {self.nodes}"
         if self.nodes in graph.schema.splits:
             return graph.split(self.nodes)
@@ -227,15 +201,9 @@ class PredictionRequest:
 
 @dataclass(frozen=True)
 class TaskColumns:
-    """The columns of one task.
-
-    Attributes
-    ----------
-    kind: kind of its labels.
-    first, stop: the range of its columns.
-    as_class: whether there is one column, with class numbers.
-    label_names: the source's names of the classes by number; empty if it numbered them.
-    """
+    """The columns of one of several tasks: from ``first`` up to ``stop``, or one column with class
+    numbers if ``as_class``. ``label_names`` are the source's names of the classes by number, empty
+    if it numbered them."""
 
     name: str
     kind: LabelKind
@@ -245,32 +213,69 @@ class TaskColumns:
     label_names: Sequence[str] = ()
 
     def of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the task's predictions: [n] class numbers or values, or [n, width] of others.
-
-        Parameters
-        ----------
-        values: [n, columns], the predictions of all tasks.
-        """
+        """Return the task's predictions, [n] class numbers or values, or [n, width] of others, from
+        those of all tasks, [n, columns]."""
         columns = values[:, self.first : self.stop]
         if self.as_class:
             return columns[:, 0].astype(np.int64)
         return columns[:, 0] if self.kind == "float" and columns.shape[1] == 1 else columns
 
 
-def columns_of(
-    labels: Labels, what: str, names: Callable[[str], Sequence[str]]
-) -> list[TaskColumns]:
-    """Return the columns of every task; none unless the labels are of several tasks.
-
-    Parameters
-    ----------
-    what: what is predicted: labels, probabilities or logits.
-    names: returns the names of a task's classes.
-    """
+def columns_of(labels: Labels, what: What, names: Mapping[str, Sequence[str]]) -> list[TaskColumns]:
+    """Return the columns of every task, if the labels are of several; ``names`` are those of the
+    tasks' classes."""
     columns, first = [], 0
     for name, task in labels.tasks:
         as_class = what == "labels" and task.kind == "class"
         stop = first + (task.columns if what == "labels" else task.classes)
-        columns.append(TaskColumns(name, task.kind, first, stop, as_class, tuple(names(name))))
+        columns.append(
+            TaskColumns(name, task.kind, first, stop, as_class, tuple(names.get(name, ())))
+        )
         first = stop
     return columns
+
+
+_FIELDS: Final = [of.name for of in fields(PredictionRequest) if of.name != "overrides"]
+
+
+def read_description(out: Path) -> tuple[PredictionRequest, dict[str, Any]]:
+    """Read the request of a prediction's folder, and the whole description in it. A
+    :class:`GraphError` says that the folder has none, or that it lacks a field."""
+    file = out / DESCRIPTION_FILE
+    description = read_json(file, "no such file; expected the folder of a prediction")
+    for name in _FIELDS:
+        if name not in description:
+            raise GraphError(f"{file}: {name}: missing field")
+    return PredictionRequest(**{name: description[name] for name in _FIELDS}), description
+
+
+def begin_description(out: Path, request: PredictionRequest) -> bool:
+    """Create the folder of a prediction, or check that it has this one already; return whether the
+    prediction is finished. A :class:`RequestError` says that the folder has another prediction or
+    other content, or cannot be created."""
+    if (out / DESCRIPTION_FILE).exists():
+        _, description = read_description(out)
+        for name in _FIELDS:
+            given = getattr(request, name)
+            if description[name] != given:
+                raise RequestError(
+                    f"{out}: holds a prediction with {name} {description[name]!r}; expected "
+                    f"another folder, or the same prediction; given {given!r}"
+                )
+        return bool(description.get("finished"))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # A prediction that was interrupted early may have left an unfinished description only.
+        is_empty = all(content.name.startswith(DESCRIPTION_FILE) for content in out.iterdir())
+    except OSError as error:
+        raise RequestError(f"--out: {out}: cannot be made: {error.strerror}") from error
+    if not is_empty:
+        raise RequestError(f"--out: {out}: expected a new or an empty folder; it has content")
+    write_description(out, request, finished=False)
+    return False
+
+
+def write_description(out: Path, request: PredictionRequest, **more: Any) -> None:
+    """Write a prediction's request, and whatever else its description says."""
+    description = {name: value for name, value in asdict(request).items() if name in _FIELDS}
+    write_text(out / DESCRIPTION_FILE, json.dumps(description | more, indent=1))

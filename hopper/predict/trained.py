@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import xxhash
 
 from hopper.config import Config, make_config
@@ -16,7 +15,7 @@ from hopper.engines.request import find_reads
 from hopper.errors import RequestError
 from hopper.graph.schema_json import read_schema
 from hopper.hetero.learnable import LearnableRows
-from hopper.tasks import Target, find_target
+from hopper.tasks import find_target
 from hopper.train.run_result import RunResult, check_encodings, read_label_names
 from hopper.train.warm_start import restore_rows
 
@@ -30,13 +29,9 @@ _RESET: Final = {
 
 
 class TrainedRun:
-    """A finished run, to predict with its model.
-
-    Raises
-    ------
-    RequestError: the run has not finished, or the folder is not a run's.
-    ConfigError, GraphError: its configuration or schema is missing or unreadable.
-    """
+    """A finished run, to predict with its model. A :class:`RequestError` says that it has not
+    finished, or that the folder is not a run's; a :class:`ConfigError` or :class:`GraphError`, that
+    its configuration or schema cannot be read."""
 
     def __init__(self, run_dir: Path) -> None:
         self.result = RunResult.open(run_dir)
@@ -44,47 +39,20 @@ class TrainedRun:
         self.config = chosen.config
         self.schema = read_schema(run_dir)
         self.model_file = chosen.model_file
-        self._label_names = read_label_names(run_dir)
-
-    def label_names(self, task: str = "") -> list[str]:
-        """Return the names of classes in the graph that the model was trained on.
-
-        Parameters
-        ----------
-        task: one of several tasks; empty = the only one.
-        """
-        return self._label_names.get(task, [])
-
-    @property
-    def target(self) -> Target:
-        """The target that the model was trained to predict."""
-        return find_target(self.config, self.schema)
+        self.label_names = read_label_names(run_dir)
+        """by task ("" = the only one), the names of classes in the graph of training"""
+        self.target = find_target(self.config, self.schema)
 
     def checksum(self) -> str:
-        """Return the checksum of the model's file.
-
-        Raises
-        ------
-        RequestError: the run has no model.
-        """
+        """Return the checksum of the model's file; refuse (:class:`RequestError`) a run without."""
         if not self.model_file.is_file():
             raise RequestError(f"{self.model_file}: no such file: the run has no model")
         return xxhash.xxh3_128(self.model_file.read_bytes()).hexdigest()
 
-    def load_model(self) -> torch.nn.Module:
-        """Load the model in evaluation mode, in host memory."""
-        return self.result.load_model()
-
     def request_config(self, overrides: Sequence[str]) -> Config:
-        """Make the configuration to predict with from the run's.
-
-        Settings of training, of caches and of the pipeline are reset, since they affect speed only.
-
-        Raises
-        ------
-        ConfigError: an override is malformed.
-        RequestError: an override would change the model.
-        """
+        """Make the configuration to predict with from the run's, without the settings of training,
+        of caches and of the pipeline, since they affect speed only. A :class:`ConfigError` says
+        that an override is malformed, a :class:`RequestError` that it would change the model."""
         values = self.config.model_dump(exclude={"cache": True, "pipeline": True, "train": _RESET})
         values["cluster"]["servers"] = []
         values["sampler"]["device"] = "cpu"
@@ -103,12 +71,8 @@ class TrainedRun:
         return config
 
     def check(self, request: Request) -> None:
-        """Refuse a graph that the model cannot read.
-
-        Raises
-        ------
-        RequestError: names the node type or relation, what was expected and what was given.
-        """
+        """Refuse a graph that the model cannot read. The :class:`RequestError` names the node type
+        or relation, what was expected and what was given."""
         check_threads()
         check_model(request)
         graph, where = request.schema, request.where
@@ -121,29 +85,25 @@ class TrainedRun:
         trained = find_reads(self.config, self.schema, self.schema.ordered_relations())
         _check_same_names(trained.relations, request.reads.relations, "relations", where)
         _check_same_names(trained.inputs, request.reads.inputs, "node types", where)
-        for name, rows in trained.inputs.items():
-            given = request.reads.inputs[name].features
-            if given != rows.features:
+        widths = [
+            (rows.node_type, rows.features, request.reads.inputs[name].features)
+            for name, rows in trained.inputs.items()
+        ]
+        widths += [
+            (f"edges of {relation}", width, request.reads.edges.get(relation, 0))
+            for relation, width in trained.edges.items()
+        ]
+        for of, expected_width, width in widths:
+            if width != expected_width:
                 raise RequestError(
-                    f"{where}: features of {rows.node_type}: expected {rows.features} columns, as "
-                    f"the model was trained with, given {given}"
-                )
-
-        for relation, width in trained.edges.items():
-            of_edges = request.reads.edges.get(relation)
-            if of_edges != width:
-                raise RequestError(
-                    f"{where}: features of edges of {relation}: expected {width} columns, as the "
-                    f"model was trained with, given {of_edges or 'none'}"
+                    f"{where}: features of {of}: expected {expected_width} columns, as the model "
+                    f"was trained with, given {width or 'none'}"
                 )
 
     def restore_rows(self, learnable: LearnableRows) -> None:
-        """Set this rank's learnable rows to those that were learned with the model.
-
-        Raises
-        ------
-        RequestError: a file of rows is missing or altered, or a node has no learned row.
-        """
+        """Set this rank's learnable rows to those that were learned with the model. A
+        :class:`RequestError` says that a file of rows is missing or altered, or that a node has no
+        learned row."""
         for name, missing in restore_rows(self.result, learnable).items():
             if missing:
                 raise RequestError(

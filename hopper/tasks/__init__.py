@@ -1,19 +1,17 @@
 """Prediction tasks: labels of nodes, labels of edges, and links."""
 
-from hopper.tasks.decoders import DECODERS, Decoder, EdgeDecoder
-from hopper.tasks.fixed_negatives import FixedNegatives, check_fixed, open_fixed
+from hopper.tasks.decoders import DECODERS, Decoder
 from hopper.tasks.link_batches import LinkBatches
+from hopper.tasks.links import LinkTable, TargetEdges, TrainingLinks
+from hopper.tasks.negatives import FixedNegatives, check_fixed, open_fixed
 from hopper.tasks.scores import DECODER, decoder_of, make_decoder, pair_scores, rows_width
 from hopper.tasks.target import SIDES, Side, Target, find_target, sides_of, type_at
-from hopper.tasks.target_edges import TargetEdges
-from hopper.tasks.training_links import LinkTable, TrainingLinks
 
 __all__ = [
     "DECODER",
     "DECODERS",
     "SIDES",
     "Decoder",
-    "EdgeDecoder",
     "FixedNegatives",
     "LinkBatches",
     "LinkTable",

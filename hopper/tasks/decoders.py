@@ -20,58 +20,46 @@ from hopper.tasks.target import Side
 
 
 class Decoder(nn.Module):
-    """Scores pairs of rows: the base class of all decoders of links.
+    """Scores links, or computes the logits of labelled edges: the base class of all decoders.
 
-    A decoder's class is called with the keywords ``width`` (of a row) and ``relations`` (number of
-    target relations), and the options of the configuration.
+    A decoder's class is called with the keywords ``width`` (of a row), ``relations`` (number of
+    target relations) and, where labelled edges are predicted, ``outputs`` (number of classes or
+    values), and with the options of the configuration.
     """
 
     is_bilinear: ClassVar[bool] = False
-    """whether a score is the dot product of :meth:`query` and the row at the other end, so that
-    scores against all nodes are a matrix product"""
+    """whether the score of a link is the dot product of :meth:`query` and the row at the other end,
+    so that scores against all nodes are a matrix product"""
     row_width: int = 0
-    """width of the rows that the decoder was made for; set by
-    :func:`hopper.tasks.scores.make_decoder`"""
+    """width of the rows that the decoder was made for; :func:`hopper.tasks.make_decoder` sets it"""
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores of pairs: [n, c]. A larger score means a likelier link.
+        """Return the scores of links, or the logits or values of labelled edges.
 
-        A pair's score must depend on its own rows and relation alone.
+        Those of a pair of rows must depend on its own rows and relation alone.
 
         Parameters
         ----------
-        heads, tails: [n or 1, c or 1, width], which broadcast to [n, c, width].
+        heads, tails: of links, [n or 1, c or 1, width], which broadcast to [n, c, width]; of
+            labelled edges, [n, width].
         relations: [n] int64, numbers of target relations.
+
+        Returns
+        -------
+        Of links, [n, c]: a larger score means a likelier link. Of labelled edges, [n, outputs].
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the vectors by which a bilinear decoder multiplies rows at the other end.
-
-        Parameters
-        ----------
-        rows: [n, width], the known rows.
-        relations: [n] int64, numbers of target relations.
-        side: the end that is searched.
-
-        Returns
-        -------
-        [n, width].
-        """
+        """Return the vectors [n, width] by which a bilinear decoder multiplies rows at the end that
+        is searched, ``side``, for known rows [n, width] and their relations, [n] int64 numbers."""
         raise NotImplementedError(f"{type(self).__name__} defines no query()")
 
     def against_all(
         self, rows: Tensor, relations: Tensor, candidates: Tensor, side: Side
     ) -> Tensor:
-        """Return the scores of every known row with every candidate: [n, m].
-
-        Parameters
-        ----------
-        rows: [n, width], the known rows.
-        relations: [n] int64, numbers of target relations.
-        candidates: [m, width], rows for the end that is searched.
-        side: the end that is searched.
-        """
+        """Return the scores [n, m] of known rows [n, width] with all candidates [m, width] for the
+        end that is searched, ``side``. ``relations``, [n] int64, are numbers of the known rows'."""
         if self.is_bilinear:
             return self.query(rows, relations, side) @ candidates.T
         known, searched = rows.unsqueeze(1), candidates.unsqueeze(0)
@@ -89,87 +77,74 @@ class Dot(Decoder):
         super().__init__()
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores of pairs; see :meth:`Decoder.forward`."""
-        return (heads * tails).sum(-1)
+        """Return the scores of links; see :meth:`Decoder.forward`."""
+        return (self._multiply(heads, self._of(relations).unsqueeze(1), "tail") * tails).sum(-1)
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
+        return self._multiply(rows, self._of(relations), side)
+
+    def _of(self, relations: Tensor) -> Tensor:
+        """Return the vectors [n, ...] of relations, if they have any."""
+        return relations
+
+    def _multiply(self, rows: Tensor, vectors: Tensor, side: Side) -> Tensor:
+        """Multiply known rows by their relations' vectors."""
         return rows
 
 
-class _RelationDecoder(Decoder):
-    """A decoder with a parameter vector for each relation."""
-
-    def __init__(self, relations: int, width: int) -> None:
-        super().__init__()
-        self.relations = nn.Parameter(torch.empty(relations, width))
-
-    def _of(self, relations: Tensor) -> Tensor:
-        """Return the vectors of relations: [n, 1, ...]."""
-        return self.relations.index_select(0, relations).unsqueeze(1)
-
-
-class DistMult(_RelationDecoder):
+class DistMult(Dot):
     """Scores are ``sum(head * relation * tail)``."""
 
-    is_bilinear: ClassVar[bool] = True
+    _range: ClassVar[tuple[float, float]] = 0.5, 1.5
+    """of the numbers of relations' vectors at first"""
 
     def __init__(self, *, width: int, relations: int) -> None:
-        super().__init__(relations, width)
-        nn.init.uniform_(self.relations, 0.5, 1.5)
+        super().__init__(width=width, relations=relations)
+        self.relations = nn.Parameter(torch.empty(relations, width))
+        nn.init.uniform_(self.relations, *self._range)
 
-    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores of pairs; see :meth:`Decoder.forward`."""
-        return (heads * self._of(relations) * tails).sum(-1)
+    def _of(self, relations: Tensor) -> Tensor:
+        return self.relations.index_select(0, relations)
 
-    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the scores of pairs; see :meth:`Decoder.forward`."""
-        return rows * self.relations.index_select(0, relations)
+    def _multiply(self, rows: Tensor, vectors: Tensor, side: Side) -> Tensor:
+        return rows * vectors
 
 
-class ComplEx(_RelationDecoder):
+class ComplEx(DistMult):
     """Scores are the real part of ``sum(head * relation * conj(tail))``.
 
     The first half of a row has real parts, the second half imaginary parts.
     """
 
-    is_bilinear: ClassVar[bool] = True
+    _range = -1.0, 1.0
 
     def __init__(self, *, width: int, relations: int) -> None:
         _check_even("complex", width)
-        super().__init__(relations, width)
-        nn.init.uniform_(self.relations, -1.0, 1.0)
+        super().__init__(width=width, relations=relations)
 
-    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores of pairs; see :meth:`Decoder.forward`."""
-        return (_times(heads, self._of(relations)) * tails).sum(-1)
-
-    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
-        vectors = self.relations.index_select(0, relations)
+    def _multiply(self, rows: Tensor, vectors: Tensor, side: Side) -> Tensor:
         # Re(h r conj(t)) equals Re(conj(conj(r) t) h), so the relation is conjugated for heads.
         return _times(rows, vectors if side == "tail" else _conjugate(vectors))
 
 
-class RotatE(_RelationDecoder):
+class RotatE(Decoder):
     """Scores are ``margin - sum |head rotated by the relation's angles - tail|``.
 
-    Rows have the form that :class:`ComplEx` reads.
-
-    Parameters
-    ----------
-    margin: the score of a pair whose rotated head equals its tail.
+    Rows have the form that :class:`ComplEx` reads. ``margin`` is the score of a pair whose rotated
+    head equals its tail.
     """
 
     def __init__(self, *, width: int, relations: int, margin: float = 12.0) -> None:
         _check_even("rotate", width)
-        super().__init__(relations, width // 2)
+        super().__init__()
+        self.relations = nn.Parameter(torch.empty(relations, width // 2))
         self._margin = margin
         nn.init.uniform_(self.relations, -math.pi, math.pi)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores of pairs; see :meth:`Decoder.forward`."""
-        angles = self._of(relations)
+        """Return the scores of links; see :meth:`Decoder.forward`."""
+        angles = self.relations.index_select(0, relations).unsqueeze(1)
         difference = _times(heads, torch.cat((angles.cos(), angles.sin()), -1)) - tails
         real, imaginary = difference.chunk(2, -1)
         # The square root has no derivative at 0.
@@ -177,85 +152,57 @@ class RotatE(_RelationDecoder):
         return self._margin - lengths.sum(-1)
 
 
-class Mlp(Decoder):
-    """A perceptron of two layers over both concatenated rows, with a last layer per relation.
+class _Perceptron(Decoder):
+    """Two layers over both concatenated rows. The inner one is ``hidden`` wide, 0 = as wide as a
+    row. The last one is each relation's own."""
 
-    Parameters
-    ----------
-    hidden: width of the inner layer; 0 = that of a row.
-    """
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, hidden or width)
+        self.tail = nn.Linear(width, hidden or width, bias=False)
+        for weight in (self.head.weight, self.tail.weight):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.head.bias)
+
+    def _inner(self, heads: Tensor, tails: Tensor) -> Tensor:
+        return torch.relu(self.head(heads) + self.tail(tails))
+
+
+class Mlp(_Perceptron):
+    """A perceptron of two layers, the inner one ``hidden`` wide, that scores links."""
 
     def __init__(self, *, width: int, relations: int, hidden: int = 0) -> None:
-        super().__init__()
-        inner = hidden or width
-        self.head = nn.Linear(width, inner)
-        self.tail = nn.Linear(width, inner, bias=False)
-        self.relations = nn.Parameter(torch.empty(relations, inner))
-        for weight in (self.head.weight, self.tail.weight, self.relations):
-            nn.init.xavier_uniform_(weight)
-        nn.init.zeros_(self.head.bias)
+        super().__init__(width, hidden)
+        self.relations = nn.Parameter(torch.empty(relations, hidden or width))
+        nn.init.xavier_uniform_(self.relations)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores of pairs; see :meth:`Decoder.forward`."""
-        inner = torch.relu(self.head(heads) + self.tail(tails))
-        return (inner * self.relations.index_select(0, relations).unsqueeze(1)).sum(-1)
+        """Return the scores of links; see :meth:`Decoder.forward`."""
+        vectors = self.relations.index_select(0, relations).unsqueeze(1)
+        return (self._inner(heads, tails) * vectors).sum(-1)
 
 
-class EdgeDecoder(Decoder):
-    """Computes logits of edges: the base class of all decoders of labelled edges.
-
-    A decoder's class is called with the keywords ``width`` (of a row), ``relations`` (number of
-    target relations) and ``outputs`` (number of classes or values), and the options of the
-    configuration.
-    """
-
-    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the edges' logits, or values: [n, outputs].
-
-        Those of an edge must depend on its own rows and relation alone.
-
-        Parameters
-        ----------
-        heads, tails: [n, width], rows of the edges' sources and destinations.
-        relations: [n] int64, numbers of target relations.
-        """
-        raise NotImplementedError(f"{type(self).__name__} defines no forward()")
-
-
-class EdgeMlp(EdgeDecoder):
-    """A perceptron of two layers over both concatenated rows, with a last layer per relation.
-
-    Parameters
-    ----------
-    hidden: width of the inner layer; 0 = that of a row.
-    """
+class EdgeMlp(_Perceptron):
+    """A perceptron of two layers, the inner one ``hidden`` wide, for labelled edges."""
 
     def __init__(self, *, width: int, relations: int, outputs: int, hidden: int = 0) -> None:
-        super().__init__()
-        inner = hidden or width
-        self.head = nn.Linear(width, inner)
-        self.tail = nn.Linear(width, inner, bias=False)
-        self.last = nn.Parameter(torch.empty(relations, inner, outputs))
+        super().__init__(width, hidden)
+        self.last = nn.Parameter(torch.empty(relations, hidden or width, outputs))
         self.bias = nn.Parameter(torch.zeros(relations, outputs))
-        for weight in (self.head.weight, self.tail.weight, *self.last):
+        for weight in self.last:
             nn.init.xavier_uniform_(weight)
-        nn.init.zeros_(self.head.bias)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the edges' logits; see :meth:`EdgeDecoder.forward`."""
-        inner = torch.relu(self.head(heads) + self.tail(tails))
-        return self.bias.index_select(0, relations) + _of_relations(inner, self.last, relations)
+        """Return the logits of edges; see :meth:`Decoder.forward`."""
+        products = _of_relations(self._inner(heads, tails), self.last, relations)
+        return self.bias.index_select(0, relations) + products
 
 
-class Bilinear(EdgeDecoder):
+class Bilinear(Decoder):
     """Logits are ``head M tail`` with a matrix M for each class.
 
     M is a weighted sum of ``bases`` matrices that all classes and relations share (van den Berg et
     al., section 2.3).
-
-    Parameters
-    ----------
-    bases: number of matrices.
     """
 
     def __init__(self, *, width: int, relations: int, outputs: int, bases: int = 2) -> None:
@@ -268,18 +215,13 @@ class Bilinear(EdgeDecoder):
             nn.init.xavier_uniform_(weights)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Return the edges' logits; see :meth:`EdgeDecoder.forward`."""
+        """Return the logits of edges; see :meth:`Decoder.forward`."""
         products = [((heads @ basis) * tails).sum(-1) for basis in self.bases]
         return _of_relations(torch.stack(products, 1), self.weights, relations)
 
 
 def _of_relations(rows: Tensor, matrices: Tensor, relations: Tensor) -> Tensor:
-    """Multiply each row [n, inner] by its relation's matrix: [n, outputs].
-
-    Parameters
-    ----------
-    matrices: [relations, inner, outputs].
-    """
+    """Multiply rows [n, inner] by their relations' matrices [relations, inner, outputs]."""
     if len(matrices) == 1:
         return rows @ matrices[0]
     return torch.bmm(rows.unsqueeze(1), matrices.index_select(0, relations)).squeeze(1)
@@ -292,10 +234,7 @@ DECODERS: Final[Mapping[str, Callable[..., Decoder]]] = {
     "rotate": RotatE,
     "mlp": Mlp,
 }
-EDGE_DECODERS: Final[Mapping[str, Callable[..., EdgeDecoder]]] = {
-    "mlp": EdgeMlp,
-    "bilinear": Bilinear,
-}
+EDGE_DECODERS: Final[Mapping[str, Callable[..., Decoder]]] = {"mlp": EdgeMlp, "bilinear": Bilinear}
 
 
 def _check_even(name: str, width: int) -> None:

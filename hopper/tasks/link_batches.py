@@ -18,9 +18,9 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
+from hopper.tasks.links import TrainingLinks, VersionsAt
 from hopper.tasks.negatives import Negatives
 from hopper.tasks.target import sides_of
-from hopper.tasks.training_links import TrainingLinks, VersionsAt
 
 _KEPT: Final = 8
 """iterations whose edges are cached; as many may be planned at a time"""
@@ -31,19 +31,10 @@ Ids = NDArray[np.int64]
 class LinkBatches:
     """Turns the edges of a global batch into roots to sample and pairs to score.
 
-    Parameters
-    ----------
-    links: the edges to train.
-    schedule: the edges of each iteration.
-    seed: seed of the draws of negatives.
-    versions_at: makes versions of the edges' ends.
-    server: the server whose relations and lists ranks draw from, if these are divided; None = all.
-
-    Attributes
-    ----------
-    types: node types of the ends, in the order in which their rows are concatenated.
-    batch, excluded: cached functions of (epoch, iteration): the global batch, and by relation the
-        edges to leave out.
+    ``versions_at`` makes versions of the edges' ends. ``server`` is the server whose relations and
+    lists ranks draw from, if these are divided; None = all. ``types`` are the node types of the
+    ends, in the order in which their rows are concatenated. ``batch`` and ``excluded`` are cached
+    functions of (epoch, iteration): the global batch, and by relation the edges to leave out.
     """
 
     def __init__(
@@ -56,33 +47,20 @@ class LinkBatches:
         versions_at: VersionsAt,
         server: int | None = None,
     ) -> None:
-        self._task = task
-        self._drawn: Collection[Relation] = graph.relations
-        if server is not None and graph.partitions:
-            self._drawn = graph.partitions[server].relations
-        """the relations that ranks draw from"""
-        self._table = links.table
+        self._graph, self._task, self._server = graph, task, server
+        self._table, self._versions_at = links.table, versions_at
         self._negatives = Negatives(graph, task, self._table, seed)
         self._topology = cache(lambda relation: graph.topology(relation, server))
-        self._originals = cache(graph.original_ids)
-        schema = graph.schema
-        self._reverses = [graph.reverse_relations(relation) for relation in schema.target_relations]
-        self.types: Sequence[str] = sorted(schema.root_types)
-        self._versions_at = versions_at
+        self.types: Sequence[str] = sorted(graph.schema.root_types)
         self.batch = lru_cache(_KEPT)(lambda moment: schedule.batch(*moment))
         self.excluded = lru_cache(_KEPT)(self._excluded)
 
     def pairs(self, roots: Ids, epoch: int, iteration: int) -> Pairs:
-        """Return edges of an iteration with their labels, or links with their negatives.
-
-        Parameters
-        ----------
-        roots: [n] int64, indices in the table of training links.
-        """
+        """Return edges of an iteration with their labels, or links with their negatives, for
+        ``roots``, [n] int64 indices in the table of training links."""
         batch, table = self.batch((epoch, iteration)), self._table
         sides = sides_of(self._task) if table.labels is None else ()
-        count = self._negatives.count
-        width = 1 + count * len(sides)
+        count, width = self._negatives.count, 1 + self._negatives.count * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         types = np.empty((2, roots.size), np.int64)
         relations = table.relations[roots]
@@ -91,38 +69,25 @@ class LinkBatches:
             if not chosen_places.size:
                 continue
             places = roots[chosen_places]
-            true = table.src[places], table.dst[places]
-            ends[0, chosen_places], ends[1, chosen_places] = true[0][:, None], true[1][:, None]
-            types[0, chosen_places] = self.types.index(relation.src)
-            types[1, chosen_places] = self.types.index(relation.dst)
+            for end, ids in enumerate((table.src, table.dst)):
+                ends[end, chosen_places] = ids[places][:, None]
+                types[end, chosen_places] = self.types.index((relation.src, relation.dst)[end])
             for index, side in enumerate(sides):
                 columns = slice(1 + index * count, 1 + (index + 1) * count)
                 negatives = self._negatives.draw(batch, places, number, side)
                 ends[int(side == "tail"), chosen_places, columns] = negatives
-        if table.labels is None:
-            labels = np.zeros((roots.size, width), np.float32)
-            # A negative that equals the link itself does not count.
-            labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
-            labels[:, 0] = 1.0
-        else:
-            labels = table.label_rows[roots]
         versions, (heads, tails) = self._distinct(ends, types, roots)
+        if table.labels is not None:
+            return Pairs(versions, heads[:, 0], tails[:, 0], relations, table.label_rows[roots])
+        labels = np.zeros((roots.size, width), np.float32)
+        # A negative that equals the link itself does not count.
+        labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
+        labels[:, 0] = 1.0
         return Pairs(versions, heads, tails, relations, labels)
 
     def _distinct(self, ends: Ids, types: Ids, roots: Ids) -> tuple[dict[str, Ids], Ids]:
-        """Find the distinct versions of ends, and the index of each end among them.
-
-        Parameters
-        ----------
-        ends: [2, links, k] int64 global ids.
-        types: [2, links] int64, numbers of their node types.
-        roots: [links] int64, indices in the table of links.
-
-        Returns
-        -------
-        By node type, the distinct versions, ascending; and [2, links, k] int64, indices in the
-        concatenation of all of them.
-        """
+        """Find the distinct versions of ends, [2, links, k] global ids of node types [2, links], by
+        type, ascending; and each end's index in the concatenation of all of them."""
         versions, indices, first = dict[str, Ids](), np.empty_like(ends), 0
         times = None
         if self._table.times is not None:
@@ -140,11 +105,9 @@ class LinkBatches:
         return versions, indices
 
     def _excluded(self, moment: tuple[int, int]) -> Mapping[Relation, ExcludedEdges]:
-        """Return, by relation, the edges that would reveal the links of an iteration.
-
-        These are the edges between their ends, in their own relation and in its reverse relations.
-        """
-        table = self._table
+        """Return, by relation that ranks draw from, the edges that would reveal the links of an
+        iteration: those between their ends, in their own relation and in its reverses."""
+        table, graph = self._table, self._graph
         # The existence of a labelled edge does not reveal its label.
         if not self._task.exclude or table.labels is not None:
             return {}
@@ -153,12 +116,15 @@ class LinkBatches:
             links = roots[table.relations[roots] == number]
             src, dst = table.src[links], table.dst[links]
             pairs.setdefault(relation, []).append((src, dst))
-            for reverse in self._reverses[number]:
+            for reverse in graph.reverse_relations(relation):
                 pairs.setdefault(reverse, []).append((dst, src))
+        drawn: Collection[Relation] = graph.relations
+        if self._server is not None and graph.partitions:
+            drawn = graph.partitions[self._server].relations
         return {
             relation: self._topology(relation)
-            .lists(self._originals(relation.src), self._originals(relation.dst))
+            .lists(graph.original_ids(relation.src), graph.original_ids(relation.dst))
             .exclude(*(np.concatenate(ends) for ends in zip(*of_relation, strict=True)))
             for relation, of_relation in pairs.items()
-            if relation in self._drawn
+            if relation in drawn
         }

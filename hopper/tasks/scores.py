@@ -12,7 +12,7 @@ from hopper.config.plug_ins import PlugIn, explain_errors, find_plug_in
 from hopper.errors import ConfigError
 from hopper.graph.schema import GraphSchema
 from hopper.micrograph.subgraph import Pairs
-from hopper.tasks.decoders import DECODERS, EDGE_DECODERS, Decoder, EdgeDecoder
+from hopper.tasks.decoders import DECODERS, EDGE_DECODERS, Decoder
 from hopper.tasks.target import Target
 
 DECODER: Final = "link_decoder"
@@ -32,20 +32,27 @@ def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder
     """
     task, width = config.task, target.width
     arguments = {"width": width, "relations": len(schema.target_relations)}
-    tails, expected = torch.zeros(_LINKS, _TAILS, width), (_LINKS, _TAILS)
-    base: type[Decoder] = Decoder
-    built_ins, default = DECODERS, "dot"
+    built_ins, default, shape = DECODERS, "dot", (_LINKS, _TAILS)
+    rows = torch.zeros(_LINKS, _TAILS, width)
     if target.predicted == "edge":
-        base, built_ins, default = EdgeDecoder, EDGE_DECODERS, "mlp"
-        arguments["outputs"] = target.classes
-        tails, expected = torch.zeros(_LINKS, width), (_LINKS, target.classes)
+        built_ins, default, shape = EDGE_DECODERS, "mlp", (_LINKS, target.classes)
+        rows, arguments["outputs"] = rows[:, 0], target.classes
     name = default if task.decoder == "auto" else task.decoder
     plug_in: PlugIn[Decoder] = find_plug_in(
-        *("task.decoder", name, base, built_ins, task.decoder_options, list(arguments)),
+        *("task.decoder", name, Decoder, built_ins, task.decoder_options, list(arguments)),
         derives=True,
     )
     decoder = plug_in.make(**arguments)
-    _check(plug_in, decoder, tails, expected)
+    heads, where = rows if rows.ndim == 2 else rows[:, :1], f"{plug_in.key}: {name}"
+    relations = torch.zeros(_LINKS, dtype=torch.int64)
+    with explain_errors(f"{where} cannot be computed"), torch.no_grad():
+        scores = [decoder(heads[:n], relations[:n], rows[:n]) for n in (_LINKS, 0)]
+    shapes, expected = [tuple(score.shape) for score in scores], [shape, (0, shape[1])]
+    if shapes != expected:
+        raise ConfigError(
+            f"{where}: expected something of each pair by itself, of shapes {expected}; got "
+            f"{shapes}"
+        )
     decoder.row_width = width
     return decoder
 
@@ -64,42 +71,15 @@ def rows_width(model: nn.Module) -> int | None:
 
 
 def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
-    """Return the scores of pairs, or the logits of labelled edges.
-
-    Parameters
-    ----------
-    model: the model with the decoder.
-    rows: [roots, width], the roots of all types in the order of :class:`Pairs`.
-
-    Returns
-    -------
-    [links, 1 + k] scores, or [edges, outputs] logits.
-    """
-    ends = []
-    for places in (pairs.heads, pairs.tails):
-        flat_places = torch.from_numpy(places.reshape(-1)).to(rows.device)
-        ends.append(rows.index_select(0, flat_places).view(*places.shape, rows.shape[1]))
-    relations = torch.from_numpy(pairs.relations).to(rows.device)
-    decoder = decoder_of(model)
-    if isinstance(decoder, EdgeDecoder):
-        ends = [end[:, 0] for end in ends]
-    scores: Tensor = decoder(ends[0], relations, ends[1])
-    return scores
-
-
-def _check(
-    plug_in: PlugIn[Decoder], decoder: Decoder, tails: Tensor, expected: tuple[int, int]
-) -> None:
-    """Try a decoder on a few rows, to find errors before the run begins."""
-    heads = tails if tails.ndim == 2 else tails[:, :1]
-    where = f"{plug_in.key}: {plug_in.name}"
-    relations = torch.zeros(_LINKS, dtype=torch.int64)
-    with explain_errors(f"{where} cannot be computed"), torch.no_grad():
-        scores = [decoder(heads[:n], relations[:n], tails[:n]) for n in (_LINKS, 0)]
-    shapes = [tuple(score.shape) for score in scores]
-    expected_shapes = [expected, (0, expected[1])]
-    if shapes != expected_shapes:
-        raise ConfigError(
-            f"{where}: expected something of each pair by itself, of shapes {expected_shapes}; got "
-            f"{shapes}"
+    """Return the scores [links, 1 + k] of pairs, or the logits [edges, outputs] of labelled edges,
+    from the rows [roots, width] of all types in the order of :class:`Pairs`."""
+    heads, tails = (
+        rows.index_select(0, torch.from_numpy(places.reshape(-1)).to(rows.device)).view(
+            *places.shape, rows.shape[1]
         )
+        for places in (pairs.heads, pairs.tails)
+    )
+    scores: Tensor = decoder_of(model)(
+        heads, torch.from_numpy(pairs.relations).to(rows.device), tails
+    )
+    return scores

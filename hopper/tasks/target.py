@@ -43,12 +43,8 @@ _EXPECTED_GRAPH = {
 
 
 def find_target(config: Config, schema: GraphSchema) -> Target:
-    """Find what a configuration predicts in a graph.
-
-    Raises
-    ------
-    RequestError: the graph has no such labels or links; names what was expected.
-    """
+    """Find what a configuration predicts in a graph. A :class:`RequestError` says that the graph
+    has no such labels or links, and what was expected."""
     asked, predicted = config.task.kind, schema.predicted
     if asked not in ("auto", predicted):
         named = ", ".join(map(str, schema.target_relations)) or f"node type {schema.target!r}"

@@ -32,7 +32,7 @@ from hopper.tasks import (
     sides_of,
     type_at,
 )
-from hopper.tasks.target_edges import TargetEdges
+from hopper.tasks.links import TargetEdges
 from hopper.train.evaluate import EdgeEvaluator, Evaluator
 
 _BLOCK_BYTES: Final = 64 << 20

@@ -30,7 +30,7 @@ from hopper.models.dropout import EdgeDropout
 from hopper.models.layer import SumLayer
 from hopper.models.sage import SAGELayer
 from hopper.ops import copy_sum, weighted_sum
-from hopper.tasks import EdgeDecoder
+from hopper.tasks import Decoder
 from hopper.train.callbacks import Callback, Running
 
 
@@ -206,7 +206,7 @@ class Strides:
         return (first[:, None] + 13 * np.arange(count)) % nodes + self._beyond
 
 
-class Sum(EdgeDecoder):
+class Sum(Decoder):
     """Adds a linear layer of both rows."""
 
     def __init__(self, *, width: int, relations: int, outputs: int) -> None:

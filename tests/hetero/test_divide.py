@@ -408,7 +408,6 @@ def test_impossible_requests_are_refused_and_leave_nothing(
     (tmp_path / "occupied" / "mine").touch()
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("occupied", {}, "occupied: already exists"),
-        ("out", {"target": "author"}, "--target: expected 'paper', whose splits"),
         ("out", {"servers": 0}, "servers: expected 1 to 65,536"),
         ("out", {"tables": "move"}, "--tables: expected link or copy, given move"),
         ("out", {"seed": 3}, "seed: --method meta does not read that"),

@@ -1,7 +1,8 @@
-"""Neighbours averaged once: against dense matrices, from parts of a graph, and what is refused."""
+"""Neighbours averaged once: against dense matrices, and what is refused."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,18 @@ from numpy.typing import NDArray
 from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
+from hopper.graph.layout import features_file
 from hopper.graph.schema import Relation
-from hopper.hetero.divide import divide_graph
+from hopper.graph.schema_json import write_schema
 from hopper.hetero.learnable import first_rows
-from hopper.hetero.precompute import MetapathTables, SubsetTables, neighbours, precompute
+from hopper.hetero.precompute import MetapathTables, SubsetTables, averages, precompute
 from hopper.partition import partition_graph
-from hopper.partition.stored_forms import describe_rounded_tables
+from hopper.partition.stored_forms import (
+    describe_rounded_tables,
+    parse_row_forms,
+    store_rows_as,
+)
+from hopper.timing.phases import Phases
 from tests.engines.graphs import COUNTS, EDGES, WIDTHS, make_graph
 
 Matrix = NDArray[np.float64]
@@ -45,7 +52,7 @@ def divide_by_degree(matrix: Matrix) -> Matrix:
 def test_metapaths_are_products_of_means(
     block_bytes: int, graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(averages, "_BLOCK_BYTES", block_bytes)
     precompute(graph.path, tmp_path / "tables", MetapathTables(layers=2))
     tables = GraphDirectory.open(tmp_path / "tables")
     # Into paper lead four relations; below author one, field two, paper four and nobody none.
@@ -70,18 +77,6 @@ def test_metapaths_are_products_of_means(
     assert np.array_equal(tables.split("train"), graph.split("train"))
     topology = tables.topology(Relation("to.field", "metapath", "paper"))
     assert np.array_equal(topology.indices, np.arange(COUNTS["paper"]))
-
-
-def test_each_server_averages_its_own_metapaths(graph: GraphDirectory, tmp_path: Path) -> None:
-    divide_graph(graph, tmp_path / "parts", 2, "meta", layers=2)
-    for source in (graph.path, tmp_path / "parts"):
-        precompute(source, tmp_path / f"of-{source.name}", MetapathTables(layers=2))
-    from_graph, from_parts = (
-        GraphDirectory.open(tmp_path / f"of-{name}") for name in ("graph", "parts")
-    )
-    assert from_graph.schema == from_parts.schema
-    for name in from_graph.schema.node_types:
-        assert np.array_equal(from_graph.features(name), from_parts.features(name))
 
 
 def test_only_the_given_metapaths_are_averaged(graph: GraphDirectory, tmp_path: Path) -> None:
@@ -166,12 +161,6 @@ def test_what_cannot_be_averaged_is_named(graph: GraphDirectory, tmp_path: Path)
         precompute(graph.path, out, SubsetTables())
     with pytest.raises(RequestError, match=r"--subsets: 7 relations have .* 5000"):
         precompute(graph.path, out, SubsetTables(subsets=5000, dim=2))
-    divide_graph(graph, tmp_path / "meta", 2, "meta", layers=2)
-    with pytest.raises(RequestError, match="several servers of a divided one may hold"):
-        precompute(tmp_path / "meta", out, SubsetTables(dim=2))
-    partition_graph(graph, tmp_path / "random", 2, "random")
-    with pytest.raises(RequestError, match="expected a graph directory, or one divided by rel"):
-        precompute(tmp_path / "random", out, MetapathTables())
     assert not out.exists()
 
 
@@ -190,10 +179,14 @@ def test_averages_of_rounded_rows_state_a_bound_of_their_error(
     graph: GraphDirectory, tmp_path: Path
 ) -> None:
     """The stated bound holds, and it grows when the averages are stored in fewer bits."""
-    rounded = tmp_path / "rounded"
-    divide_graph(graph, rounded, 2, "meta", layers=2, feature_dtypes=["int8"])
-    recipe = MetapathTables(layers=2)
+    recipe, forms = MetapathTables(layers=2), parse_row_forms(["int8"], graph.schema)
     exact = precompute(graph.path, tmp_path / "exact", recipe)
+    rounded = tmp_path / "rounded"
+    shutil.copytree(graph.path, rounded)
+    with store_rows_as(graph, forms, tmp_path / "converted", Phases()) as converted:
+        write_schema(rounded, converted.schema)
+        for name in converted.schema.node_types:
+            np.save(features_file(rounded, name), converted.features(name))
     rounded_schema = precompute(rounded, tmp_path / "tables", recipe)
     tables = [GraphDirectory.open(tmp_path / name) for name in ("exact", "tables")]
     assert not describe_rounded_tables(exact)

@@ -11,7 +11,7 @@ from torch import Tensor
 from hopper.config import Config, make_config
 from hopper.errors import ConfigError
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.tasks import DECODERS, SIDES, Decoder, EdgeDecoder, Target, make_decoder
+from hopper.tasks import DECODERS, SIDES, Decoder, Target, make_decoder
 
 WIDTH, RELATIONS = 6, 3
 SCHEMA = GraphSchema(
@@ -35,11 +35,11 @@ def make_link_decoder(name: str, **options: object) -> Decoder:
     return decoder
 
 
-def make_edge_decoder(name: str, outputs: int, **options: object) -> EdgeDecoder:
+def make_edge_decoder(name: str, outputs: int, **options: object) -> Decoder:
     torch.manual_seed(1)
     target = Target("edge", "class", WIDTH, outputs)
     decoder = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
-    assert isinstance(decoder, EdgeDecoder)
+    assert isinstance(decoder, Decoder)
     return decoder
 
 

@@ -5,12 +5,17 @@ that an iteration reads, and send their gradients back. The owner updates each o
 iteration, so all exact engines train the same rows.
 """
 
-from hopper.hetero.learnable.description import LearnableTable, Learning, first_rows
 from hopper.hetero.learnable.fetched import PREFIX, FetchedRows
 from hopper.hetero.learnable.leaf import Leaf, LeafRows
 from hopper.hetero.learnable.messages import Routes
 from hopper.hetero.learnable.rows import LearnableRows, distinct, distinct_by_table
-from hopper.hetero.learnable.table import IDS, TableShare
+from hopper.hetero.learnable.table import (
+    IDS,
+    LearnableTable,
+    Learning,
+    TableShare,
+    first_rows,
+)
 
 __all__ = [
     "IDS",

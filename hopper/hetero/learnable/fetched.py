@@ -41,13 +41,8 @@ class FetchedTable:
         self._lent.gather(self._within[rank], out)
 
     def add_up(self, gradients: Sequence[Tensor], scale: float) -> None:
-        """Sum the gradients of all ranks, in order of rank.
-
-        Parameters
-        ----------
-        gradients: by rank, [m, dim] of the rows that it reads. They may be changed.
-        scale: the divisor of the sum.
-        """
+        """Sum the gradients [m, dim] of the rows that each rank reads, which may be changed, in
+        order of rank, and divide the sum by ``scale``."""
         count = self._lent.places.size
         nonempty = [gradient for gradient in gradients if len(gradient)]
         if len(nonempty) == 1 and len(nonempty[0]) == count:
@@ -90,17 +85,9 @@ class FetchedTable:
 
 
 class FetchedRows(LeafRows):
-    """The rows of all tables that an iteration fetches.
-
-    Every rank must construct it. The first read waits for the rows of other ranks.
-
-    Parameters
-    ----------
-    routes: the routes of all tables, in the same order on every rank.
-    tables: by name of a type in subgraphs, the table that it reads.
-    where: the moment, for errors.
-    waiting: makes a context that is entered while this rank waits for rows of others.
-    """
+    """The rows of all tables that an iteration fetches, by their routes in the same order on every
+    rank. Every rank must construct it. The first read waits for the rows of other ranks, in a
+    context that ``waiting`` makes. ``where`` is the moment, for errors."""
 
     def __init__(
         self,
@@ -147,17 +134,13 @@ class FetchedRows(LeafRows):
             self._reach_through(reached)
 
     def push_early(self) -> None:
-        """Send gradients as soon as they are complete, during the next backward pass.
-
-        Only that backward pass may make gradients of the rows.
-        """
+        """Send gradients as soon as they are complete, during the next backward pass. Only that
+        backward pass may make gradients of the rows."""
         self._pushes_early = bool(self._learned)
 
     def start_push(self) -> None:
-        """Begin to send gradients of learned rows to their owners, unless that has begun.
-
-        Either every rank or no rank must call it. :meth:`push` waits for the gradients.
-        """
+        """Begin to send gradients of learned rows to their owners, unless that has begun. Every
+        rank must call it, or none. :meth:`push` waits for the gradients."""
         self.arrive()
         if not self._learned or self._on_their_way is not None:
             return
@@ -166,14 +149,8 @@ class FetchedRows(LeafRows):
         self._on_their_way = (self._messages.start_back(self._gradient, self._where),)
 
     def push(self, scale: float = 1.0) -> None:
-        """Send gradients to the owners of the rows, and sum them there in order of rank.
-
-        Every rank must call it.
-
-        Parameters
-        ----------
-        scale: the divisor of gradients.
-        """
+        """Send gradients to the owners of the rows, and sum them there in order of rank, divided by
+        ``scale``; every rank must call it."""
         if not self._learned:
             return
         self.start_push()
@@ -196,12 +173,8 @@ class FetchedRows(LeafRows):
         return all(leaf.is_finite() for leaf in self._leaves.values() if leaf.learns)
 
     def squares(self, operation: str) -> float:
-        """Return the sum of squares of all rows' summed gradients. Every rank must call it.
-
-        Parameters
-        ----------
-        operation: the name of the operation, for errors.
-        """
+        """Return the sum of squares of all rows' summed gradients; every rank must call it. Errors
+        name the operation."""
         if not self._learned:
             return 0.0
         squares = sum(float(table.total.double().square().sum()) for table in self._learned)
@@ -210,24 +183,17 @@ class FetchedRows(LeafRows):
         return float(total)
 
     def step(self, scale: float = 1.0, factor: float = 1.0) -> None:
-        """Update every row of this rank that any rank has fetched.
-
-        Parameters
-        ----------
-        scale: the factor of gradients, the same as for all other parameters.
-        factor: the factor of the learning rate, the same as for all other parameters.
-        """
+        """Update every row of this rank that any rank has fetched. Gradients are multiplied by
+        ``scale`` and the learning rate by ``factor``, as those of all other parameters are."""
         for table in self._learned:
             table.step(scale, factor)
 
     def collect(self) -> dict[str, Tensor]:
-        """Collect, on rank 0, all fetched rows and their gradients. Every rank must call it.
+        """Collect, on rank 0, all fetched rows and their gradients; every rank must call it.
 
-        Returns
-        -------
-        On rank 0, for each table "t": "model.learnable.t", the rows [n, dim];
-        "model.learnable.t.ids", their global ids [n], int64, ascending; and, unless the table is
-        frozen, "gradient.learnable.t" [n, dim]. On other ranks, nothing.
+        Rank 0 gets, for each table "t", "model.learnable.t", the rows [n, dim],
+        "model.learnable.t.ids", their global ids [n], ascending, and, unless the table is frozen,
+        "gradient.learnable.t" [n, dim]. Other ranks get nothing.
         """
         collected: dict[str, Tensor] = {}
         for table in self._fetched:
@@ -256,17 +222,8 @@ class _StartPush(torch.autograd.Function):
 
 
 def merge_places(groups: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
-    """Merge groups of places.
-
-    Parameters
-    ----------
-    groups: one array at least, [n] int64 each, distinct and ascending.
-
-    Returns
-    -------
-    The places [m], int64, ascending, that are in any group. And for each group, the indices [n],
-    int64, of its places among these.
-    """
+    """Merge groups of places, one at least, [n] each, distinct and ascending: return the places
+    [m], ascending, that are in any group, and the indices [n] of each group's among these."""
     joined = np.concatenate(groups)
     # A stable sort merges runs that ascend.
     order = np.argsort(joined, kind="stable")

@@ -28,17 +28,10 @@ Ids = NDArray[np.int64]
 class Leaf:
     """Rows of one table, and the sum of their gradients.
 
-    Parameters
-    ----------
-    ids: [n] int64, distinct: the ids of the rows.
-    rows: [m, dim], contiguous: a tensor that contains the rows.
-    learns: whether gradients are summed.
-    places: [n] int64: the indices of the rows in ``rows``; None = all rows, in the ids' order.
-    gradient: [m, dim], contiguous, of zeros: the tensor for the sum; None = a new one.
-
-    Attributes
-    ----------
-    gradient: [m, dim], the sum so far; [0, dim] if nothing is summed.
+    ``rows``, [m, dim], contiguous, have the rows of the distinct ``ids`` [n] at ``places`` [n]
+    (None = all rows, in the ids' order). If the table ``learns``, gradients are summed in
+    ``gradient``, [m, dim], contiguous, of zeros (None = a new tensor, [0, dim] if nothing is
+    summed).
     """
 
     def __init__(
@@ -65,11 +58,7 @@ class Leaf:
 
     def reach_through(self, reached: Tensor) -> None:
         """Make the backward pass run an operation after the gradients of all rows read from now on.
-
-        Parameters
-        ----------
-        reached: the operation's result, of which only the autograd graph matters.
-        """
+        Of its result, ``reached``, only the autograd graph matters."""
         if self.learns:
             self._reached = reached
 
@@ -87,11 +76,8 @@ class Leaf:
 
 
 class _ReadRows(torch.autograd.Function):
-    """Reads rows of a leaf, and adds their gradients to the leaf's sum in place.
-
-    Plain indexing in torch would make a gradient of all the leaf's rows at each read, and add these
-    up.
-    """
+    """Reads rows of a leaf, and adds their gradients to the leaf's sum in place. Plain indexing in
+    torch would make a gradient of all the leaf's rows at each read, and add these up."""
 
     @staticmethod
     def forward(ctx: Any, reached: Tensor, leaf: Leaf, places: Ids) -> Tensor:
@@ -109,17 +95,11 @@ class _ReadRows(torch.autograd.Function):
 
 
 class LeafRows:
-    """Rows of any number of tables.
-
-    Parameters
-    ----------
-    leaves: the rows of each table.
-    tables: by name of a type in subgraphs, the table that it reads.
-    """
+    """Rows of any number of tables, given by table, and by name of a type in subgraphs the table
+    that it reads."""
 
     def __init__(self, leaves: Mapping[str, Leaf], tables: Mapping[str, str]) -> None:
-        self._leaves = leaves
-        self._tables = tables
+        self._leaves, self._tables = leaves, tables
 
     def of(self, node_type: str, ids: Ids) -> Tensor:
         """Return the rows [m, dim] of distinct nodes of a type, given its name in subgraphs."""
@@ -127,14 +107,8 @@ class LeafRows:
 
 
 def add_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
-    """Add ``rows`` to ``out[places]`` for distinct places.
-
-    Parameters
-    ----------
-    rows: [n, dim].
-    places: [n] int64.
-    out: [m, dim], contiguous, of the rows' dtype and device.
-    """
+    """Add ``rows`` [n, dim] to ``out[places]``, for distinct places [n] in ``out`` [m, dim], which
+    is contiguous and of the rows' dtype and device."""
     if out.device.type != "cpu":
         out.index_add_(0, to_device(places, out.device), rows)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,29 +20,18 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Routes:
-    """The rows of a table that ranks read from each other.
-
-    Attributes
-    ----------
-    share: this rank's share of the table.
-    wanted: by owner, the ids that this rank reads.
-    asked: by rank, [m] int64, ascending: the indices of this rank's rows that the other rank reads.
-    """
+    """The rows of a table that ranks read from each other."""
 
     share: TableShare
     wanted: Sequence[Ids]
+    """by owner, the ids that this rank reads"""
     asked: list[Ids]
+    """by rank, [m], ascending: the indices of this rank's rows that the other rank reads"""
 
 
 class Layout:
-    """The order of rows in a message: by rank, and within a rank by table.
-
-    A rank sends no rows to itself.
-
-    Parameters
-    ----------
-    counts: [tables, ranks]: the rows of each table and rank. Those of rank ``own`` are ignored.
-    """
+    """The order of rows in a message: by rank, and within a rank by table. ``counts`` are the rows
+    of each table and rank, [tables, ranks]; a rank sends none to itself."""
 
     def __init__(self, counts: Sequence[Sequence[int]], world: int, rank: int) -> None:
         sizes = np.array(counts, np.int64).reshape(len(counts), world)
@@ -63,12 +53,8 @@ class RowMessages:
     """Sends rows to their readers, and gradients back, in one iteration.
 
     One tensor holds all rows that a rank reads: first those that it receives from other ranks, then
-    its own, table by table. The gradient has the same order.
-
-    Parameters
-    ----------
-    routes: the routes of all tables, those that are learned first. All have one dtype and width.
-    learned: the number of tables that are learned.
+    its own, table by table. The gradient has the same order. ``learned`` is the number of tables
+    that are learned, whose routes come first. All have one dtype and width.
     """
 
     def __init__(self, cluster: Cluster, routes: Sequence[Routes], learned: int) -> None:
@@ -88,10 +74,8 @@ class RowMessages:
         return slice(int(self._own_starts[table]), int(self._own_starts[table + 1]))
 
     def _places(self, table: int) -> Ids:
-        """Return the indices [n], int64, of a table's rows among all rows that this rank reads.
-
-        They are in the order of the ranks that own the rows.
-        """
+        """Return the indices [n] of a table's rows among all rows that this rank reads, in the
+        order of the ranks that own them."""
         cluster = self._cluster
         parts = [self._wanted.part(table, rank) for rank in range(cluster.world)]
         parts[cluster.rank] = self.own_rows(table)
@@ -100,15 +84,9 @@ class RowMessages:
     def make_leaves(
         self, routes: Sequence[Routes], rows: Tensor, gradient: Tensor | None = None
     ) -> dict[str, Leaf]:
-        """Make the leaf of each table, by name.
-
-        Parameters
-        ----------
-        routes: as given to the constructor.
-        rows: the rows of :meth:`start_fetch`.
-        gradient: [n, dim], of zeros: the sum of the gradients of all rows; None = no rows are
-            learned.
-        """
+        """Make the leaf of each table, by name, from the constructor's routes and the rows of
+        :meth:`start_fetch`. ``gradient``, [n, dim] zeros, will have the sum of the gradients of all
+        rows; None = no rows are learned."""
         leaves = {}
         for number, route in enumerate(routes):
             ids, places = np.concatenate(route.wanted), self._places(number)
@@ -119,16 +97,10 @@ class RowMessages:
     def start_fetch(
         self, gather: Callable[[int, int, Tensor], None], where: str
     ) -> tuple[Tensor, Exchange | None]:
-        """Begin to fetch all rows that this rank reads. Every rank must call it.
+        """Begin to fetch all rows that this rank reads; every rank must call it. ``gather`` copies
+        the rows of a table (by number) that a rank reads from this one to a tensor.
 
-        Parameters
-        ----------
-        gather: copies the rows of a table (by number) that a rank reads from this one to a tensor.
-        where: the moment, for errors.
-
-        Returns
-        -------
-        The rows [n, dim], and the exchange after which those of other ranks are complete. It is
+        Return the rows [n, dim], and the exchange after which those of other ranks are complete;
         None if there is no other rank.
         """
         cluster, exchange = self._cluster, None
@@ -151,26 +123,14 @@ class RowMessages:
         return rows, exchange
 
     def start_back(self, gradient: Tensor, where: str) -> Exchange | None:
-        """Begin to send gradients back to the owners of learned rows. Every rank must call it.
-
-        Parameters
-        ----------
-        gradient: [n, dim], in the order of the rows of :meth:`start_fetch`. It must not change
-            before the exchange has finished.
-
-        Returns
-        -------
-        The exchange; None if there is no other rank.
-        """
+        """Begin to send gradients, [n, dim] in the order of :meth:`start_fetch`, to the owners of
+        learned rows; every rank must call it. Return the exchange, before whose end the gradients
+        must not change; None if there is no other rank."""
         cluster = self._cluster
         if cluster.world == 1 or not self._learned:
             return None
-        parts = [
-            gradient[
-                self._wanted.part(0, rank).start : self._wanted.part(self._learned - 1, rank).stop
-            ]
-            for rank in range(cluster.world)
-        ]
+        first, last = (partial(self._wanted.part, table) for table in (0, self._learned - 1))
+        parts = [gradient[first(rank).start : last(rank).stop] for rank in range(cluster.world)]
         lengths = [len(part) for part in parts]
         is_all = sum(lengths) == self._wanted.total
         sent = gradient[: self._wanted.total] if is_all else torch.cat(parts)
@@ -178,13 +138,8 @@ class RowMessages:
         return cluster.start_exchange(sent, lengths, self._returning.by_rank, "gradient", operation)
 
     def split_returned(self, table: int, gradient: Tensor, received: Tensor | None) -> list[Tensor]:
-        """Return the gradients [m, dim] of a table's rows, by the rank that read them.
-
-        Parameters
-        ----------
-        gradient: the argument of :meth:`start_back`.
-        received: what its exchange received; None if there was no exchange.
-        """
+        """Return the gradients [m, dim] of a table's rows, by the rank that read them, from the
+        argument of :meth:`start_back` and what its exchange, if any, received."""
         cluster = self._cluster
         own_gradient = gradient[self.own_rows(table)]
         if received is None:

@@ -18,14 +18,8 @@ from hopper.hetero.learnable.table import TableShare
 
 
 class LearnableRows:
-    """One rank's share of every table, sorted by name.
-
-    Without learnable rows there are no tables, and no method sends a message.
-
-    Parameters
-    ----------
-    shares: this rank's share of each table. All ranks have the same tables.
-    """
+    """One rank's share of every table, sorted by name. All ranks have the same tables. Without any,
+    no method sends a message."""
 
     def __init__(self, cluster: Cluster, shares: Iterable[TableShare] = ()) -> None:
         self._tables = {share.name: share for share in sorted(shares, key=lambda share: share.name)}
@@ -50,18 +44,13 @@ class LearnableRows:
     def ask(
         self, wanted: Mapping[str, Sequence[Ids]], where: str, through: Cluster | None = None
     ) -> list[Routes]:
-        """Tell the owners of rows which ranks read them. Every rank must call it.
+        """Tell the owners of rows which ranks read them, and return the routes of each table; every
+        rank must call it.
 
-        Parameters
-        ----------
-        wanted: by name of a type in subgraphs, the ids that this rank reads, in any number of
-            groups. Types may be missing, and types that read no table are ignored.
-        where: the moment, for errors.
-        through: other connections between the same ranks, for a call during other messages.
-
-        Returns
-        -------
-        The routes of each table.
+        ``wanted`` are the ids that this rank reads, in any number of groups, by name of a type in
+        subgraphs. Types may be missing, and types that read no table are ignored. ``where`` is the
+        moment, for errors. ``through`` are other connections between the same ranks, for a call
+        during other messages.
         """
         cluster = through or self._cluster
         ids = distinct_by_table(wanted, self._read_as)
@@ -85,23 +74,14 @@ class LearnableRows:
         where: str,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> FetchedRows:
-        """Begin to fetch the rows of an iteration, which will be trained. Every rank must call it.
-
-        Parameters
-        ----------
-        routes: the routes that :meth:`ask` returned.
-        where: the moment, for errors.
-        waiting: makes a context that is entered while this rank waits for rows of others.
-        """
+        """Begin to fetch the rows of an iteration, which will be trained, by the routes of
+        :meth:`ask`; every rank must call it. ``waiting`` makes a context that is entered while this
+        rank waits for rows of others."""
         return FetchedRows(self._cluster, routes, self._read_as, where, waiting)
 
     def read(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> LeafRows:
-        """Read rows without training them. Every rank must call it.
-
-        Parameters
-        ----------
-        wanted, where: as in :meth:`ask`.
-        """
+        """Read rows without training them; every rank must call it. Arguments are those of
+        :meth:`ask`."""
         routes = self.ask(wanted, where)
         if not routes:
             return LeafRows({}, self._read_as)
@@ -124,17 +104,8 @@ class LearnableRows:
 def distinct_by_table(
     wanted: Mapping[str, Sequence[Ids]], tables: Mapping[str, str]
 ) -> dict[str, Ids]:
-    """Merge the ids that types read into the distinct ids of each table, ascending.
-
-    Parameters
-    ----------
-    wanted: by name of a type, ids in groups.
-    tables: by name of a type, its table.
-
-    Returns
-    -------
-    Ids [n] by table, sorted by the table's name.
-    """
+    """Merge the ids that types read, in groups, into the distinct ids [n] of each table, ascending,
+    by the table's name, sorted. ``tables`` has each type's table."""
     groups: dict[str, list[Ids]] = {table: [] for table in sorted(set(tables.values()))}
     for name, ids in wanted.items():
         if name in tables:

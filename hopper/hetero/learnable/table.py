@@ -1,9 +1,10 @@
-"""One rank's share of a table of learnable rows."""
+"""Tables of learnable rows: their nodes, their first rows, their training, and a rank's share."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.draws.counter import LEARNABLE, key_of, mix, variate
+from cache_server.kernel import kernel
 from hopper.cluster.cluster import Cluster
-from hopper.hetero.learnable.description import LearnableTable, Learning
 from hopper.hetero.row_records import HeldRecords, LentRecords, RowRecords
 from hopper.hetero.row_storage import MemoryStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
@@ -22,23 +24,63 @@ IDS: Final = ".ids"
 """The suffix of a table's name in the name of its rows' ids."""
 _ROWS_AT_ONCE: Final = 1 << 16
 _UNCHANGED: Final = Factors()
+_UNIT: Final = 1.0 / 9007199254740992.0
 
 Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LearnableTable:
+    """A table with a learnable row for every node of a type, which may have features as well."""
+
+    name: str
+    """the type's name, unless places have tables of their own"""
+    node_type: str
+    """the type's name in the graph"""
+    offsets: Ids
+    """[servers + 1]: server s has the rows from ``offsets[s]`` to ``offsets[s + 1]``"""
+    read_as: tuple[str, ...]
+    """the names of the type, in subgraphs, that read this table"""
+    initial: Path | None = None
+    """a file of the first rows, [count, dim] by original id; None = random rows"""
+    frozen: bool = False
+    """whether training leaves the rows as they are"""
+    deviation: float = 0.0
+    """the standard deviation of random rows; 0 = one over the root of their width"""
+
+    def first_rows(self, seed: int, original_ids: Ids, dim: int) -> NDArray[np.float64]:
+        """Return the rows [n, dim], float64, with which training begins."""
+        if self.initial is None:
+            return first_rows(seed, self.name, original_ids, dim, self.deviation)
+        initial = np.load(self.initial, mmap_mode="r", allow_pickle=False)
+        rows: NDArray[np.float64] = initial[original_ids].astype(np.float64)
+        return rows
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The way in which the rows of a run's tables are learned."""
+
+    dim: int
+    """the width of a row"""
+    dtype: torch.dtype
+    seed: int
+    """of random rows, which also depend on the table's name and on original ids"""
+    optimizer: str
+    """a name in :data:`hopper.hetero.sparse_optimizers.OPTIMIZERS`"""
+    learning_rate: float
+    l2: float = 0.0
+    """the factor of the row that an update adds to its gradient"""
+    keeps: bool = False
+    """whether :meth:`TableShare.keep` will be called"""
 
 
 class TableShare:
     """The rows of a table that one rank owns.
 
-    Parameters
-    ----------
-    originals: [nodes] int64: the original ids of all nodes of the type.
-    placement: the placement of nodes. The table's rows are dealt to ranks by the same rule.
-    storage: makes the storage of rows and of the optimiser's state.
-
-    Attributes
-    ----------
-    learns: whether training updates the rows.
-    records: the rows, each with its optimiser's state.
+    They are dealt to ranks by the rule of the placement of nodes, and stored in ``storage`` with
+    the optimiser's state, as ``records``. ``originals`` are the original ids [nodes] of all nodes
+    of the type. ``learns`` says whether training updates the rows.
     """
 
     def __init__(
@@ -77,17 +119,9 @@ class TableShare:
         return self.placement.place_of(self.name, ids)
 
     def update(self, lent: LentRecords, gradient: Tensor, factors: Factors = _UNCHANGED) -> None:
-        """Update rows, and their optimiser's state.
-
-        Parameters
-        ----------
-        lent: the records, which :attr:`records` lent.
-        gradient: [n, dim], the gradients of their rows.
-        factors: the factors of the learning rate and of gradients; ``l2`` is replaced by the
-            table's.
-        """
-        factors = replace(factors, l2=self._l2)
-        self.records.update(lent, self._optimizer, gradient, factors)
+        """Update records that :attr:`records` lent by the gradients [n, dim] of their rows. The
+        factor ``l2`` is the table's."""
+        self.records.update(lent, self._optimizer, gradient, replace(factors, l2=self._l2))
 
     def keep(self) -> None:
         """Keep a copy of the rows as they are now."""
@@ -103,14 +137,8 @@ class TableShare:
             self.records.read_again()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
-        """Return all tensors that training changes, by name.
-
-        Filling them in place and calling :meth:`finish_restore` restores the table.
-
-        Parameters
-        ----------
-        with_kept: whether to return the copies of :meth:`keep` as well.
-        """
+        """Return all tensors that training changes, by name, with the copies of :meth:`keep` if
+        asked for. Filling them in place and calling :meth:`finish_restore` restores the table."""
         if not self.learns:
             return {}
         self.records.write_back()
@@ -129,30 +157,16 @@ class TableShare:
         return {f"{self.name}{IDS}": self.originals, self.name: self.records.rows}
 
     def fill(self, ids: Ids, rows: Tensor) -> int:
-        """Overwrite those of some rows that are this rank's, and return their number.
-
-        Parameters
-        ----------
-        ids: [n] int64, distinct original ids.
-        rows: [n, dim], their rows.
-        """
+        """Overwrite those of some rows [n, dim], of distinct original ids [n], that are this
+        rank's, and return their number."""
         places, is_owned = self.find(ids)
         stored = self.records.rows
         stored.index_copy_(0, places.to(stored.device), rows[is_owned].to(stored))
         return len(places)
 
     def find(self, ids: Ids) -> tuple[Tensor, Tensor]:
-        """Find those of some original ids that belong to this rank's rows.
-
-        Parameters
-        ----------
-        ids: [n] int64, distinct.
-
-        Returns
-        -------
-        The indices [m], int64, of the rows that belong to this rank, and a mask [n], bool, of their
-        ids.
-        """
+        """Find those of some distinct original ids [n] that are of this rank's rows: return the
+        indices [m] of these rows, and a mask [n] of their ids."""
         order = self._by_original
         if not order.size:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(ids.size, dtype=torch.bool)
@@ -174,15 +188,29 @@ class TableShare:
         return np.argsort(self._originals)
 
     def hold(self, room: int, places: Ids | None) -> None:
-        """Cache records in the device's memory from now on.
-
-        Parameters
-        ----------
-        room: the number of records that the cache has room for.
-        places: [n] int64, the records to cache; None = those that were read last.
-        """
+        """Cache records in the device's memory from now on: those at ``places`` [n], for at most
+        ``room`` of which there is room; None = those that were read last."""
         self.records = HeldRecords(self.records.stored, self.cluster.device, room, places)
 
     def write_out(self) -> None:
         """Write the records to their file, if there is one, and drop them from memory."""
         self._storage.write_out(self.records.stored)
+
+
+def first_rows(
+    seed: int, table: str, original_ids: Ids, dim: int, deviation: float = 0.0
+) -> NDArray[np.float64]:
+    """Return random rows [n, dim], float64, uniform, that depend on the arguments alone, and whose
+    standard deviation is given; 0 = one over the root of ``dim``."""
+    out = np.empty((original_ids.size, dim), np.float64)
+    _fill(np.uint64(key_of(LEARNABLE, seed, *table.encode())), original_ids, out)
+    return out * (3.0**0.5 * deviation if deviation else (3.0 / dim) ** 0.5)
+
+
+@kernel
+def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
+    for i in range(ids.size):
+        row = mix(key ^ mix(np.uint64(ids[i])))
+        for j in range(out.shape[1]):
+            unit = np.float64(variate(row, np.uint64(j)) >> np.uint64(11)) * _UNIT
+            out[i, j] = 2.0 * unit - 1.0

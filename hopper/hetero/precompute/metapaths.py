@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
+from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.metatree import Metatree, Vertex, make_metatree
-from hopper.hetero.precompute.neighbours import Rows, average_neighbours
-from hopper.hetero.precompute.stored_graph import StoredGraph, Workspace
-from hopper.hetero.precompute.tables import Table
+from hopper.hetero.precompute.averages import Rows, Workspace, average_neighbours
+from hopper.hetero.precompute.write_tables import Table
 
 RELATION: Final = "metapath"
 """The name of the relations from tables to the target."""
@@ -26,28 +25,20 @@ Path = tuple[Relation, ...]
 
 @dataclass(frozen=True)
 class MetapathTables:
-    """Makes a table for every metapath of up to ``layers`` hops.
+    """Makes a table for every metapath of up to ``layers`` hops, one at least.
 
-    Attributes
-    ----------
-    layers: the most hops, at least 1.
-    metapaths: lists of relations from the target outwards. Each list and each of its beginnings is
-        a metapath; none = all metapaths.
+    ``metapaths`` are lists of relations from the target outwards. Each list and each of its
+    beginnings is a metapath; none = all metapaths.
     """
-
-    takes_parts: ClassVar[bool] = True
 
     layers: int = 2
     metapaths: Sequence[Sequence[str]] = ()
 
-    def tables(self, stored: StoredGraph, widths: Mapping[str, int]) -> list[Table]:
-        """Return a table for each metapath.
-
-        Raises
-        ------
-        RequestError: a metapath ends in a type without rows, or two have the same name.
-        """
-        paths = self._paths(stored)
+    def tables(self, schema: GraphSchema, widths: Mapping[str, int]) -> list[Table]:
+        """Return a table for each metapath, and one of the target's features as they are. A
+        :class:`RequestError` says that a metapath ends in a type without rows, or that two have the
+        same name."""
+        paths, target = self._paths(schema), schema.target_type()
         for path in paths:
             if not widths[path[-1].src]:
                 raise RequestError(
@@ -62,36 +53,25 @@ class MetapathTables:
         if len({table.name for table in tables}) < len(tables):
             names = ", ".join(table.name for table in tables)
             raise RequestError(f"metapaths: expected different names, found {names}")
-        return tables
-
-    def own_rows_dim(self, width: int) -> int:
-        """Return the width of the target's features, which stays as it is."""
-        return width
-
-    def own_rows(self, work: Workspace, target: str) -> Rows:
-        """Return the target's features as they are."""
-        return work.rows(target)
+        return [Table(target, "", widths[target], target), *tables]
 
     def fill(self, work: Workspace) -> Iterator[tuple[str, Rows]]:
         """Yield the rows of every table. Common ends of metapaths are averaged once."""
         ends: dict[Path, Rows] = {}
-        for path in self._paths(work.stored):
+        target = work.graph.schema.target_type()
+        yield target, work.rows(target)
+        for path in self._paths(work.graph.schema):
             yield metapath_name(path), _average(work, path, ends)
 
-    def _paths(self, stored: StoredGraph) -> list[Path]:
-        """Return the metapaths that begin with a relation of ``stored``, in canonical order."""
-        target = stored.schema.target_type()
-        tree = make_metatree(stored.schema, target, self.layers, self.metapaths)
-        roots = tree.roots if stored.roots is None else stored.roots
-        paths = _paths_from(tree, tree.root, self.layers)
-        return sorted(path for path in paths if path[0] in roots)
+    def _paths(self, schema: GraphSchema) -> list[Path]:
+        """Return the metapaths in canonical order."""
+        tree = make_metatree(schema, schema.target_type(), self.layers, self.metapaths)
+        return sorted(_paths_from(tree, tree.root, self.layers))
 
 
 def metapath_name(path: Path) -> str:
-    """Return a metapath's name, which is also the name of its table.
-
-    It lists every relation and its source type, from the target outwards.
-    """
+    """Return a metapath's name, which is also that of its table: every relation and its source
+    type, from the target outwards."""
     return ".".join(f"{relation.rel}.{relation.src}" for relation in path)
 
 
@@ -104,20 +84,12 @@ def _paths_from(tree: Metatree, vertex: Vertex, hops: int) -> Iterator[Path]:
 
 
 def _average(work: Workspace, path: Path, ends: dict[Path, Rows]) -> Rows:
-    """Average rows along a metapath, for the destinations of its first relation.
-
-    Parameters
-    ----------
-    ends: the averages along ends of metapaths. This function reads them and adds to them.
-
-    Returns
-    -------
-    [count, dim]
-    """
+    """Return the averages [count, dim] along a metapath, of the destinations of its first relation.
+    Those along ends of metapaths are read from ``ends``, and added to them."""
     first, end = path[0], path[1:]
     if end and end not in ends:
         ends[end] = _average(work, end, ends)
     below = ends[end] if end else work.rows(first.src)
     out = work.new(first.dst, below.shape[1])
-    average_neighbours([work.stored.topology(first)], [below], out)
+    average_neighbours([work.graph.topology(first)], [below], out)
     return out

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.metatree import make_metatree
-from hopper.hetero.precompute.neighbours import Rows, average_neighbours
-from hopper.hetero.precompute.stored_graph import StoredGraph, Workspace
-from hopper.hetero.precompute.tables import Table
+from hopper.hetero.precompute.averages import Rows, Workspace, average_neighbours
+from hopper.hetero.precompute.write_tables import Table
 
 _DRAWS_PER_SUBSET: Final = 200
 _BLOCK_ROWS: Final = 1 << 16
@@ -25,68 +24,48 @@ _BLOCK_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class SubsetTables:
-    """Makes a table for every subset and hop.
-
-    Attributes
-    ----------
-    layers: the number of hops, at least 1.
-    subsets: the number of subsets to draw. Each has a relation into the target, and all differ.
-    dim: the width of all rows. A random matrix for each type projects rows of other widths; 0 = all
-        types must have the same width.
-    seed: the seed of subsets and matrices.
-    """
-
-    takes_parts: ClassVar[bool] = False
+    """Makes a table for every subset and hop."""
 
     layers: int = 2
+    """the number of hops, at least 1"""
     subsets: int = 8
+    """the number of subsets to draw. Each has a relation into the target, and all differ."""
     dim: int = 0
+    """the width of all rows. A random matrix for each type projects rows of other widths; 0 = all
+    types must have the same width."""
     seed: int = 0
+    """of subsets and matrices"""
 
-    def tables(self, stored: StoredGraph, widths: Mapping[str, int]) -> list[Table]:
-        """Return a table for each subset and hop.
-
-        Raises
-        ------
-        RequestError: a type has no rows, or rows of another width without ``dim``.
-        """
-        schema = stored.schema
-        sources = (relation.src for relation in self._relations(schema))
-        reached = {schema.target_type(), *sources}
-        bare = sorted(node_type for node_type in reached if not widths[node_type])
+    def tables(self, schema: GraphSchema, widths: Mapping[str, int]) -> list[Table]:
+        """Return a table for each subset and hop, and one of the target's rows at hop 0. A
+        :class:`RequestError` says that a type has no rows, or rows of another width without
+        ``dim``, or that there are fewer subsets."""
+        reached, target = self._reached(schema), schema.target_type()
+        bare = [node_type for node_type in reached if not widths[node_type]]
         if bare:
             raise RequestError(
                 f"--random-dim: node types without features: {', '.join(bare)}; expected the width "
                 "of random rows"
             )
         if not self.dim and len({widths[node_type] for node_type in reached}) > 1:
-            widths_text = ", ".join(f"{name} {widths[name]}" for name in sorted(reached))
+            widths_text = ", ".join(f"{name} {widths[name]}" for name in reached)
             raise RequestError(
                 f"--dim: rows of several types are averaged; expected the width to project all to, "
                 f"since their widths are {widths_text}"
             )
-        dim = self.own_rows_dim(widths[schema.target_type()])
-        count = len(self._draw(schema))
-        return [
+        dim = self.dim or widths[target]
+        return [Table(target, "", dim, target)] + [
             Table(_name(subset, hop), f"hop{hop}", dim)
-            for subset in range(count)
+            for subset in range(len(self._draw(schema)))
             for hop in range(1, self.layers + 1)
         ]
 
-    def own_rows_dim(self, width: int) -> int:
-        """Return the width of all rows."""
-        return self.dim or width
-
-    def own_rows(self, work: Workspace, target: str) -> Rows:
-        """Return the target's rows [count, dim] at hop 0."""
-        return self._first(work, target)
-
     def fill(self, work: Workspace) -> Iterator[tuple[str, Rows]]:
         """Yield the rows of every table, subset by subset."""
-        schema = work.stored.schema
+        schema = work.graph.schema
         target = schema.target_type()
-        reached = {target, *(relation.src for relation in self._relations(schema))}
-        first = {node_type: self._first(work, node_type) for node_type in sorted(reached)}
+        first = {node_type: self._first(work, node_type) for node_type in self._reached(schema)}
+        yield target, first[target]
         for number, subset in enumerate(self._draw(schema)):
             rows = first
             for hop in range(1, self.layers + 1):
@@ -102,7 +81,7 @@ class SubsetTables:
             into = [relation for relation in subset if relation.dst == node_type]
             averages[node_type] = work.new(node_type, before.shape[1])
             if into:
-                topologies = [work.stored.topology(relation) for relation in into]
+                topologies = [work.graph.topology(relation) for relation in into]
                 sources = [rows[relation.src] for relation in into]
                 average_neighbours(topologies, sources, averages[node_type])
         return averages
@@ -110,7 +89,7 @@ class SubsetTables:
     def _first(self, work: Workspace, node_type: str) -> Rows:
         """Return a type's rows [count, dim] at hop 0."""
         rows = work.rows(node_type)
-        if rows.shape[1] == self.own_rows_dim(rows.shape[1]):
+        if self.dim in (0, rows.shape[1]):
             return rows
         generator = np.random.default_rng([self.seed, *node_type.encode()])
         bound = (3 / rows.shape[1]) ** 0.5
@@ -125,13 +104,12 @@ class SubsetTables:
         tree = make_metatree(schema, schema.target_type(), self.layers)
         return tree.relations_of(tree.roots)
 
-    def _draw(self, schema: GraphSchema) -> list[tuple[Relation, ...]]:
-        """Draw the subsets, and return them in this order.
+    def _reached(self, schema: GraphSchema) -> list[str]:
+        """Return the node types whose rows are averaged, the target among them."""
+        return sorted({schema.target_type(), *(name.src for name in self._relations(schema))})
 
-        Raises
-        ------
-        RequestError: there are fewer subsets than asked for.
-        """
+    def _draw(self, schema: GraphSchema) -> list[tuple[Relation, ...]]:
+        """Draw the subsets, and return them in this order."""
         relations, target = self._relations(schema), schema.target_type()
         generator = np.random.default_rng([self.seed])
         subsets: dict[tuple[Relation, ...], None] = {}
