@@ -88,7 +88,7 @@ def print_result(
 
 
 def _shares_table(shares: dict[str, Any]) -> Table:
-    """Make a table of each server's and rank's shares, with largest over mean per column."""
+    """Make a table of each server's shares, with largest over mean per column."""
     table = Table(title="shares: nodes by type, in-edges, roots by split")
     first = shares["servers"]
     table.add_column("of")

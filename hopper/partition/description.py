@@ -44,11 +44,6 @@ def map_file(path: Path, node_type: str, name: MapName) -> Path:
     return path / "maps" / node_type / f"{name}.npy"
 
 
-def ranks_file(path: Path, node_type: str) -> Path:
-    """Return the file of each node's rank among those of its server, if ranks follow locality."""
-    return path / "ranks" / f"{node_type}.npy"
-
-
 class Part(NamedTuple):
     """The part of its root relation's edges that a server stores."""
 
@@ -133,7 +128,6 @@ class Description(_Model):
     edge_offsets: dict[str, list[int]] = {}
     topology: Literal["replicated", "partitioned", "by_dimension", "by_relation"]
     halo: int = Field(0, ge=0)
-    ranks_per_server: int = 1
     reverse_relations: dict[str, list[str]] = {}
     meta: MetaEntry | None = None
 

@@ -7,7 +7,7 @@ are not counted: the kernel drops their pages when memory is short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -74,7 +74,6 @@ def estimate_memory(
     disk: int = 0,
     *,
     split: bool = False,
-    balance: Sequence[str] = (),
     size: MemoryBudget | None = None,
 ) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph; topology is partitioned if ``split``, and
@@ -91,7 +90,7 @@ def estimate_memory(
         call, per_end = _METIS[backend]
         edges = sum(kind.count for kind in schema.relations.values())
         ends = int(edges * (2 - reciprocity(graph)))
-        per_node = 84 + 16 * number_of_constraints(schema, balance)
+        per_node = 84 + 16 * number_of_constraints(schema)
         phases = {f"METIS ({backend})": call + nodes * per_node + ends * per_end}
     elif method == "stream":
         with limit_memory(size):

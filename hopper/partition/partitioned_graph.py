@@ -29,12 +29,11 @@ from hopper.partition.by_relation import ByRelation
 from hopper.partition.description import (
     DESCRIPTION_FILE,
     Description,
-    ranks_file,
     read_description,
     server_folder,
 )
 from hopper.partition.layout import ByDimension, DividedTopology, Layout, Replicated
-from hopper.partition.placement import RANK_DTYPE, Placement
+from hopper.partition.placement import Placement
 
 LAYOUTS: Final[Mapping[str, type[Layout]]] = {
     kind.name: kind for kind in (Replicated, DividedTopology, ByDimension, ByRelation)
@@ -105,15 +104,8 @@ class PartitionedGraph:
         return self.layout.stored(table, server)
 
     def placement(self, ranks_per_server: int) -> Placement:
-        """Tell which rank owns each node, by locality if the graph was divided for as many ranks a
-        server, otherwise in turn."""
-        if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
-            return Placement(self.book, ranks_per_server)
-        ranks_of = {}
-        for name, kind in self.schema.node_types.items():
-            file = ranks_file(self.path, name)
-            ranks_of[name] = open_array(file, f"ranks of {name}", RANK_DTYPE, (kind.count,))
-        return Placement(self.book, ranks_per_server, ranks_of)
+        """Tell which rank owns each node."""
+        return Placement(self.book, ranks_per_server)
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the original id of each global id."""

@@ -110,14 +110,13 @@ def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def partitioned_bytes(
-    graph: GraphDirectory, servers: int, ranks: int, *, split: bool, by_dimension: bool
+    graph: GraphDirectory, servers: int, *, split: bool, by_dimension: bool
 ) -> int:
     """Return the bytes on disk that writing a partitioned directory takes. If topology is divided
     afterwards (``split``), a relation lies there twice; halos, not known yet, take more."""
     schema, kinds = graph.schema, graph.schema.relations
     nbytes = required_bytes(schema) + sum(
-        kind.count * (2 * layout.id_dtype(kind.count).itemsize + 2 * (ranks > 1))
-        for kind in schema.node_types.values()
+        2 * kind.count * layout.id_dtype(kind.count).itemsize for kind in schema.node_types.values()
     )
     # Ids of edges are written as int64.
     nbytes += sum(kind.count * (8 + layout.draw_bytes(schema, r)) for r, kind in kinds.items())

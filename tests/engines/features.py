@@ -414,7 +414,7 @@ class Case:
         else:
             options = {"topology": topology} | dict(feature.division)
             if feature.graph == "items" and topology == "replicated" and ranks > 1:
-                options |= {"backend": "pymetis", "ranks_per_server": ranks}
+                options |= {"backend": "pymetis"}
             else:
                 options |= {"method": "random"}
             partition_graph(graph, out, servers, **options)

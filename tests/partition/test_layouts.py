@@ -163,8 +163,19 @@ def test_edge_cut_and_balance_equal_plain_counts(
         assert description["edge_cut_by_relation"][str(relation)] == pytest.approx(share, abs=1e-6)
         cut_edges, edges = cut_edges + cut, edges + kind.count
     assert description["edge_cut"] == pytest.approx(cut_edges / edges, abs=1e-6)
-    # Shares themselves are tested with those of ranks.
-    shares = description["shares"]["servers"]
+    shares, in_edges = description["shares"]["servers"], np.zeros(3, np.int64)
+    for name in shared_library.schema.node_types:
+        homes = _homes(divided, name)
+        assert shares["nodes"][name] == np.bincount(homes, minlength=3).tolist()
+    for relation in shared_library.schema.relations:
+        degrees = shared_library.topology(relation).in_degrees
+        np.add.at(in_edges, _homes(divided, relation.dst), degrees)
+    assert shares["edges"] == in_edges.tolist()
+    homes = _homes(divided, shared_library.schema.target_type())
+    for split, counts in shares["splits"].items():
+        assert counts == np.bincount(homes[shared_library.split(split)], minlength=3).tolist()
+    largest = shares["largest_over_mean"]["edges"]
+    assert largest == pytest.approx(in_edges.max() / in_edges.mean(), abs=1e-6)
     nodes, train = np.sum([*shares["nodes"].values()], axis=0), shares["splits"]["train"]
     for name, counts in (("nodes", nodes), ("edges", shares["edges"]), ("train", train)):
         assert [share[name] for share in description["per_server"]] == list(counts)

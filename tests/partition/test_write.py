@@ -43,18 +43,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"features": "by-dimension", "servers": 4},
         "wants a column a server at least; node type 'author' has 3 for 4 servers",
     ),
-    (
-        {"ranks_per_server": 2},
-        "ranks per server: 2 want a second level, which methods metis and stream",
-    ),
-    ({"ranks_per_server": 0}, "ranks per server: expected 1 to 65535, given 0"),
-    ({"balance": ["val", "val"]}, "each once, given 'val,val'"),
-    ({"balance": ["nodes"]}, "some of train, val, types, edges between commas"),
-    ({"balance": ["val"]}, "--balance: expected --method metis, given random"),
-    (
-        {"balance": ["val"], "method": "metis", "backend": "pymetis"},
-        r"pymetis takes one weight a node.*--backend dgl",
-    ),
 ]
 
 
