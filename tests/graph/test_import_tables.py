@@ -383,7 +383,6 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
     for module, name, option, text in (
         (table_folder, "_DISK", "", rf"{disk} [\d.]+ GiB needed for the graph"),
         (write_graph, "_SYMMETRIZED", "symmetrize", f"--symmetrize: {leaves}"),
-        (write_graph, "_COMPONENT_NODE", "largest_component", f"--largest-component: {leaves}"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, 2**60)
