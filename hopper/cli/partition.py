@@ -41,7 +41,7 @@ OF_NODES: Final[dict[str, Option]] = {
     "backend": Option("library for METIS: auto (dgl if installed), dgl or pymetis", default="auto"),
     "topology": Option(
         "replicated (default): each server stores all edges; partitioned: the in-edges of its "
-        "nodes; halo:K: also those of nodes within K hops of them (halo:0 is partitioned)",
+        "nodes",
         default="replicated",
     ),
     "features": Option(

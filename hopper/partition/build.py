@@ -15,7 +15,7 @@ from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.balance import training_roots
 from hopper.partition.describe import describe
 from hopper.partition.description import write_description
-from hopper.partition.divide_topology import divide_topology, parse_halo
+from hopper.partition.divide_topology import divide_topology
 from hopper.partition.executor import Executor
 from hopper.partition.layout import ByDimension, Replicated
 from hopper.partition.memory import OnEstimate, choose_pieces, estimate_memory, require_memory
@@ -71,8 +71,7 @@ def partition_graph(
     method_options: keywords of the constructor of a plug-in class.
     backend: which METIS: "auto" (DGL if it is installed, else pymetis), "dgl" or "pymetis".
     topology: "replicated": every server has all edges. "partitioned": a server has the in-edges of
-        its own nodes, and draws among them for other servers' ranks. "halo:K": it also has those
-        of the nodes within K hops of its own.
+        its own nodes, and draws among them for other servers' ranks.
     features: whether a server stores whole rows of its own nodes, or some columns of all nodes,
         which only the engine ``p3`` trains on.
     feature_dtypes: forms to store features in, "DTYPE" for all tables or "TABLE=DTYPE", which
@@ -90,15 +89,15 @@ def partition_graph(
     """
     schema, out, phases = graph.schema, Path(out), Phases(progress)
     check_request(schema, servers, method, method_options)
-    halo, forms = parse_halo(topology), parse_row_forms(feature_dtypes, schema)
-    _check_features(schema, forms, servers, features, topology)
+    forms = parse_row_forms(feature_dtypes, schema)
+    _check_layout(schema, forms, servers, features, topology)
     refuse_occupied(out)
     metis = choose_backend(backend) if method == "metis" else None
-    split, by_dimension = halo is not None, features == "by-dimension"
+    split, by_dimension = topology == "partitioned", features == "by-dimension"
     executor, size = executor or Executor(), choose_pieces(memory_limit)
     kinds = {"split": split, "by_dimension": by_dimension}
     disk = partitioned_bytes(graph, servers, **kinds)
-    estimate = estimate_memory(graph, servers, method, metis, disk, split=split, size=size)
+    estimate = estimate_memory(graph, servers, method, metis, disk, size=size)
     require_memory(estimate, memory_limit, method, on_estimate)
     with (
         limit_memory(size),
@@ -113,17 +112,19 @@ def partition_graph(
         )
         description["memory_estimate_bytes"] = estimate.peak
         description |= describe_reverses(reverses)
-        if halo is not None:
+        if split:
             entries = description["per_server"]
-            description |= divide_topology(context, halo, entries, phases, executor)
+            description |= divide_topology(context, entries, phases, executor)
         write_description(work, description | {"seconds": dict(phases.seconds)})
     return PartitionedGraph.open(out)
 
 
-def _check_features(
+def _check_layout(
     schema: GraphSchema, forms: RowForms, servers: int, features: str, topology: str
 ) -> None:
-    """Check how features are to be divided."""
+    """Check how topology and features are to be divided."""
+    if topology not in ("replicated", "partitioned"):
+        raise RequestError(f"topology: expected replicated or partitioned, given {topology!r:.100}")
     if features not in ("by-node", "by-dimension"):
         raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
     if features == "by-node":

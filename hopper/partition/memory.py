@@ -73,11 +73,10 @@ def estimate_memory(
     backend: Backend | None = None,
     disk: int = 0,
     *,
-    split: bool = False,
     size: MemoryBudget | None = None,
 ) -> MemoryEstimate:
-    """Estimate the peak memory of partitioning a graph; topology is partitioned if ``split``, and
-    ``size`` is a result of :func:`choose_pieces`."""
+    """Estimate the peak memory of partitioning a graph; ``size`` is a result of
+    :func:`choose_pieces`."""
     schema, size = graph.schema, size or MemoryBudget()
     nodes, pieces = count_nodes(schema), _PIECES * size.chunk
     largest = max(kind.count for kind in schema.node_types.values())
@@ -104,8 +103,6 @@ def estimate_memory(
         # Nothing is known of what a plug-in partitioner takes.
         phases = {name: nodes * 4 + largest * 40 + pieces}
     phases["write"] = homes + pieces
-    if split:
-        phases["divide the topology"] = phases["write"] + 2 * nodes
     return _finish(phases, schema, size, disk)
 
 

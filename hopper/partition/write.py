@@ -113,7 +113,7 @@ def partitioned_bytes(
     graph: GraphDirectory, servers: int, *, split: bool, by_dimension: bool
 ) -> int:
     """Return the bytes on disk that writing a partitioned directory takes. If topology is divided
-    afterwards (``split``), a relation lies there twice; halos, not known yet, take more."""
+    afterwards (``split``), a relation lies there twice."""
     schema, kinds = graph.schema, graph.schema.relations
     nbytes = required_bytes(schema) + sum(
         2 * kind.count * layout.id_dtype(kind.count).itemsize for kind in schema.node_types.values()
@@ -160,7 +160,7 @@ def write_server(
             own, indptr = context.own(relation.dst, server), context.whole(relation, "indptr")
             first = int(indptr[own.start])
             rows = context.whole(relation, "edge_ids")[first : indptr[own.stop]]
-            table, file = graph.edge_features(relation), layout.features_file(folder, relation)
+            table, file = graph.features(relation), layout.features_file(folder, relation)
             feature_bytes += write("features", str(relation), file, table, first, rows)
     write_manifest(folder, server, servers, tables)
     return feature_bytes

@@ -15,7 +15,6 @@ from torch import Tensor
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
 from hopper.graph.importers.source_files import load_npy
-from hopper.graph.links import link_offsets
 from hopper.graph.schema import LabelKind, Labels, Predicted, TargetKind
 from hopper.inference import Output
 from hopper.partition import PartitionedGraph
@@ -173,7 +172,7 @@ class PredictionRequest:
         RequestError: as :meth:`node_ids`.
         """
         # A graph with labels of edges stores all edges of its target relations.
-        count = int(link_offsets(graph.schema)[-1])
+        count = graph.schema.target_count
         if self.nodes == ALL:
             return np.arange(count)
         return self._read_ids(graph, "edge ids", "edge ids", count)
