@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -35,18 +35,6 @@ from hopper.partition.placement import PartitionBook
 
 StoredTopologies = Iterator[tuple[Topology, Relation, Path]]
 """Topologies, each with its relation and the folder that it is in."""
-
-
-class Columns(NamedTuple):
-    """A range of columns of features."""
-
-    first: int
-    stop: int
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return self.stop - self.first
 
 
 class Layout(ABC):
@@ -94,9 +82,9 @@ class Layout(ABC):
         """Return whether servers store whole rows of a type, or of the relation ``src/rel/dst``."""
         return True
 
-    def columns(self, node_type: str, server: int) -> Columns:
+    def columns(self, node_type: str, server: int) -> range:
         """Return the columns of a type's features that a server stores."""
-        return Columns(0, self._schema.table(node_type).feature_dim or 0)
+        return range(self._schema.table(node_type).feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """Return [count] int64: a node type's map from original to global ids, or back. It may be
@@ -177,10 +165,10 @@ class Replicated(Layout):
             yield self.topology(relation, None), relation, self.path
 
 
-def divide_columns(dim: int, servers: int) -> list[Columns]:
+def divide_columns(dim: int, servers: int) -> list[range]:
     """Divide the columns of features among servers."""
     bounds = [dim * server // servers for server in range(servers + 1)]
-    return [Columns(first, stop) for first, stop in pairwise(bounds)]
+    return [range(first, stop) for first, stop in pairwise(bounds)]
 
 
 class ByDimension(Replicated):
@@ -199,12 +187,12 @@ class ByDimension(Replicated):
         """Return whether servers store whole rows: those of edges, or if there is one server."""
         return self._book.servers == 1 or table not in self._schema.node_types
 
-    def columns(self, node_type: str, server: int) -> Columns:
+    def columns(self, node_type: str, server: int) -> range:
         """Return the columns of a type's features that a server stores."""
         whole = super().columns(node_type, server)
         if node_type not in self._schema.node_types:
             return whole
-        return divide_columns(whole.width, self._book.servers)[server]
+        return divide_columns(len(whole), self._book.servers)[server]
 
 
 class DividedTopology(Layout):

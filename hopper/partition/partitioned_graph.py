@@ -124,7 +124,7 @@ class PartitionedGraph:
         is_relation = table not in self.schema.node_types and table.count("/") == 2
         owner = Relation(*table.split("/")) if is_relation else table
         kind = self._kind(owner)
-        stored = stored_features(kind, self.layout.columns(table, server).width)
+        stored = stored_features(kind, len(self.layout.columns(table, server)))
         if stored is None:
             return None
         if is_relation and self.partitions and not self.partitions[server].is_whole:

@@ -103,6 +103,8 @@ class Placement:
     def rank_of(self, node_type: str, ids: Ids) -> Ids:
         """Return [n] int64: the rank that owns each node."""
         servers = self.book.home(node_type, ids)
+        if self.ranks_per_server == 1:
+            return servers
         ranks = (ids - self.book.offsets[node_type][servers]) % self.ranks_per_server
         return servers * self.ranks_per_server + ranks
 

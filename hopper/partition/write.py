@@ -150,7 +150,8 @@ def write_server(
         if (dim := node_type.feature_dim) is not None:
             features, file = graph.features(name), layout.features_file(folder, name)
             if by_dimension:
-                features = features[:, slice(*divide_columns(dim, servers)[server])]
+                columns = divide_columns(dim, servers)[server]
+                features = features[:, columns.start : columns.stop]
             feature_bytes += write("features", name, file, features, first, rows)
         if name in schema.labels:
             file = layout.labels_file(folder, name)

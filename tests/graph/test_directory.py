@@ -57,7 +57,7 @@ def test_unknown_parts_are_named(library: Path) -> None:
     for read, part, text in (
         (graph.features, "editor", "node type 'editor' has no features"),
         (graph.labels, "editor", "node type 'editor' has no labels"),
-        (graph.edge_features, CITES, "'paper/linked/paper' has no features"),
+        (graph.features, CITES, "'paper/linked/paper' has no features"),
         (graph.topology, ("a", "hosts", "b"), "no relation a/hosts/b"),
         (graph.split, "dev", "split 'dev': expected one of"),
         (graph.links, "train", "nodes of paper are predicted, not links"),

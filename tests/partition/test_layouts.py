@@ -83,7 +83,8 @@ def test_rows_belong_to_their_original_nodes_and_are_served(
         found = np.zeros((kind.count, kind.feature_dim or 0), np.bool_)
         for server in SERVERS:
             stored = divided.stored(node_type, server)
-            columns = slice(*divided.layout.columns(node_type, server))
+            of_server = divided.layout.columns(node_type, server)
+            columns = slice(of_server.start, of_server.stop)
             ids = divided.original_ids(node_type)[stored.first : stored.stop]
             found[ids, columns] = True
             if node_type not in shared_library.schema.labels:
