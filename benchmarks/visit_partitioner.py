@@ -25,7 +25,7 @@ from hopper.hetero.presample import FIRST_EPOCH, VisitCounter
 from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.partition.balance import Balance, balance_classes, room_of
+from hopper.partition.balance import balance_classes, room_of, training_roots
 from hopper.partition.partitioner import Assigner
 from hopper.partition.stacked_ids import split_by_type, type_slices
 from hopper.timing.phases import Phases
@@ -64,18 +64,18 @@ class VisitPartitioner:
 
     def assign(self, graph: GraphDirectory, servers: int, seed: int) -> dict[str, Homes]:
         """Choose the server of every node."""
-        balance = Balance.of(graph)
-        if self.epochs < 1 or not balance.training.any():
+        roots = training_roots(graph)
+        if self.epochs < 1 or not roots.any():
             raise RequestError(
                 f"visits are counted for training roots of at least one epoch; given {self.epochs} "
                 f"epochs of graph {graph.schema.name!r}"
             )
         with TemporaryDirectory() as scratch:
-            assigner = Assigner(self.method, balance, Phases(), Path(scratch), self.backend)
+            assigner = Assigner(self.method, roots, Phases(), Path(scratch), self.backend)
             homes = assigner.assign(graph, servers, seed)
         best = np.concatenate([homes[name] for name in graph.schema.node_types])
         reads = RootReads(graph, self.fanouts, self.epochs, seed)
-        weights = np.column_stack([*_balanced(graph, balance.training), reads.visits()])
+        weights = np.column_stack([*_balanced(graph, roots), reads.visits()])
         pull, least = reads.run(best, servers)
         for _ in range(_MOST_ROUNDS):
             moved = best.copy()
@@ -122,7 +122,7 @@ class RootReads:
             fanouts,
             seed,
         )
-        self._roots = np.flatnonzero(Balance.of(graph).training)
+        self._roots = np.flatnonzero(training_roots(graph))
 
     def visits(self) -> Ids:
         """Return in how many counted iterations each row is read: [nodes] int64, by stacked id."""

@@ -24,7 +24,6 @@ from hopper.graph.block import Block
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
-from hopper.partition.layout import Columns
 from hopper.tasks import pair_scores
 
 _NONE: Final = np.empty(0, np.int32)
@@ -73,7 +72,7 @@ def check_first_layer(request: Request, engine: str) -> None:
             f"train.micro_batch: {engine} trains a mini-batch in one pass; expected 0, given "
             f"{config.train.micro_batch}"
         )
-    split_layer(make_model(request), Columns(0, request.reads.widths[request.reads.target]), engine)
+    split_layer(make_model(request), range(request.reads.widths[request.reads.target]), engine)
 
 
 def draw_first_hops(

@@ -30,7 +30,6 @@ from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.migrate.schedule import Visit, visits
 from hopper.ops import StoredRows
-from hopper.partition.layout import Columns
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
         graph, cluster = state.rows.graph, state.cluster
         self._target = graph.schema.target_type()
         dim = state.request.reads.inputs[self._target].features
-        self._split = split_layer(state.packed.module, Columns(0, dim), self.spec.name)
+        self._split = split_layer(state.packed.module, range(dim), self.spec.name)
         self._placement = graph.placement(cluster.ranks_per_server)
         self._buffers = ReplicaBuffers(state.packed, moves_parameters=True)
         self._models = Transport(cluster, state.log, "model")

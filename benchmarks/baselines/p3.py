@@ -179,7 +179,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
 def _servers_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
     """Return the server of each number, by name of a parameter that multiplies columns."""
     target, servers = graph.schema.target_type(), range(graph.book.servers)
-    widths = [graph.layout.columns(target, server).width for server in servers]
+    widths = [len(graph.layout.columns(target, server)) for server in servers]
     server_of_column = np.repeat(np.arange(len(servers)), widths)
     layer, servers_of = split.layer, {}
     parameters = dict(layer.named_parameters())

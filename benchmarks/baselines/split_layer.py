@@ -27,7 +27,6 @@ from hopper.models.gnn import expect_own
 from hopper.models.layer import Layer, SumLayer
 from hopper.models.residual import ResidualGNN
 from hopper.ops import RowPart, StoredRows, in_full
-from hopper.partition.layout import Columns
 
 Parts = Mapping[str, Tensor]
 """By kind, [rows, width]: what one server's columns contribute."""
@@ -48,7 +47,7 @@ class SplitLayer(ABC):
     dense: ClassVar[frozenset[str]] = frozenset()
     """Kinds for which every server contributes to every row."""
 
-    def __init__(self, model: GNN, columns: Columns) -> None:
+    def __init__(self, model: GNN, columns: range) -> None:
         self._model = model
         self._columns = columns
         self.layer = model.layer(0)
@@ -57,7 +56,7 @@ class SplitLayer(ABC):
     def begin(self) -> None:
         """Read the current weights. Call this before the parts of an iteration."""
         axes, parameters = self.layer.input_weights(), dict(self.layer.named_parameters())
-        first, width = self._columns.first, self._columns.width
+        first, width = self._columns.start, len(self._columns)
         self._weights = {
             name: parameters[name].narrow(axis, first, width) for name, axis in axes.items()
         }
@@ -71,7 +70,7 @@ class SplitLayer(ABC):
         is_own: whether this rank trains the mini-batch. It alone adds the terms that do not depend
             on rows, such as a bias.
         """
-        nodes = block.src.with_columns_from(self._columns.first)
+        nodes = block.src.with_columns_from(self._columns.start)
         parts = self._part(block, self._model.prepare(0, nodes, rows), is_own=is_own)
         # Products may be in a shorter float type, but their sums are in full precision.
         return {kind: in_full(part) for kind, part in parts.items()}
@@ -123,7 +122,7 @@ class LinearSplit(SplitLayer):
 
     dense = frozenset({"sums"})
 
-    def __init__(self, model: GNN, columns: Columns) -> None:
+    def __init__(self, model: GNN, columns: range) -> None:
         super().__init__(model, columns)
         assert isinstance(self.layer, SumLayer)
         self._activate = self.layer.activate
@@ -157,7 +156,7 @@ class ProductSplit(SplitLayer):
     multiply only these.
     """
 
-    def __init__(self, model: GNN, columns: Columns) -> None:
+    def __init__(self, model: GNN, columns: range) -> None:
         super().__init__(model, columns)
         own_weights = {id(weight) for weight in self.layer.own_weights()}
         parameters = dict(self.layer.named_parameters())
@@ -201,7 +200,7 @@ class ProductSplit(SplitLayer):
         return out
 
 
-def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
+def split_layer(model: nn.Module, columns: range, engine: str) -> SplitLayer:
     """Split the first layer of a model in the way that sends the fewest numbers.
 
     Parameters

@@ -25,7 +25,6 @@ from hopper.errors import RequestError
 from hopper.files.whole_files import write_text
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
-from hopper.partition.balance import Balance
 from hopper.partition.partitioner import Assigner
 from hopper.timing.phases import Phases
 from hopper.train.results import main_score
@@ -208,8 +207,7 @@ def _divide(job: Job, cell: Cell, clusters: int) -> Path:
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         job.say(f"dividing {graph.path.name} into {clusters} clusters")
-        no_roots = Balance({"train": np.empty(0, np.int64)})
-        assigner = Assigner("metis", no_roots, Phases(), folder)
+        assigner = Assigner("metis", np.empty(0, np.int64), Phases(), folder)
         homes = assigner.assign(graph, clusters, SEED)[graph.schema.target_type()]
         np.save(path, homes.astype(np.int64), allow_pickle=False)
     return path

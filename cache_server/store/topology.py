@@ -116,14 +116,7 @@ def open_topology(
             if node_type not in offsets:
                 raise ManifestError(f"{folder}: partition.json has no offsets of {node_type!r}")
         first, stop = offsets[dst][server : server + 2]
-        # A server with a halo has lists of other nodes before and after those of its own.
-        row, file = 0, root / f"{dst}.npy"
-        if file.exists():
-            listed = map_array(file, np.int64, None)
-            row, lists = int(np.searchsorted(listed, first)), listed.size
-        else:
-            lists = stop - first
-        indptr = map_array(folder / "indptr.npy", np.int64, (lists + 1,))
+        indptr = map_array(folder / "indptr.npy", np.int64, (stop - first + 1,))
         edges = int(indptr[-1])
         optional: dict[str, Any] = {
             name: map_array(file, dtype, (edges,))
@@ -131,7 +124,7 @@ def open_topology(
             if (file := folder / f"{name}.npy").exists()
         }
         neighbor_lists = NeighborLists(
-            indptr[row : row + stop - first + 1],
+            indptr,
             map_array(folder / "indices.npy", ID_DTYPES, (edges,)),
             originals[src],
             originals[dst],

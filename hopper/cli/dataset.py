@@ -79,7 +79,6 @@ def _add_changes(parser: CommandParser) -> None:
         choices=("all", "cross-type"),
         default="",
     )
-    parser.option("--largest-component", "keep only the largest (weakly) connected component")
     parser.option(
         "--target RELATION",
         "predict edges of this relation (src/rel/dst or its name); may be repeated; all = every "

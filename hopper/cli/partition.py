@@ -38,19 +38,9 @@ OF_NODES: Final[dict[str, Option]] = {
     ),
     "seed": Option("seed (default 0)", "K", 0, seed),
     "backend": Option("library for METIS: auto (dgl if installed), dgl or pymetis", default="auto"),
-    "balance": Option(
-        "metis of dgl: what to balance: names of splits (train,val,test), types, edges (default: "
-        "training nodes, and other nodes by type, each with their degrees)",
-        "WHAT,...",
-        "",
-    ),
-    "ranks_per_server": Option(
-        "also divide a server's nodes over R ranks by locality (metis and stream; default 1)",
-        *("R", 1, whole),
-    ),
     "topology": Option(
         "replicated (default): each server stores all edges; partitioned: the in-edges of its "
-        "nodes; halo:K: also those of nodes within K hops of them (halo:0 is partitioned)",
+        "nodes",
         default="replicated",
     ),
     "features": Option(

@@ -33,9 +33,8 @@ def show_division(description: dict[str, Any], out: Path) -> None:
     title = f"{description['graph']} over {description['servers']} servers: {out}"
     columns = {"nodes": "nodes", "edges": "edges", "train": "training nodes"}
     sizes = {"feature_bytes": "feature bytes"}
-    is_split = "halo" in description
-    if is_split:
-        columns |= {"halo_nodes": "halo nodes", "halo_edges": "halo edges"}
+    replicated = description.get("replicated_topology_bytes")
+    if replicated is not None:
         sizes |= {"topology_bytes": "topology bytes"}
     rows = [
         (
@@ -54,15 +53,10 @@ def show_division(description: dict[str, Any], out: Path) -> None:
         f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
     )
     print_table(console, _shares_table(description["shares"]))
-    if is_split:
-        shares = description["per_server"]
-        stored, without = (
-            format_bytes(max(share[key] for share in shares))
-            for key in ("topology_bytes", "topology_bytes_without_halo")
-        )
-        replicated = format_bytes(description["replicated_topology_bytes"])
-        topology = f"topology: {stored} a server at most, with a halo of {description['halo']} hops"
-        console.print(f"{topology} · {without} without · {replicated} replicated")
+    if replicated is not None:
+        stored = format_bytes(max(share["topology_bytes"] for share in description["per_server"]))
+        text = f"{stored} a server at most · {format_bytes(replicated)} replicated"
+        console.print(f"topology: {text}")
     locality = description.get("locality")
     if locality is not None:
         fanouts = ",".join(map(str, locality["fanouts"]))
@@ -88,7 +82,7 @@ def print_result(
 
 
 def _shares_table(shares: dict[str, Any]) -> Table:
-    """Make a table of each server's and rank's shares, with largest over mean per column."""
+    """Make a table of each server's shares, with largest over mean per column."""
     table = Table(title="shares: nodes by type, in-edges, roots by split")
     first = shares["servers"]
     table.add_column("of")

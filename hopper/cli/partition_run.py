@@ -27,7 +27,6 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.executor import open_executor
 from hopper.partition.memory import choose_pieces, format_bytes, locality_bytes
 from hopper.partition.partitioner import BY_RELATION, check_method
-from hopper.partition.second_level import check_ranks
 
 
 def divide(arguments: argparse.Namespace) -> int:
@@ -76,13 +75,8 @@ def _method_options(arguments: argparse.Namespace) -> dict[str, Any]:
         return {}
     options = _options(arguments.method_options)
     check_method(arguments.servers, arguments.method, options)
-    check_ranks(arguments.ranks_per_server, arguments.method)
-    names = ("seed", "backend", "topology", "features", "ranks_per_server")
-    return {
-        "method_options": options,
-        "balance": arguments.balance.split(",") if arguments.balance else (),
-        **{name: getattr(arguments, name) for name in names},
-    }
+    names = ("seed", "backend", "topology", "features")
+    return {"method_options": options, **{name: getattr(arguments, name) for name in names}}
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Sources of feature and label rows: local files, other servers, caches and devices."""
 
-from hopper.features.cached import CachedRows, DeviceRows, Lookups, RowCacheLike
+from hopper.features.cached import CachedRows, DeviceRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.opening import download_graph, open_graph, own_server
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
+from hopper.features.row_cache import RowCache
 from hopper.features.source import FeatureSource, InputRows, RemoteSource, RowKind
 
 __all__ = [
@@ -19,7 +20,7 @@ __all__ = [
     "PregatheredRows",
     "RemoteRows",
     "RemoteSource",
-    "RowCacheLike",
+    "RowCache",
     "RowCounts",
     "RowKind",
     "download_graph",

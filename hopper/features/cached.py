@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from threading import RLock, local
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,35 +15,8 @@ from torch import Tensor
 
 from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
+from hopper.features.row_cache import RowCache
 from hopper.features.source import FeatureSource, RemoteSource, RowKind
-
-
-class RowCacheLike(Protocol):
-    """A cache of some rows of one node type, such as
-    :class:`hopper.features.row_cache.RowCache`."""
-
-    @property
-    def dim(self) -> int:
-        """The number of elements in a row."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of a row."""
-
-    @property
-    def evicts(self) -> bool:
-        """Return whether the cache replaces rows by newer ones."""
-
-    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return [n] int32: the slot of each id's row, -1 where it is not cached."""
-
-    def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """Copy the rows in ``slots`` to ``out[places]``."""
-
-    def take_missed(
-        self, ids: NDArray[np.int64], table: NDArray[Any], places: NDArray[np.int64]
-    ) -> None:
-        """Tell the cache which ids it lacked; their fetched rows are in ``table[places]``."""
 
 
 class Lookups(NamedTuple):
@@ -58,7 +31,7 @@ class Lookups(NamedTuple):
 
 
 def look_up(
-    cache: RowCacheLike,
+    cache: RowCache,
     ids: NDArray[np.int64],
     out: NDArray[Any],
     places: NDArray[np.int64],
@@ -79,7 +52,7 @@ def look_up(
 class _CountedCaches:
     """Caches by node type, and their lookups, as attributes of ``counts``."""
 
-    def __init__(self, caches: Mapping[str, RowCacheLike], counts: local | SimpleNamespace) -> None:
+    def __init__(self, caches: Mapping[str, RowCache], counts: local | SimpleNamespace) -> None:
         self._caches = dict(caches)
         self._counts = counts
 
@@ -107,7 +80,7 @@ class CachedRows(_CountedCaches):
     """A source of remote rows that serves cached rows itself and fetches the others: features of
     types without a cache, and all labels."""
 
-    def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCacheLike]) -> None:
+    def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCache]) -> None:
         super().__init__(caches, SimpleNamespace())
         self._remote = remote
 
@@ -150,7 +123,7 @@ class DeviceRows(_CountedCaches):
     Each thread counts its own hits and misses."""
 
     def __init__(
-        self, device: torch.device, caches: Mapping[str, RowCacheLike], one_reader: RLock
+        self, device: torch.device, caches: Mapping[str, RowCache], one_reader: RLock
     ) -> None:
         super().__init__(caches, local())
         self._one_reader = one_reader

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from hopper.cluster.traffic import Traffic
 from hopper.errors import GraphError
-from hopper.features.cached import CachedRows, DeviceRows, Lookups, RowCacheLike
+from hopper.features.cached import CachedRows, DeviceRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.remote import RemoteRows
+from hopper.features.row_cache import RowCache
 from hopper.features.source import RemoteSource, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
@@ -222,13 +223,13 @@ class PartitionedRows:
         fetching.result()
         return out
 
-    def attach_cache(self, caches: Mapping[str, RowCacheLike]) -> None:
+    def attach_cache(self, caches: Mapping[str, RowCache]) -> None:
         """Look remote rows up in caches, by node type, first from now on."""
         assert self.remote is not None
         assert self._cache is None
         self.remote = self._cache = CachedRows(self.remote, caches)
 
-    def attach_prefetch(self, caches: Mapping[str, RowCacheLike]) -> None:
+    def attach_prefetch(self, caches: Mapping[str, RowCache]) -> None:
         """Look rows that :meth:`attach_cache`'s lack up in further caches, which keep those that
         coming iterations read too. They take the place of those attached before."""
         assert self._servers is not None

@@ -107,7 +107,7 @@ class RemoteRows:
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
         """Fetch the columns that one server stores; see :meth:`RemoteSource.columns`."""
-        width = self._graph.layout.columns(node_type, server).width
+        width = len(self._graph.layout.columns(node_type, server))
         out = self._empty("features", node_type, ids.size, width)
         self._fetch("features", node_type, {server: ids}, out, {server: slice(None)})
         return out

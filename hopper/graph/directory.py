@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cache_server.draws.neighbor_lists import StoredIds
-from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import iter_pieces, open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.check_values import check_array
-from hopper.graph.links import Links, link_offsets
+from hopper.graph.links import Links
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -181,11 +179,7 @@ class GraphDirectory:
     def features(self, owner: Labelled) -> NDArray[Any]:
         """Map the features of a type's nodes, or of a relation's edges by edge id, in their stored
         form: [count, columns]."""
-        return self._map("features", owner)
-
-    def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """Map the features of a relation's edges, as :meth:`features` does."""
-        return self.features(Relation(*relation))
+        return self._map("features", owner if isinstance(owner, str) else Relation(*owner))
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
         """Map the weights of a relation's edges, by edge id: [edges] float32; all are positive."""
@@ -222,7 +216,9 @@ class GraphDirectory:
         schema = self.schema
         if not schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {schema.target} are predicted, not links")
-        ids, offsets = np.asarray(self.split(split)), link_offsets(schema)
+        counts = [schema.count_of(relation) for relation in schema.target_relations]
+        # The id in splits of each relation's first edge.
+        ids, offsets = np.asarray(self.split(split)), np.cumsum([0, *counts])
         relations = np.searchsorted(offsets, ids, side="right") - 1
         src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
         labels = list[NDArray[Any]]()
@@ -236,7 +232,7 @@ class GraphDirectory:
                 times[first:stop] = self.times(relation)[edge_ids]
             if first == stop:
                 continue
-            edges, link_of = self.topology(relation), np.full(self.schema.count_of(relation), -1)
+            edges, link_of = self.topology(relation), np.full(counts[number], -1)
             link_of[edge_ids] = np.arange(first, stop)
             for start, piece in iter_pieces(edges.edge_ids):
                 found = np.flatnonzero(link_of[piece] >= 0)
@@ -268,47 +264,3 @@ class GraphDirectory:
             check_topology(self.topology(relation), relation, self.path)
         for of, spec in self._arrays.items():
             check_array(self.schema, *of, arrays[of], f"{self.path / spec.file}: {spec.name}")
-
-
-def open_topology(
-    root: Path,
-    relation: Relation,
-    edges: int | None,
-    sources: int,
-    destinations: int,
-    stored: StoredIds | None = None,
-    degrees: tuple[Any, Any] | None = None,
-    *,
-    weighted: bool = False,
-    timed: bool = False,
-) -> Topology:
-    """Map the arrays of a relation's CSC in a graph or partitioned directory.
-
-    Parameters
-    ----------
-    edges: number of edges that there must be; None = as many as ``indptr`` says.
-    stored: the destinations whose lists are here; None = all.
-    degrees: in- and out-degrees of all nodes; None = those in ``root``.
-    weighted, timed: whether sums of weights and times are there, too.
-    """
-
-    def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
-        file = layout.topology_file(root, relation, name)
-        dtypes = ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
-        return open_array(file, f"{name} of {relation}", dtypes, (length,))
-
-    indptr = array("indptr", (destinations if stored is None else stored.count) + 1)
-    if degrees is None:
-        degrees = array("in_degrees", destinations), array("out_degrees", sources)
-    count = int(indptr[-1]) if edges is None else edges
-    return Topology(
-        indptr=indptr,
-        indices=array("indices", count),
-        edge_ids=array("edge_ids", count),
-        in_degrees=degrees[0],
-        out_degrees=degrees[1],
-        cumulative_weights=array("cumulative_weights", count) if weighted else None,
-        times=array("times", count) if timed else None,
-        by_time=array("by_time", count) if timed else None,
-        stored=stored,
-    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import Relation
 from hopper.graph.topology import Ids
 
 
@@ -51,10 +51,3 @@ def select_ends(
             if end_type == node_type:
                 ends.append(ids[of_relation])
     return np.concatenate(ends)
-
-
-def link_offsets(schema: GraphSchema) -> Ids:
-    """Return [target relations + 1] int64: the id of each target relation's first edge in
-    splits."""
-    counts = [schema.relations[relation].count for relation in schema.target_relations]
-    return np.cumsum([0, *counts])

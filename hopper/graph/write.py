@@ -105,10 +105,6 @@ class GraphWriter:
         filled, [count, feature_dim]."""
         return self._create("features", owner)
 
-    def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """Create the features of a relation's edges, as :meth:`features` does."""
-        return self.features(relation)
-
     def times(self, owner: Labelled, times: NDArray[Any]) -> None:
         """Write the times of a node type's nodes, or of a relation's edges.
 

@@ -104,7 +104,7 @@ def _link(source: Path, target: Path) -> bool:
 def whole_bytes(graph: GraphDirectory, share: ServerPartition) -> tuple[int, int]:
     """Return the bytes of a share's rows (features, edge features, labels) and topology."""
     tables = [table for _, _, table in _node_tables(graph, share)]
-    tables += [graph.edge_features(relation) for relation in _edge_tables(graph, share)]
+    tables += [graph.features(relation) for relation in _edge_tables(graph, share)]
     topology = 0
     for relation in share.relations:
         files = [graph.file(name, relation) for name in layout.TOPOLOGY_ARRAYS]
@@ -123,7 +123,7 @@ def name_share(
         name_topology(graph, folder, relation, files)
     for relation in _edge_tables(graph, share):
         # Features of edges follow the order of the topology.
-        rows, file = graph.edge_features(relation), layout.features_file(folder, relation)
+        rows, file = graph.features(relation), layout.features_file(folder, relation)
         edges = np.asarray(graph.topology(relation).edge_ids)
         size = edges.size * rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
         write = partial(write_rows, rows, edges, file)
@@ -248,7 +248,7 @@ def _write_edges(
     if graph.schema.relations[relation].feature_dim is not None:
         # Features follow the order of the topology, as in every partitioned directory.
         file = layout.features_file(folder, relation)
-        write_rows(graph.edge_features(relation), edge_ids, file, progress)
+        write_rows(graph.features(relation), edge_ids, file, progress)
 
 
 def _rows_of(topology: Topology, edges: Edges) -> Edges:

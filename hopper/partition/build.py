@@ -12,10 +12,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import limit_memory
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.partition.balance import Balance, check_balance
-from hopper.partition.describe import describe, describe_shares
+from hopper.partition.balance import training_roots
+from hopper.partition.describe import describe
 from hopper.partition.description import write_description
-from hopper.partition.divide_topology import divide_topology, parse_halo
+from hopper.partition.divide_topology import divide_topology
 from hopper.partition.executor import Executor
 from hopper.partition.layout import ByDimension, Replicated
 from hopper.partition.memory import OnEstimate, choose_pieces, estimate_memory, require_memory
@@ -23,7 +23,6 @@ from hopper.partition.message_edges import describe_reverses, message_edges
 from hopper.partition.metis import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE, Assigner, check_request
-from hopper.partition.second_level import check_ranks, write_ranks
 from hopper.partition.stacked_ids import NodeArrays
 from hopper.partition.stored_forms import RowForms, parse_row_forms, store_rows_as
 from hopper.partition.write import (
@@ -51,11 +50,9 @@ def partition_graph(
     *,
     method_options: Mapping[str, Any] = NONE,
     backend: str = "auto",
-    balance: Sequence[str] = (),
     topology: str = "replicated",
     features: Literal["by-node", "by-dimension"] = "by-node",
     feature_dtypes: Sequence[str] = (),
-    ranks_per_server: int = 1,
     memory_limit: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -73,17 +70,12 @@ def partition_graph(
     seed: seed of all methods but DGL's METIS, which takes none.
     method_options: keywords of the constructor of a plug-in class.
     backend: which METIS: "auto" (DGL if it is installed, else pymetis), "dgl" or "pymetis".
-    balance: what METIS balances: names of splits, "types" and "edges" (in-edges). Empty = training
-        nodes, other nodes by type, and degrees of both.
     topology: "replicated": every server has all edges. "partitioned": a server has the in-edges of
-        its own nodes, and draws among them for other servers' ranks. "halo:K": it also has those
-        of the nodes within K hops of its own.
+        its own nodes, and draws among them for other servers' ranks.
     features: whether a server stores whole rows of its own nodes, or some columns of all nodes,
         which only the engine ``p3`` trains on.
     feature_dtypes: forms to store features in, "DTYPE" for all tables or "TABLE=DTYPE", which
         :func:`hopper.partition.stored_forms.parse_row_forms` parses. Empty = as they are.
-    ranks_per_server: above 1, a server's nodes are divided again over so many ranks. A run with as
-        many ranks a server uses this division.
     memory_limit: bytes that may be used; None = the available memory. All methods but METIS choose
         the pieces that they work on by it.
     executor: builds the servers' parts; None = this process does.
@@ -97,45 +89,42 @@ def partition_graph(
     """
     schema, out, phases = graph.schema, Path(out), Phases(progress)
     check_request(schema, servers, method, method_options)
-    check_ranks(ranks_per_server, method)
-    halo, forms = parse_halo(topology), parse_row_forms(feature_dtypes, schema)
-    _check_features(schema, forms, servers, features, topology)
+    forms = parse_row_forms(feature_dtypes, schema)
+    _check_layout(schema, forms, servers, features, topology)
     refuse_occupied(out)
     metis = choose_backend(backend) if method == "metis" else None
-    check_balance(balance, schema, method, metis)
-    split, by_dimension = halo is not None, features == "by-dimension"
+    split, by_dimension = topology == "partitioned", features == "by-dimension"
     executor, size = executor or Executor(), choose_pieces(memory_limit)
-    parts, kinds = (servers, ranks_per_server), {"split": split, "by_dimension": by_dimension}
-    disk = partitioned_bytes(graph, *parts, **kinds)
-    estimate = estimate_memory(
-        *(graph, servers, method, metis, disk), split=split, balance=balance, size=size
-    )
+    kinds = {"split": split, "by_dimension": by_dimension}
+    disk = partitioned_bytes(graph, servers, **kinds)
+    estimate = estimate_memory(graph, servers, method, metis, disk, size=size)
     require_memory(estimate, memory_limit, method, on_estimate)
     with (
         limit_memory(size),
         store_rows_as(graph, forms, out, phases) as stored,
         message_edges(stored, out) as (messages, reverses),
-        unpublished_partitions(out, partitioned_bytes(messages, *parts, **kinds)) as work,
+        unpublished_partitions(out, partitioned_bytes(messages, servers, **kinds)) as work,
     ):
-        constraints = Balance.of(messages, balance, NodeArrays(work).full)
-        assigner = Assigner(method, constraints, phases, work, backend, method_options)
+        roots = training_roots(messages, full=NodeArrays(work).full)
+        assigner = Assigner(method, roots, phases, work, backend, method_options)
         context, description = _write_parts(
-            *(messages, assigner, servers, seed, ranks_per_server, by_dimension),
-            *(executor, measure),
+            messages, assigner, servers, seed, by_dimension, executor, measure
         )
         description["memory_estimate_bytes"] = estimate.peak
         description |= describe_reverses(reverses)
-        if halo is not None:
+        if split:
             entries = description["per_server"]
-            description |= divide_topology(context, halo, entries, phases, executor)
+            description |= divide_topology(context, entries, phases, executor)
         write_description(work, description | {"seconds": dict(phases.seconds)})
     return PartitionedGraph.open(out)
 
 
-def _check_features(
+def _check_layout(
     schema: GraphSchema, forms: RowForms, servers: int, features: str, topology: str
 ) -> None:
-    """Check how features are to be divided."""
+    """Check how topology and features are to be divided."""
+    if topology not in ("replicated", "partitioned"):
+        raise RequestError(f"topology: expected replicated or partitioned, given {topology!r:.100}")
     if features not in ("by-node", "by-dimension"):
         raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
     if features == "by-node":
@@ -163,7 +152,6 @@ def _write_parts(
     assigner: Assigner,
     servers: int,
     seed: int,
-    ranks: int,
     by_dimension: bool,
     executor: Executor,
     measure: Measure | None,
@@ -178,23 +166,17 @@ def _write_parts(
     del homes
     context = BuildContext(graph, work, offsets)
     edge_counts = _write_topology(context, executor, phases)
-    if ranks > 1:
-        write_ranks(context, assigner, ranks, seed)
     nbytes = table_bytes(graph, servers if by_dimension else 1)
     with phases.phase("write the servers' rows (bytes)", nbytes) as counter:
         jobs = [(server, by_dimension) for server in range(servers)]
         feature_bytes = executor.run(write_server, context, counter, jobs)
-    description = describe(context, assigner, seed, edge_counts) | {
-        "topology": ByDimension.name if by_dimension else Replicated.name,
-        "ranks_per_server": ranks,
-    }
-    write_description(work, description)
-    divided = PartitionedGraph.open(work)
+    topology = ByDimension.name if by_dimension else Replicated.name
     with phases.phase("count shares"):
-        description |= describe_shares(graph, divided, ranks, feature_bytes)
+        description = describe(context, assigner, seed, topology, edge_counts, feature_bytes)
     if measure is not None:
+        write_description(work, description)
         with phases.phase("measure locality"):
-            locality = measure(divided)
+            locality = measure(PartitionedGraph.open(work))
         description |= {} if locality is None else {"locality": locality}
     return context, description
 

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draws.neighbor_lists import StoredIds
-from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
-from hopper.graph.directory import GraphDirectory, open_topology
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.description import (
@@ -38,6 +37,7 @@ class ByRelation(Layout):
 
     name = "by_relation"
     reads_remote_rows = False
+    _EXPLANATION = "{where} is divided by relation, so no server has a whole neighbourhood"
     _identities: ClassVar[WeakValueDictionary[int, NDArray[np.int64]]] = WeakValueDictionary()
     """maps of ids that do not change, by length, shared as long as they are in use"""
 
@@ -50,10 +50,6 @@ class ByRelation(Layout):
         stored = {r for partition in self.partitions for r in partition.relations}
         self.relations = [r for r in schema.ordered_relations() if r in stored]
         self._stored_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
-
-    def explain(self, where: str) -> str:
-        """Say that relations are divided."""
-        return f"{where} is divided by relation, so no server has a whole neighbourhood"
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """Map a copy of a relation's CSC; every server has a copy of target relations."""
@@ -72,11 +68,7 @@ class ByRelation(Layout):
         if self.partitions[server].is_whole:
             return self.topology(relation, server)
         folder = server_folder(self.path, server) / ROOTS_FOLDER
-        part = open_topology(folder, relation, None, *self._counts(relation))
-        file = layout.topology_file(folder, relation, "positions")
-        shape = part.indices.shape
-        positions = open_array(file, f"positions of {relation}", ID_DTYPES, shape)
-        return replace(part, positions=positions)
+        return self._open(folder, relation, more=("positions",))
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
         """Make whole lists of roots' in-edges, with gaps for edges of other servers' parts."""

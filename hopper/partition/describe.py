@@ -1,36 +1,44 @@
-"""Describe a division of nodes for partition.json: what was asked for, and what each server and
-rank got."""
+"""Describe a division of nodes for partition.json: what was asked for, and what each server got."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph.schema import Relation
-from hopper.partition.balance import SplitGraph, count_roots
+from hopper.partition.balance import count_roots
 from hopper.partition.description import PARTITION_SCHEMA_VERSION
-from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import Assigner
 from hopper.partition.write import BuildContext
 
 Counts = NDArray[np.int64]
-_NODES_AT_ONCE: Final = 1 << 20
 
 
 def describe(
     context: BuildContext,
     assigner: Assigner,
     seed: int,
+    topology: str,
     edge_counts: Sequence[Mapping[Relation, tuple[int, int]]],
+    feature_bytes: Sequence[int],
 ) -> dict[str, Any]:
-    """Describe how nodes were divided, and which edges that cuts; ``edge_counts`` are, by server
-    and relation, numbers of edges into its nodes and of cut edges among them."""
+    """Describe how nodes were divided, which edges that cuts, and the shares of the servers.
+
+    ``topology`` is the name of the layout. ``edge_counts`` are, by server and relation, numbers of
+    edges into its nodes and of cut edges among them, and ``feature_bytes`` its bytes of features.
+    """
     relations, servers = context.graph.schema.relations, context.servers
     cut = {r: sum(part[r][1] for part in edge_counts) for r in relations}
-    chosen = assigner.balance.chosen
+    shares = _count_shares(context, edge_counts)
+    counts = {
+        "nodes": [sum(of_types) for of_types in zip(*shares["nodes"].values(), strict=True)],
+        "edges": shares["edges"],
+        "train": shares["splits"].get("train", [0] * servers),
+    }
+    columns = counts | {"feature_bytes": feature_bytes}
     return {
         "schema": PARTITION_SCHEMA_VERSION,
         "graph": context.graph.schema.name,
@@ -50,65 +58,39 @@ def describe(
             str(relation): _fraction(count, relations[relation].count)
             for relation, count in cut.items()
         },
-        **({"balanced": list(chosen)} if chosen else {}),
-    }
-
-
-def describe_shares(
-    graph: SplitGraph, divided: PartitionedGraph, ranks: int, feature_bytes: Sequence[int]
-) -> dict[str, Any]:
-    """Describe the shares of servers, and of ranks of a second level: of the splits of ``graph``,
-    and the whole topology of the same graph, divided."""
-    shares = {"servers": _count_shares(graph, divided, 1)}
-    if ranks > 1:
-        shares["ranks"] = _count_shares(graph, divided, ranks)
-    of_servers, servers = shares["servers"], divided.book.servers
-    counts = {
-        "nodes": [sum(of_types) for of_types in zip(*of_servers["nodes"].values(), strict=True)],
-        "edges": of_servers["edges"],
-        "train": of_servers["splits"].get("train", [0] * servers),
-    }
-    columns = counts | {"feature_bytes": feature_bytes}
-    return {
+        "topology": topology,
         "balance": {name: imbalance(np.array(values)) for name, values in counts.items()},
         "per_server": [
             {name: values[server] for name, values in columns.items()} for server in range(servers)
         ],
-        "shares": shares,
+        "shares": {"servers": shares},
     }
 
 
-def _count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks: int) -> dict[str, Any]:
-    """Count each rank's nodes by type, in-edges, and roots by split, with largest over mean."""
-    placement, schema = divided.placement(ranks), divided.schema
-    owners, target = placement.world, schema.target_type()
-    nodes = {name: np.zeros(owners, np.int64) for name in schema.node_types}
-    edges, global_ids = np.zeros(owners, np.int64), divided.global_ids(target)
-    into = [(relation.dst, divided.topology(relation).indptr) for relation in divided.relations]
-    for name, counts in nodes.items():
-        total = divided.book.total(name)
-        for first in range(0, total, _NODES_AT_ONCE):
-            ids = np.arange(first, min(total, first + _NODES_AT_ONCE))
-            ranks_of = placement.rank_of(name, ids)
-            counts += np.bincount(ranks_of, minlength=owners)
-            for indptr in (indptr for dst, indptr in into if dst == name):
-                degrees = np.diff(indptr[first : first + ids.size + 1])
-                # These sums are of floats, which are exact below 2**53.
-                edges += np.bincount(ranks_of, degrees, owners).astype(np.int64)
+def _count_shares(
+    context: BuildContext, edge_counts: Sequence[Mapping[Relation, tuple[int, int]]]
+) -> dict[str, Any]:
+    """Count each server's nodes by type, in-edges, and roots by split, with largest over mean."""
+    graph, target = context.graph, context.graph.schema.target_type()
+    global_ids, bounds = context.map(target, "global_ids"), context.offsets[target]
 
-    def owner_of(ids: Counts) -> Counts:
-        return placement.rank_of(target, np.asarray(global_ids[ids]))
+    def home_of(ids: Counts) -> Counts:
+        return np.searchsorted(bounds, global_ids[ids], "right") - 1
 
-    splits = {split: count_roots(graph, split, owners, owner_of) for split in schema.splits}
+    nodes = {name: np.diff(offsets) for name, offsets in context.offsets.items()}
+    edges = np.array([sum(count for count, _ in part.values()) for part in edge_counts])
+    splits = {
+        split: count_roots(graph, split, context.servers, home_of) for split in graph.schema.splits
+    }
 
-    def per_owner(describe_counts: Callable[[Counts], Any]) -> dict[str, Any]:
+    def per_server(describe_counts: Callable[[Counts], Any]) -> dict[str, Any]:
         return {
             "nodes": {name: describe_counts(counts) for name, counts in nodes.items()},
             "edges": describe_counts(edges),
             "splits": {name: describe_counts(counts) for name, counts in splits.items()},
         }
 
-    return per_owner(np.ndarray.tolist) | {"largest_over_mean": per_owner(imbalance)}
+    return per_server(np.ndarray.tolist) | {"largest_over_mean": per_server(imbalance)}
 
 
 def imbalance(shares: Counts) -> float:

@@ -34,19 +34,9 @@ def stored_ids_file(folder: Path, node_type: str) -> Path:
     return folder / "held" / f"{node_type}.npy"
 
 
-def listed_file(folder: Path, node_type: str) -> Path:
-    """Return the file of the ids of nodes whose in-edges a server with a halo stores."""
-    return folder / "topology" / f"{node_type}.npy"
-
-
 def map_file(path: Path, node_type: str, name: MapName) -> Path:
     """Return the file of one of a node type's two maps."""
     return path / "maps" / node_type / f"{name}.npy"
-
-
-def ranks_file(path: Path, node_type: str) -> Path:
-    """Return the file of each node's rank among those of its server, if ranks follow locality."""
-    return path / "ranks" / f"{node_type}.npy"
 
 
 class Part(NamedTuple):
@@ -132,8 +122,8 @@ class Description(_Model):
     offsets: dict[str, list[int]]
     edge_offsets: dict[str, list[int]] = {}
     topology: Literal["replicated", "partitioned", "by_dimension", "by_relation"]
-    halo: int = Field(0, ge=0)
-    ranks_per_server: int = 1
+    halo: Literal[0] = 0
+    """hops of a halo, which earlier versions could write, and which are not read any more"""
     reverse_relations: dict[str, list[str]] = {}
     meta: MetaEntry | None = None
 

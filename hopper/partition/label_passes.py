@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.graph.array_file import iter_pieces, release_pages
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.topology import Topology
-from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_slices
+from hopper.partition.stacked_ids import count_nodes, type_slices
 
 Ids = NDArray[np.int64]
 Labels = NDArray[np.int32]
@@ -52,7 +53,7 @@ class Chunk(NamedTuple):
 class NeighborStream:
     """Reads the in-neighbours of all nodes, with one chunk in memory at a time."""
 
-    def __init__(self, graph: EdgesOfTypes) -> None:
+    def __init__(self, graph: GraphDirectory) -> None:
         schema, self._ids = graph.schema, type_slices(graph.schema)
         # By destination type: the first stacked id of the sources, and the edges.
         self._into: dict[str, list[tuple[int, Topology]]] = {name: [] for name in self._ids}

@@ -7,12 +7,12 @@ server, whole rows or some columns of all rows. :mod:`hopper.partition.by_relati
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,14 +22,12 @@ from cache_server.draws.neighbor_lists import StoredIds
 from cache_server.store.npy import ID_DTYPES, map_by_node
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
-from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.description import (
     Description,
     MapName,
     ServerPartition,
-    listed_file,
     map_file,
     server_folder,
 )
@@ -37,18 +35,6 @@ from hopper.partition.placement import PartitionBook
 
 StoredTopologies = Iterator[tuple[Topology, Relation, Path]]
 """Topologies, each with its relation and the folder that it is in."""
-
-
-class Columns(NamedTuple):
-    """A range of columns of features."""
-
-    first: int
-    stop: int
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return self.stop - self.first
 
 
 class Layout(ABC):
@@ -60,6 +46,8 @@ class Layout(ABC):
     """whether a rank makes all draws of its engine without asking other servers"""
     reads_remote_rows: ClassVar[bool] = True
     """whether ranks may read rows of other servers' nodes"""
+    _EXPLANATION: ClassVar[str]
+    """what :meth:`explain` says, with ``{where}`` and ``{method}``"""
     partitions: Sequence[ServerPartition] = ()
     """what each server stores, where whole relations are divided; else empty"""
 
@@ -74,9 +62,9 @@ class Layout(ABC):
         # What somebody reads is shared, such as by the samplers of training and evaluation.
         self._topologies = WeakValueDictionary[tuple[Path, Relation], Topology]()
 
-    @abstractmethod
     def explain(self, where: str) -> str:
         """Say, for an error, how the graph ``where`` is divided that an engine cannot train on."""
+        return self._EXPLANATION.format(where=where, method=self._description.method)
 
     @abstractmethod
     def topology(self, relation: Relation, server: int | None) -> Topology:
@@ -94,9 +82,9 @@ class Layout(ABC):
         """Return whether servers store whole rows of a type, or of the relation ``src/rel/dst``."""
         return True
 
-    def columns(self, node_type: str, server: int) -> Columns:
+    def columns(self, node_type: str, server: int) -> range:
         """Return the columns of a type's features that a server stores."""
-        return Columns(0, self._schema.table(node_type).feature_dim or 0)
+        return range(self._schema.table(node_type).feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """Return [count] int64: a node type's map from original to global ids, or back. It may be
@@ -121,18 +109,40 @@ class Layout(ABC):
         folder: Path,
         relation: Relation,
         edges: int | None = None,
-        stored: StoredIds | None = None,
         degrees: tuple[Any, Any] | None = None,
+        stored: StoredIds | None = None,
+        more: Iterable[layout.StoredArray] | None = None,
     ) -> Topology:
-        """Map a relation's CSC, with the arrays that draws by weight and time read."""
+        """Map a relation's CSC in a folder.
+
+        Parameters
+        ----------
+        edges: number of edges that there must be; None = as many as ``indptr`` says.
+        degrees: in- and out-degrees of all nodes; None = those in the folder.
+        stored: the destinations whose lists are there; None = all.
+        more: further arrays by edge; None = those that draws by weight and in time read.
+        """
         opened = self._topologies.get((folder, relation))
-        if opened is None:
-            opened = open_topology(
-                *(folder, relation, edges, *self._counts(relation), stored, degrees),
-                weighted=self._schema.relations[relation].weighted,
-                timed=self._schema.is_timed(relation),
-            )
-            self._topologies[folder, relation] = opened
+        if opened is not None:
+            return opened
+
+        def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
+            file = layout.topology_file(folder, relation, name)
+            are_ids = name in ("indices", "edge_ids", "positions")
+            dtypes = ID_DTYPES if are_ids else layout.stored_dtype(name)
+            return open_array(file, f"{name} of {relation}", dtypes, (length,))
+
+        sources, destinations = self._counts(relation)
+        indptr = array("indptr", (destinations if stored is None else stored.count) + 1)
+        if degrees is None:
+            degrees = array("in_degrees", destinations), array("out_degrees", sources)
+        count = int(indptr[-1]) if edges is None else edges
+        by_edge: list[layout.StoredArray] = ["indices", "edge_ids"]
+        by_edge += layout.draw_arrays(self._schema, relation) if more is None else more
+        arrays: dict[str, Any] = {name: array(name, count) for name in by_edge}
+        into, out_of = degrees
+        opened = Topology(indptr, in_degrees=into, out_degrees=out_of, stored=stored, **arrays)
+        self._topologies[folder, relation] = opened
         return opened
 
 
@@ -140,13 +150,10 @@ class Replicated(Layout):
     """Nodes are divided, and every server has all topology."""
 
     name = "replicated"
-
-    def explain(self, where: str) -> str:
-        """Say that nodes are divided, neither relations nor features' columns."""
-        return (
-            f"{where} was divided by node ({self._description.method}), not by relation (--method "
-            "meta), and so were its features (not --features by-dimension)"
-        )
+    _EXPLANATION = (
+        "{where} was divided by node ({method}), not by relation (--method meta), and so were its "
+        "features (not --features by-dimension)"
+    )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """Map a relation's CSC, which is the same for all servers."""
@@ -158,20 +165,17 @@ class Replicated(Layout):
             yield self.topology(relation, None), relation, self.path
 
 
-def divide_columns(dim: int, servers: int) -> list[Columns]:
+def divide_columns(dim: int, servers: int) -> list[range]:
     """Divide the columns of features among servers."""
     bounds = [dim * server // servers for server in range(servers + 1)]
-    return [Columns(first, stop) for first, stop in pairwise(bounds)]
+    return [range(first, stop) for first, stop in pairwise(bounds)]
 
 
 class ByDimension(Replicated):
     """Every server has some columns of all nodes' features, and all topology and labels (P3)."""
 
     name = "by_dimension"
-
-    def explain(self, where: str) -> str:
-        """Say that features are divided by dimension."""
-        return f"the features of {where} are divided by dimension, so no server has a whole row"
+    _EXPLANATION = "the features of {where} are divided by dimension, so no server has a whole row"
 
     def stored(self, table: str, server: int) -> StoredIds:
         """Return all nodes of a type, or the edges of a relation that end at the server's nodes."""
@@ -183,40 +187,30 @@ class ByDimension(Replicated):
         """Return whether servers store whole rows: those of edges, or if there is one server."""
         return self._book.servers == 1 or table not in self._schema.node_types
 
-    def columns(self, node_type: str, server: int) -> Columns:
+    def columns(self, node_type: str, server: int) -> range:
         """Return the columns of a type's features that a server stores."""
         whole = super().columns(node_type, server)
         if node_type not in self._schema.node_types:
             return whole
-        return divide_columns(whole.width, self._book.servers)[server]
+        return divide_columns(len(whole), self._book.servers)[server]
 
 
 class DividedTopology(Layout):
-    """Nodes are divided, and a server has the in-edges of its own nodes and its halo. Degrees and
-    original ids lie in a file for each server, which are mapped when they are read."""
+    """Nodes are divided, and a server has the in-edges of its own nodes. Degrees and original ids
+    lie in a file for each server, which are mapped when they are read."""
 
     name = "partitioned"
     draws_alone = False
-
-    @property
-    def halo(self) -> int:
-        """Number of hops from a server's own nodes to the nodes of its halo; 0 = no halo."""
-        return self._description.halo
-
-    def explain(self, where: str) -> str:
-        """Say that topology is partitioned, and what a server has of it."""
-        near = f" and of those within {self.halo} hops of them" if self.halo else ""
-        return (
-            f"the topology of {where} is partitioned: a server has the in-edges of its own nodes"
-            f"{near} alone"
-        )
+    _EXPLANATION = (
+        "the topology of {where} is partitioned: a server has the in-edges of its own nodes alone"
+    )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """Map a server's edges of a relation, or join those of all servers in memory."""
         if server is None:
             return self._join_servers(relation)
-        folder, stored = server_folder(self.path, server), self._listed(relation.dst, server)
-        topology = self._open(folder, relation, None, stored, self._degrees(relation))
+        folder, stored = server_folder(self.path, server), self.stored(relation.dst, server)
+        topology = self._open(folder, relation, None, self._degrees(relation), stored)
         if self._schema.relations[relation].feature_dim is None:
             return topology
         rows = self._schema.node_types[relation.dst].count + 1
@@ -236,26 +230,14 @@ class DividedTopology(Layout):
         into = self._by_node(file("in_degrees"), relation.dst, "in_degrees")
         return into, self._by_node(file("out_degrees"), relation.src, "out_degrees")
 
-    def _listed(self, node_type: str, server: int) -> StoredIds:
-        """Return the nodes whose in-edges a server stores: its own, and those of its halo."""
-        if not self.halo:
-            return self.stored(node_type, server)
-        file = listed_file(server_folder(self.path, server), node_type)
-        ids = open_array(file, f"nodes of {node_type} with in-edges", np.int64, None)
-        return StoredIds(0, self._book.total(node_type), ids)
-
     def _join_servers(self, relation: Relation) -> Topology:
         """Join the in-edges that all servers have of their own nodes, in memory."""
         # Global ids of a server's nodes follow those of the server before.
-        own = []
-        for server in range(self._book.servers):
-            part = self.topology(relation, server)
-            first, stop = part.rows(np.array(self._book.range(relation.dst, server)))
-            own.append((part, part.indptr[first : stop + 1]))
-        lengths = np.concatenate([np.diff(indptr) for _, indptr in own])
-        joined: dict[str, Any] = {"indptr": np.concatenate(([0], np.cumsum(lengths)))}
-        for name in ("indices", "edge_ids", *layout.draw_arrays(self._schema, relation)):
-            pieces = [getattr(part, name)[indptr[0] : indptr[-1]] for part, indptr in own]
-            joined[name] = np.concatenate(pieces)
-        joined |= {"in_degrees": lengths, "out_degrees": np.asarray(part.out_degrees)}
-        return Topology(**joined)
+        parts = [self.topology(relation, server) for server in range(self._book.servers)]
+        lengths = np.concatenate([np.diff(part.indptr) for part in parts])
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("indices", "edge_ids", *layout.draw_arrays(self._schema, relation))
+        }
+        indptr, out_degrees = np.concatenate(([0], np.cumsum(lengths))), parts[0].out_degrees
+        return Topology(indptr, in_degrees=lengths, out_degrees=np.asarray(out_degrees), **joined)

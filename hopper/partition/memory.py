@@ -7,7 +7,7 @@ are not counted: the kernel drops their pages when memory is short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -73,12 +73,10 @@ def estimate_memory(
     backend: Backend | None = None,
     disk: int = 0,
     *,
-    split: bool = False,
-    balance: Sequence[str] = (),
     size: MemoryBudget | None = None,
 ) -> MemoryEstimate:
-    """Estimate the peak memory of partitioning a graph; topology is partitioned if ``split``, and
-    ``size`` is a result of :func:`choose_pieces`."""
+    """Estimate the peak memory of partitioning a graph; ``size`` is a result of
+    :func:`choose_pieces`."""
     schema, size = graph.schema, size or MemoryBudget()
     nodes, pieces = count_nodes(schema), _PIECES * size.chunk
     largest = max(kind.count for kind in schema.node_types.values())
@@ -91,7 +89,7 @@ def estimate_memory(
         call, per_end = _METIS[backend]
         edges = sum(kind.count for kind in schema.relations.values())
         ends = int(edges * (2 - reciprocity(graph)))
-        per_node = 84 + 16 * number_of_constraints(schema, balance)
+        per_node = 84 + 16 * number_of_constraints(schema)
         phases = {f"METIS ({backend})": call + nodes * per_node + ends * per_end}
     elif method == "stream":
         with limit_memory(size):
@@ -105,8 +103,6 @@ def estimate_memory(
         # Nothing is known of what a plug-in partitioner takes.
         phases = {name: nodes * 4 + largest * 40 + pieces}
     phases["write"] = homes + pieces
-    if split:
-        phases["divide the topology"] = phases["write"] + 2 * nodes
     return _finish(phases, schema, size, disk)
 
 

@@ -26,7 +26,8 @@ from cache_server.process import end_with_parent
 from hopper.errors import RequestError, cannot_import
 from hopper.files.scratch import scratch_folder
 from hopper.graph.array_file import create_array, save_array
-from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, iter_edges, type_slices
+from hopper.graph.directory import GraphDirectory
+from hopper.partition.stacked_ids import count_nodes, iter_edges, type_slices
 from hopper.process.quick_imports import quick_imports
 
 Backend = Literal["dgl", "pymetis"]
@@ -50,7 +51,7 @@ class Adjacency(NamedTuple):
         return self.indptr.size - 1
 
 
-def symmetrize(graph: EdgesOfTypes) -> Adjacency:
+def symmetrize(graph: GraphDirectory) -> Adjacency:
     """Make one undirected edge of all edges between two nodes, without self-loops."""
     schema, nodes = graph.schema, count_nodes(graph.schema)
     ids_of, written = type_slices(schema), 0

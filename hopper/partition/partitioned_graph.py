@@ -29,12 +29,11 @@ from hopper.partition.by_relation import ByRelation
 from hopper.partition.description import (
     DESCRIPTION_FILE,
     Description,
-    ranks_file,
     read_description,
     server_folder,
 )
 from hopper.partition.layout import ByDimension, DividedTopology, Layout, Replicated
-from hopper.partition.placement import RANK_DTYPE, Placement
+from hopper.partition.placement import Placement
 
 LAYOUTS: Final[Mapping[str, type[Layout]]] = {
     kind.name: kind for kind in (Replicated, DividedTopology, ByDimension, ByRelation)
@@ -78,8 +77,8 @@ class PartitionedGraph:
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
         """Map the CSC of a relation, in global ids: a server's edges, or all if ``server`` is None.
 
-        Where topology is partitioned, a server's edges are the in-edges of its nodes and its halo,
-        and other nodes have no lists. Where relations are divided, they are those of its copy; if
+        Where topology is partitioned, a server's edges are the in-edges of its nodes, and other
+        nodes have no lists. Where relations are divided, they are those of its copy; if
         it stores a part of a root relation, those that hops below the roots read. All edges are
         joined in memory where no server has all of them. Where a root relation is in parts, these
         are the edges that hops from the splits read.
@@ -105,15 +104,8 @@ class PartitionedGraph:
         return self.layout.stored(table, server)
 
     def placement(self, ranks_per_server: int) -> Placement:
-        """Tell which rank owns each node, by locality if the graph was divided for as many ranks a
-        server, otherwise in turn."""
-        if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
-            return Placement(self.book, ranks_per_server)
-        ranks_of = {}
-        for name, kind in self.schema.node_types.items():
-            file = ranks_file(self.path, name)
-            ranks_of[name] = open_array(file, f"ranks of {name}", RANK_DTYPE, (kind.count,))
-        return Placement(self.book, ranks_per_server, ranks_of)
+        """Tell which rank owns each node."""
+        return Placement(self.book, ranks_per_server)
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the original id of each global id."""
@@ -126,12 +118,13 @@ class PartitionedGraph:
         return self.layout.map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
-        """Map the features of a table that a server stores, in their stored form: [rows, columns],
-        by local row; None if it has none."""
+        """Map the features of a table that a server stores, in their stored form: [rows, columns];
+        None if it has none. Rows are nodes by local row, or of a relation ``src/rel/dst`` the
+        in-edges of the server's nodes in the order of the CSC."""
         is_relation = table not in self.schema.node_types and table.count("/") == 2
         owner = Relation(*table.split("/")) if is_relation else table
         kind = self._kind(owner)
-        stored = stored_features(kind, self.layout.columns(table, server).width)
+        stored = stored_features(kind, len(self.layout.columns(table, server)))
         if stored is None:
             return None
         if is_relation and self.partitions and not self.partitions[server].is_whole:
@@ -156,11 +149,6 @@ class PartitionedGraph:
         dtype, shapes = label_format(self.schema.labels[node_type], count)
         file = layout.labels_file(server_folder(self.path, server), node_type)
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
-
-    def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """Map edge features in the order of the CSC: [in-edges of the server's nodes, columns];
-        None if the relation has none."""
-        return self.features(str(Relation(*relation)), server)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending."""

@@ -17,7 +17,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
-from hopper.partition.balance import Balance
+from hopper.partition.balance import metis_weights
 from hopper.partition.metis import assign_metis, choose_backend, symmetrize
 from hopper.partition.stacked_ids import NodeArrays, count_nodes, hash_word, split_by_type
 from hopper.partition.streaming import assign_stream
@@ -52,12 +52,13 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True)
 class Assigner:
-    """Assigns the nodes of a graph directory, or of one server's subgraph, by some method."""
+    """Assigns the nodes of a graph by some method."""
 
     method: str
     """one of :data:`METHODS`, or "package.module:Class" of a :class:`Partitioner`"""
-    balance: Balance
-    """what METIS balances; the method "stream" balances its training roots"""
+    roots: Ids
+    """[nodes of the target type] int64: number of training roots at each node, which "metis" and
+    "stream" balance"""
     phases: Phases
     scratch: Path
     """a folder for temporary files; METIS needs 8 bytes for each end of an edge there"""
@@ -79,9 +80,10 @@ class Assigner:
             return servers > 1
         return self.library != "dgl"
 
-    def assign(self, graph: Any, servers: int, seed: int) -> Mapping[str, NDArray[np.int32]]:
-        """Choose the server of every node, for each type [count] int32, by original id; a plug-in
-        takes a :class:`GraphDirectory`, a built-in also an :class:`EdgesOfTypes`."""
+    def assign(
+        self, graph: GraphDirectory, servers: int, seed: int
+    ) -> Mapping[str, NDArray[np.int32]]:
+        """Choose the server of every node, for each type [count] int32, by original id."""
         if ":" in self.method:
             with self.phases.phase(f"assign nodes ({self.method})"):
                 plug_in = find_plug_in("method", self.method, Partitioner, {}, self.options).make()
@@ -93,14 +95,14 @@ class Assigner:
             with self.phases.phase("assign nodes (random)"):
                 return assign_random(graph.schema, servers, seed, arrays)
         if self.method == "stream":
-            roots = self.balance.training
-            stacked = assign_stream(graph, servers, seed, roots, self.phases, arrays)
+            stacked = assign_stream(graph, servers, seed, self.roots, self.phases, arrays)
             return split_by_type(graph.schema, stacked)
         backend = choose_backend(self.backend)
         with self.phases.phase("make the graph symmetric"):
             adjacency = symmetrize(graph)
         with self.phases.phase(f"assign nodes (METIS, {backend})"):
-            weights = self.balance.weights(graph, np.diff(adjacency.indptr), backend)
+            degrees = np.diff(adjacency.indptr)
+            weights = metis_weights(graph.schema, self.roots, degrees, backend)
             stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
         return split_by_type(graph.schema, stacked)
 

@@ -6,28 +6,17 @@ import hashlib
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.memory_budget import memory_budget, row_ranges
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema
 from hopper.graph.topology import Topology
 
 Ids = NDArray[np.int64]
-
-
-class EdgesOfTypes(Protocol):
-    """A graph of which nodes and edges are read: a graph directory, or one server's subgraph."""
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Its node types and relations."""
-
-    def topology(self, relation: Relation) -> Topology:
-        """Return the CSC of a relation."""
 
 
 def hash_word(text: str) -> int:

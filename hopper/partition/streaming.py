@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from cache_server.draws.counter import draw_positions, key_of
 from hopper.graph.array_file import iter_pieces
+from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import memory_budget
 from hopper.partition import label_passes
 from hopper.partition.balance import balance_classes, room_of
 from hopper.partition.label_passes import Chunk, Ids, Labelling, Labels, NeighborStream
 from hopper.partition.place_blocks import place_blocks
-from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, hash_word
+from hopper.partition.stacked_ids import NodeArrays, hash_word
 from hopper.timing.phases import Phases
 
 MOST_BLOCKS: Final = 1024
@@ -54,7 +55,7 @@ Poll = tuple[Labels, Labels]
 
 
 def assign_stream(
-    graph: EdgesOfTypes, servers: int, seed: int, roots: Ids, phases: Phases, arrays: NodeArrays
+    graph: GraphDirectory, servers: int, seed: int, roots: Ids, phases: Phases, arrays: NodeArrays
 ) -> Labels:
     """Return [nodes] int32: the server of every stacked id.
 

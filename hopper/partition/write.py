@@ -110,14 +110,13 @@ def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def partitioned_bytes(
-    graph: GraphDirectory, servers: int, ranks: int, *, split: bool, by_dimension: bool
+    graph: GraphDirectory, servers: int, *, split: bool, by_dimension: bool
 ) -> int:
     """Return the bytes on disk that writing a partitioned directory takes. If topology is divided
-    afterwards (``split``), a relation lies there twice; halos, not known yet, take more."""
+    afterwards (``split``), a relation lies there twice."""
     schema, kinds = graph.schema, graph.schema.relations
     nbytes = required_bytes(schema) + sum(
-        kind.count * (2 * layout.id_dtype(kind.count).itemsize + 2 * (ranks > 1))
-        for kind in schema.node_types.values()
+        2 * kind.count * layout.id_dtype(kind.count).itemsize for kind in schema.node_types.values()
     )
     # Ids of edges are written as int64.
     nbytes += sum(kind.count * (8 + layout.draw_bytes(schema, r)) for r, kind in kinds.items())
@@ -151,7 +150,8 @@ def write_server(
         if (dim := node_type.feature_dim) is not None:
             features, file = graph.features(name), layout.features_file(folder, name)
             if by_dimension:
-                features = features[:, slice(*divide_columns(dim, servers)[server])]
+                columns = divide_columns(dim, servers)[server]
+                features = features[:, columns.start : columns.stop]
             feature_bytes += write("features", name, file, features, first, rows)
         if name in schema.labels:
             file = layout.labels_file(folder, name)
@@ -161,7 +161,7 @@ def write_server(
             own, indptr = context.own(relation.dst, server), context.whole(relation, "indptr")
             first = int(indptr[own.start])
             rows = context.whole(relation, "edge_ids")[first : indptr[own.stop]]
-            table, file = graph.edge_features(relation), layout.features_file(folder, relation)
+            table, file = graph.features(relation), layout.features_file(folder, relation)
             feature_bytes += write("features", str(relation), file, table, first, rows)
     write_manifest(folder, server, servers, tables)
     return feature_bytes

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.features import PartitionedRows
+from hopper.features import PartitionedRows, RowCache
 from hopper.features.copy_rows import copy_rows
 from hopper.graph.layout import stored_features
 
@@ -28,20 +28,17 @@ _NEVER: Final = np.iinfo(np.int32).max
 _NOWHERE: Final = -1
 
 
-class KeptRows:
+class KeptRows(RowCache):
     """A cache of one node type's rows that coming iterations read again.
 
-    It is a :class:`hopper.features.cached.RowCacheLike`. Each node of the type takes twelve bytes,
-    besides ``room`` rows at most.
+    Each node of the type takes twelve bytes, besides ``room`` rows at most.
     """
 
     evicts = True
 
     def __init__(self, count: int, dim: int, dtype: np.dtype[Any], room: int) -> None:
-        self.dim, self.dtype, room = dim, dtype, min(room, count)
-        self._rows = np.empty((room, dim), dtype)
-        self._slot_of = np.full(count, _NOWHERE, np.int32)
-        self._node_in = np.full(room, _NOWHERE, np.int64)
+        room = min(room, count)
+        super().__init__(count, room, dim, dtype)
         self._next_use = np.full(room, _NEVER, np.int32)
         self._was_read = np.zeros(room, np.bool_)
         """whether each slot was read in the current iteration"""
@@ -57,7 +54,7 @@ class KeptRows:
     @property
     def kept(self) -> int:
         """The number of rows that are kept now."""
-        return int(np.count_nonzero(self._node_in >= 0))
+        return int(np.count_nonzero(self._id_in >= 0))
 
     def foresee(self, number: int, nodes: Ids) -> None:
         """Take note of the distinct nodes, ascending, that a coming iteration reads, whose number
@@ -76,11 +73,11 @@ class KeptRows:
         slots = self._slot_of[nodes]
         is_kept = slots >= 0
         self._next_use[slots[is_kept]] = next_use[is_kept]
-        used_slots = np.flatnonzero((self._node_in >= 0) & (self._next_use < _NEVER))
+        used_slots = np.flatnonzero((self._id_in >= 0) & (self._next_use < _NEVER))
         is_new = ~is_kept & (next_use < _NEVER)
         new_nodes, new_uses = nodes[is_new], next_use[is_new]
         uses = np.concatenate((self._next_use[used_slots], new_uses))
-        candidates = np.concatenate((self._node_in[used_slots], new_nodes))
+        candidates = np.concatenate((self._id_in[used_slots], new_nodes))
         # Rows with the soonest next use are kept, and the smaller ids of those with the same use.
         is_chosen = np.zeros(uses.size, np.bool_)
         is_chosen[np.lexsort((candidates, uses))[: len(self._rows)]] = True
@@ -96,37 +93,33 @@ class KeptRows:
 
     def end(self) -> None:
         """End the iteration: drop rows that are not used again."""
-        self._drop(np.flatnonzero((self._node_in >= 0) & (self._next_use == _NEVER)))
+        self._drop(np.flatnonzero((self._id_in >= 0) & (self._next_use == _NEVER)))
         self._wanted[self._now] = _NEVER
         self._was_read[:] = False
 
-    def find(self, ids: Ids) -> NDArray[np.int32]:
-        """Return [n] int32: the slot of each id's row, -1 where it is not kept."""
-        return self._slot_of[ids]
-
     def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: Ids) -> None:
         """Copy the rows in ``slots`` to ``out[places]``."""
-        copy_rows(self._rows, slots, out, places)
+        super().copy(slots, out, places)
         self._was_read[slots] = True
 
     def take_missed(self, ids: Ids, table: NDArray[Any], places: Ids) -> None:
         """Keep the fetched rows in ``table[places]`` that were chosen, as far as there is room."""
         is_chosen = (self._wanted[ids] < _NEVER) & (self._slot_of[ids] < 0)
         nodes, first = np.unique(ids[is_chosen], return_index=True)
-        free = np.flatnonzero(self._node_in < 0)
+        free = np.flatnonzero(self._id_in < 0)
         if nodes.size > free.size:
             # Rows that were read for the last time make room.
             self._drop(np.flatnonzero(self._was_read & (self._next_use == _NEVER)))
-            free = np.flatnonzero(self._node_in < 0)
+            free = np.flatnonzero(self._id_in < 0)
         nodes, first = nodes[: free.size], first[: free.size]
         slots = free[: nodes.size].astype(np.int32)
         copy_rows(table, places[is_chosen][first], self._rows, slots)
-        self._slot_of[nodes], self._node_in[slots] = slots, nodes
+        self._slot_of[nodes], self._id_in[slots] = slots, nodes
         self._next_use[slots] = self._wanted[nodes]
 
     def _drop(self, slots: NDArray[np.integer[Any]]) -> None:
-        self._slot_of[self._node_in[slots]] = _NOWHERE
-        self._node_in[slots], self._next_use[slots] = _NOWHERE, _NEVER
+        self._slot_of[self._id_in[slots]] = _NOWHERE
+        self._id_in[slots], self._next_use[slots] = _NOWHERE, _NEVER
         self._was_read[slots] = False
 
 

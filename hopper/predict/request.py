@@ -19,7 +19,6 @@ from hopper.errors import GraphError, RequestError
 from hopper.files.whole_files import write_text
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
-from hopper.graph.links import link_offsets
 from hopper.graph.schema import LabelKind, Labels, Predicted, TargetKind
 from hopper.inference import Output
 from hopper.partition import PartitionedGraph
@@ -154,7 +153,7 @@ class PredictionRequest:
         """Return [n] int64, ascending: the ids of the edges to predict; errors are those of
         :meth:`node_ids`."""
         # A graph with labels of edges stores all edges of its target relations.
-        count = int(link_offsets(graph.schema)[-1])
+        count = graph.schema.target_count
         if self.nodes == ALL:
             return np.arange(count)
         return self._read_ids(graph, "edge ids", "edge ids", count)

@@ -103,27 +103,6 @@ def test_servers_draw_and_leave_out_what_a_rank_with_all_edges_does(
             check_draws(client, parts, lists, how, nodes, excluded)
 
 
-def test_halos_have_whole_lists(
-    parts: PartitionedGraph, lists: NeighborLists, tmp_path: Path
-) -> None:
-    """What a server's ranks draw from its halo is what the nodes' own servers would draw."""
-    graph = GraphDirectory.open(parts.path.with_name("graph"))
-    wider = partition_graph(graph, tmp_path / "wider", SERVERS, "random", topology="halo:1")
-    ids = wider.original_ids("node")
-    for server in range(SERVERS):
-        halo_lists = wider.topology(EDGE, server).lists(ids, ids)
-        stored = halo_lists.stored.all_ids()
-        first, stop = wider.book.range("node", server)
-        assert stored.size > stop - first
-        until = np.full(stored.size, 20)
-        for method in METHODS:
-            question = stored, make_spec(method, 3), NOTHING, until
-            for from_halo, from_all in zip(
-                halo_lists.draw(*question), lists.draw(*question), strict=True
-            ):
-                np.testing.assert_array_equal(from_halo, from_all)
-
-
 def test_directories_with_ids_of_eight_bytes_are_read(
     parts: PartitionedGraph, tmp_path: Path
 ) -> None:

@@ -136,7 +136,7 @@ class World(NamedTuple):
         return self.servers * self.ranks_per_server
 
 
-WORLDS = (World(2, 1), World(2, 2), World(3, 1, "partitioned"), World(2, 1, "halo:1"))
+WORLDS = (World(2, 1), World(2, 2), World(3, 1, "partitioned"))
 # Where relations are divided; on six servers some have replicas.
 BY_RELATION = (World(2, 1), World(2, 2), World(3, 1), World(6, 1))
 ALONE = (World(1, 1), World(1, 2))
@@ -414,7 +414,7 @@ class Case:
         else:
             options = {"topology": topology} | dict(feature.division)
             if feature.graph == "items" and topology == "replicated" and ranks > 1:
-                options |= {"backend": "pymetis", "ranks_per_server": ranks}
+                options |= {"backend": "pymetis"}
             else:
                 options |= {"method": "random"}
             partition_graph(graph, out, servers, **options)

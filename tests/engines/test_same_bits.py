@@ -46,7 +46,6 @@ MAPPED: dict[str, Any] = {"learnable": {"storage": "mmap"}}
 CHANGES = {
     "again": Change(),
     "partitioned": Change(topology="partitioned"),
-    "halo": Change(topology="halo:1"),
     "lru": Change(cached("lru")),
     "benefit": Change(cached("benefit")),
     "penalty": Change(cached("hotness+penalty")),
@@ -59,18 +58,13 @@ CHANGES = {
     "in host memory": Change({"learnable": {"storage": "host"}} | cached("hotness+penalty")),
     "mapped, on the device": Change(MAPPED | cached("benefit", memory="device")),
 }
-LAYOUTS = ("partitioned", "halo")
+LAYOUTS = ("partitioned",)
 MAPPINGS = ("mapped", "mapped and cached", "in host memory")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A run, and what may be different about it; see :class:`.features.Case`.
-
-    Attributes
-    ----------
-    halo_suffices: whether all that ranks draw from is on their servers with a halo of one hop.
-    """
+    """A run, and what may be different about it; see :class:`.features.Case`."""
 
     feature: str
     engine: str
@@ -79,7 +73,6 @@ class Base:
     variant: str = ""
     world: World = WORLDS[0]
     sections: Sections = field(default_factory=dict)
-    halo_suffices: bool = False
 
     def case(self, topology: str) -> Case:
         """The case with a layout."""
@@ -96,13 +89,13 @@ PASSES, BOTH = "zero_hop in passes", World(2, 2)
 HOST = "through host memory"
 EVERY_CACHE = ("lru", "benefit", "lru on the device", "benefit on the device")
 BASES = [
-    Base("node", PASSES, LAYOUTS, "gcn", halo_suffices=True),
+    Base("node", PASSES, LAYOUTS, "gcn"),
     Base("node", "naive", LAYOUTS, "gcn"),
     Base("labor", "cooperative", ("partitioned", "again"), "gat", sections=SINGLE),
     Base("types", "model_centric", LAYOUTS, "hgt", world=BOTH),
-    Base("types", "model_centric", LAYOUTS, "rgcn", "locality", halo_suffices=True),
+    Base("types", "model_centric", LAYOUTS, "rgcn", "locality"),
     Base("in time", "hop", LAYOUTS, "gat", sections=RECENT),
-    Base("types, in time", PASSES, LAYOUTS, "rgat", halo_suffices=True),
+    Base("types, in time", PASSES, LAYOUTS, "rgat"),
     # Lists of other servers, and scores, leave out links.
     Base("links of several types in time", "model_centric", LAYOUTS, world=BOTH),
     Base("labels of several types in time", "hop", LAYOUTS, sections=RECENT),
@@ -169,12 +162,7 @@ def check_layout(base: Base, name: str, results: dict[str, dict[str, Any]]) -> N
     assert result["rows"] == plain["rows"]
     assert result["bytes"] | {"topology": 0} == plain["bytes"] | {"topology": 0}
     asked = result["bytes"]["topology"] - plain["bytes"]["topology"]
-    if base.engine == "cooperative" or (name == "halo" and base.halo_suffices):
-        assert asked == 0
-    elif name == "partitioned":
-        assert asked > 0
-    else:
-        assert result["bytes"]["topology"] < results["partitioned"]["bytes"]["topology"]
+    assert (asked == 0) == (base.engine == "cooperative")
 
 
 def check_cache(base: Base, result: dict[str, Any], plain: dict[str, Any], run_dir: Path) -> int:

@@ -55,7 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.features("paper")[:] = np.arange(15).reshape(5, 3)
         writer.features("author")[:] = np.arange(8).reshape(4, 2)
         writer.features("venue")
-        writer.edge_features(WRITES)[:] = [[20, 1], [0, 1], [10, 0]]
+        writer.features(WRITES)[:] = [[20, 1], [0, 1], [10, 0]]
         writer.labels("paper", np.array([0, 2, -1, 1, 2]))
         writer.labels("author", np.array([[1, 0], [1, 1], [0, 0], [0, 1]], np.uint8))
         writer.labels("venue", np.empty(0, np.float32))

@@ -30,7 +30,7 @@ def test_everything_written_is_read_back(library: Path, friends: Path) -> None:
     assert graph.topology(WRITTEN_BY).indices.tolist() == [1, 0, 1]
     assert graph.features("paper")[4].tolist() == [12, 13, 14]
     assert graph.features("author").dtype == np.float16
-    assert graph.edge_features(WRITES).tolist() == [[20, 1], [0, 1], [10, 0]]
+    assert graph.features(WRITES).tolist() == [[20, 1], [0, 1], [10, 0]]
     assert graph.labels("paper").tolist() == [0, 2, -1, 1, 2]
     assert graph.labels("author").tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
     assert graph.split("train").tolist() == [0, 4]
@@ -57,7 +57,7 @@ def test_unknown_parts_are_named(library: Path) -> None:
     for read, part, text in (
         (graph.features, "editor", "node type 'editor' has no features"),
         (graph.labels, "editor", "node type 'editor' has no labels"),
-        (graph.edge_features, CITES, "'paper/linked/paper' has no features"),
+        (graph.features, CITES, "'paper/linked/paper' has no features"),
         (graph.topology, ("a", "hosts", "b"), "no relation a/hosts/b"),
         (graph.split, "dev", "split 'dev': expected one of"),
         (graph.links, "train", "nodes of paper are predicted, not links"),

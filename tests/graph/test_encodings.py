@@ -75,7 +75,7 @@ def test_tables(import_tables: Import) -> None:
     np.testing.assert_array_equal(graph.labels("node"), [1, -1, 0, 1])
     expected = [[30, 0, 0], [30, 0, 1], [50, 1, 0], [10, 0, 1]]
     np.testing.assert_array_equal(graph.features("node"), expected)
-    np.testing.assert_array_equal(graph.edge_features(EDGE), np.eye(2))
+    np.testing.assert_array_equal(graph.features(EDGE), np.eye(2))
     assert class_names(graph, "node") == ["blue", "red"]
     age, town = graph.schema.node_types["node"].columns
     assert (age.name, age.fill, town.names) == ("age", (30.0,), ["town=Aix", "town=Ulm"])

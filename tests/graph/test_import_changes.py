@@ -21,7 +21,6 @@ from hopper.graph.importers import (
     ImportOptions,
     RandomSplit,
     import_graph,
-    write_tables,
 )
 from hopper.graph.importers.arrays import set_column
 from hopper.graph.importers.tables import Table, array_features
@@ -29,10 +28,8 @@ from hopper.graph.importers.transforms import (
     add_reverse_relations,
     draw_split,
     find_one_way,
-    keep_largest_component,
     symmetrize,
 )
-from hopper.graph.links import link_offsets
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:split by time")
@@ -59,37 +56,6 @@ def make_tables(knows: Table, target: str | Relation = "person") -> GraphTables:
     robot = Table(2, names=["r0", "r1"])
     relations = {KNOWS: knows, OWNS: edges([3], [1])}
     return GraphTables("g", "", {"person": person, "robot": robot}, relations, (target,))
-
-
-def test_everything_follows_the_nodes_that_stay(tmp_path: Path) -> None:
-    tables = make_tables(edges([0, 4, 1], [2, 3, 4], weights=np.array([1, 2, 3], np.float32)))
-    notes = write_tables(tables, tmp_path / "g", ImportOptions(largest_component=True))
-    assert notes == ["3 nodes outside the largest connected component left out"]
-    graph = GraphDirectory.open(tmp_path / "g")
-    counts = {name: kind.count for name, kind in graph.schema.node_types.items()}
-    assert counts == {"person": 3, "robot": 1}
-    assert graph.features("person")[:, 0].tolist() == [1.0, 3.0, 4.0]
-    assert graph.labels("person").tolist() == [1, 3, 4]
-    assert graph.times("person").tolist() == [10, 30, 40]
-    assert graph.split("train").tolist() == [0]
-    knows = graph.topology(KNOWS)
-    assert (knows.indptr.tolist(), knows.indices.tolist()) == ([0, 0, 1, 2], [2, 0])
-    # Edge ids are positions in the list of edges that stayed: 4 -> 3 came before 1 -> 4.
-    assert knows.edge_ids.tolist() == [0, 1]
-    assert graph.edge_features(KNOWS)[:, 0].tolist() == [1.0, 2.0]
-    assert graph.edge_weights(KNOWS).tolist() == [2.0, 3.0]
-    assert (tmp_path / "g/names/robot.txt").read_text() == "r1\n"
-    # Edges of splits are renumbered.
-    splits = {"train": np.array([0, 2]), "val": np.array([1])}
-    tables = make_tables(edges([0, 4, 1], [2, 3, 4], splits=splits), target=KNOWS)
-    keep_largest_component(tables)
-    joined = {name: ids.tolist() for name, ids in tables.join_splits().items()}
-    assert joined == {"train": [1], "val": [0]}
-    connected = GraphTables("g", "", {"n": Table(3)}, {})
-    connected.edges[Relation("n", "to", "n")] = edges([0, 2], [1, 1])
-    keep_largest_component(connected)
-    assert connected.nodes["n"].count == 3
-    assert connected.notes == ["0 nodes outside the largest connected component left out"]
 
 
 @settings(deadline=None, max_examples=60)
@@ -203,7 +169,6 @@ def test_splits_of_several_tables(tmp_path: Path) -> None:
     import_graph("csv", str(tmp_path / "tables"), tmp_path / "graph")
     graph = GraphDirectory.open(tmp_path / "graph")
     assert graph.schema.target_relations == (KNOWS, LIKES)
-    assert link_offsets(graph.schema).tolist() == [0, 20, 50]
     links = graph.links("val")
     assert links.ids.tolist() == [*range(1, 20, 4), *range(21, 50, 4)]
     assert links.relations.tolist() == [0] * 5 + [1] * 8
@@ -313,7 +278,7 @@ def test_times_are_read_from_tables(kind: str, tmp_path: Path) -> None:
                 import_graph(kind, str(tmp_path / "tables"), tmp_path / "refused", options)
 
 
-@pytest.mark.parametrize("topology", ["replicated", "partitioned", "halo:1"])
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
     """An edge may be seen from its own time on, or from its source's if that is later."""
     generator = np.random.default_rng(3)
@@ -361,8 +326,7 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
             set_column(table, "times", np.array(bad_times), "x")
     for columns, wrong in (
         ({"labels": [0, 0, 0], "times": [1, 2]}, "times"),
-        # Before nodes are left out.
-        ({"labels": [0, 1], "options": ImportOptions(largest_component=True)}, "labels"),
+        ({"labels": [0, 1]}, "labels"),
     ):
         arguments: dict[str, Any] = {"features": np.ones((3, 1)), **columns}
         with pytest.raises(GraphError, match=f"{wrong} of node: expected 3, one for each node, gi"):

@@ -199,7 +199,7 @@ def test_every_kind_becomes_the_same_graph(
     np.testing.assert_array_equal(topology.indices, ENDS[0][order][topology.edge_ids])
     np.testing.assert_array_equal(np.diff(topology.indptr), degrees)
     if "edge_features" not in lacking:
-        np.testing.assert_array_equal(graph.edge_features(relation), AMOUNT[order])
+        np.testing.assert_array_equal(graph.features(relation), AMOUNT[order])
     if "weights" not in lacking:
         np.testing.assert_array_equal(graph.edge_weights(relation), WEIGHTS[order])
         np.testing.assert_array_equal(graph.times(relation), TIMES[order])

@@ -87,7 +87,7 @@ def test_pyg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr(pyg, "_plain_classes", lambda: pytest.fail("PyG was imported"))
         graph, notes = import_file(tmp_path / "plain.pt", homogeneous())
     assert notes == ["data of node/edge/node left out: edge_type", "data of node left out: pos"]
-    np.testing.assert_array_equal(graph.edge_features(EDGES)[:, 0], np.arange(5.0))
+    np.testing.assert_array_equal(graph.features(EDGES)[:, 0], np.arange(5.0))
     # As a dataset keeps its only graph, but for the class, which is PyG's.
     slices = {"x": torch.tensor([0, 4]), "edge_index": torch.tensor([0, 5])}
     graph, _ = import_file(tmp_path / "dataset.pt", (homogeneous(), slices))
@@ -257,7 +257,7 @@ def test_ogb(tmp_path: Path) -> None:
     assert graph.schema.target == "paper"
     affiliated = Relation("author", "affiliated_with", "institution")
     assert graph.topology(affiliated).indices.tolist() == [0, 1]
-    assert graph.edge_features(Relation("paper", "cites", "paper")).tolist() == [[0.5]]
+    assert graph.features(Relation("paper", "cites", "paper")).tolist() == [[0.5]]
     assert graph.features("paper").dtype == np.float16
     assert graph.schema.node_types["author"].feature_dim is None
     assert graph.split("val").tolist() == [2]
@@ -348,7 +348,7 @@ def test_networkx(tmp_path: Path) -> None:
     np.testing.assert_array_equal(graph.split("test"), [1])
     # Both ways, but a loop once.
     np.testing.assert_array_equal(graph.topology(EDGES).indptr, [0, 1, 3, 3])
-    np.testing.assert_array_equal(graph.edge_features(EDGES)[:, 0], [3, 4, 3])
+    np.testing.assert_array_equal(graph.features(EDGES)[:, 0], [3, 4, 3])
     assert names_file(tmp_path / "graph", "node").read_text().split() == ["ann", "bob", "cem"]
     networkx.write_graphml(people, tmp_path / "people.graphml")
     import_graph("graphml", str(tmp_path / "people.graphml"), tmp_path / "again")

@@ -82,7 +82,7 @@ def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert graph.schema.labels["author"] == Labels("multi_hot", 2)
     cites = Relation("paper", "cites", "paper")
     assert graph.topology(cites).indices.tolist() == [1, 2]
-    assert graph.edge_features(cites)[:, 0].tolist() == [3, 4]
+    assert graph.features(cites)[:, 0].tolist() == [3, 4]
     assert graph.edge_weights(cites).tolist() == [0.25, 0.5]
     assert graph.topology(Relation("author", "writes", "paper")).indices.tolist() == [1]
     assert (graph.split("train").tolist(), graph.split("test").tolist()) == ([0], [2])
@@ -383,7 +383,6 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
     for module, name, option, text in (
         (table_folder, "_DISK", "", rf"{disk} [\d.]+ GiB needed for the graph"),
         (write_graph, "_SYMMETRIZED", "symmetrize", f"--symmetrize: {leaves}"),
-        (write_graph, "_COMPONENT_NODE", "largest_component", f"--largest-component: {leaves}"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, 2**60)

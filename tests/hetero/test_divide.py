@@ -269,8 +269,8 @@ def test_a_server_stores_the_rows_that_its_hops_reach(
             check_lists(topology, undivided.topology(relation), nodes)
             assert in_parts.stored(relation.src, server).contains(topology.indices).all()
         # Features of edges follow the edges, below the roots and into them.
-        expected = graph.edge_features(WRITES)
-        below = in_parts.edge_features(WRITES, server)
+        expected = graph.features(WRITES)
+        below = in_parts.features(str(WRITES), server)
         assert below is not None
         assert np.array_equal(below, expected[in_parts.topology(WRITES, server).edge_ids])
         if root == WRITES:

@@ -50,7 +50,7 @@ def write_library(folder: Path) -> GraphDirectory:
             ends = [generator.integers(0, max(count, 1), edges.count) for count in counts]
             writer.topology(relation, *ends)
             if edges.feature_dim is not None:
-                table = writer.edge_features(relation)
+                table = writer.features(relation)
                 table[...] = generator.random(table.shape)
         for name, kind in schema.node_types.items():
             if kind.feature_dim is not None:

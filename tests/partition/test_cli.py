@@ -44,20 +44,18 @@ def test_json_prints_the_description_alone(
     assert "edge cuts" not in printed.err  # as METIS prints by itself
 
 
-def test_tables_name_every_measure_and_the_size_of_a_halo(
+def test_tables_name_every_measure_and_the_size_of_topology(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--method", "random", "--seed", "3", "--topology", "halo:2"]
+    options = ["--method", "random", "--seed", "3", "--topology", "partitioned"]
     assert run(library, *options, "--locality-fanouts=-1,2") == 0
     printed, description = capfd.readouterr().out, described(library)
     assert f"edge cut {description['edge_cut']:.1%}" in printed
     assert f"R_micro {description['locality']['micrograph']:.1%}" in printed
     assert "(fanouts -1,2, 15 roots, batches of 1024)" in printed
     for share in description["per_server"]:
-        for key in ("nodes", "halo_nodes", "halo_edges"):
-            assert f"{share[key]:,}" in printed
+        assert f"{share['nodes']:,}" in printed
         assert format_bytes(share["topology_bytes"]).split()[0] in printed
-    assert "a server at most, with a halo of 2 hops" in printed
     assert f"{format_bytes(description['replicated_topology_bytes'])} replicated" in printed
 
 
@@ -118,7 +116,7 @@ def test_every_number_of_workers_builds_the_same_files(
     shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds: list[dict[str, Any]] = [
-        {"topology": "halo:1", "memory_limit": 300 << 20},
+        {"topology": "partitioned", "memory_limit": 300 << 20},
         {"features": "by-dimension"},
     ]
 

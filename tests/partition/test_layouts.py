@@ -1,6 +1,6 @@
 """What every layout promises: the same graph under other names, which map back to the original ids.
 
-Graphs of nodes that are divided are also described: edge cut, balance, and the sizes of halos.
+Graphs of nodes that are divided are also described: edge cut and balance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from hopper.partition.partitioned_graph import LAYOUTS
 KINDS: Final[dict[str, dict[str, Any]]] = {
     "replicated": {"method": "random"},
     "partitioned": {"method": "stream", "topology": "partitioned"},
-    "halo": {"method": "random", "topology": "halo:1"},
     "by_dimension": {"method": "random", "features": "by-dimension"},
     "by_relation": {"method": "meta"},
 }
@@ -84,7 +83,8 @@ def test_rows_belong_to_their_original_nodes_and_are_served(
         found = np.zeros((kind.count, kind.feature_dim or 0), np.bool_)
         for server in SERVERS:
             stored = divided.stored(node_type, server)
-            columns = slice(*divided.layout.columns(node_type, server))
+            of_server = divided.layout.columns(node_type, server)
+            columns = slice(of_server.start, of_server.stop)
             ids = divided.original_ids(node_type)[stored.first : stored.stop]
             found[ids, columns] = True
             if node_type not in shared_library.schema.labels:
@@ -136,10 +136,10 @@ def test_edge_features_stand_in_the_order_of_the_edges(
     for server in SERVERS:
         stored = divided.stored(str(relation), server)
         if stored.count:
-            rows = divided.edge_features(relation, server)
+            rows = divided.features(str(relation), server)
             ids = divided.topology(relation).edge_ids[stored.first : stored.stop]
-            np.testing.assert_array_equal(rows, shared_library.edge_features(relation)[ids])
-            assert divided.edge_features(Relation("paper", "links", "paper"), server) is None
+            np.testing.assert_array_equal(rows, shared_library.features(relation)[ids])
+            assert divided.features(str(Relation("paper", "links", "paper")), server) is None
         total += stored.count
     assert total == shared_library.schema.relations[relation].count or divided.partitions
 
@@ -163,8 +163,19 @@ def test_edge_cut_and_balance_equal_plain_counts(
         assert description["edge_cut_by_relation"][str(relation)] == pytest.approx(share, abs=1e-6)
         cut_edges, edges = cut_edges + cut, edges + kind.count
     assert description["edge_cut"] == pytest.approx(cut_edges / edges, abs=1e-6)
-    # Shares themselves are tested with those of ranks.
-    shares = description["shares"]["servers"]
+    shares, in_edges = description["shares"]["servers"], np.zeros(3, np.int64)
+    for name in shared_library.schema.node_types:
+        homes = _homes(divided, name)
+        assert shares["nodes"][name] == np.bincount(homes, minlength=3).tolist()
+    for relation in shared_library.schema.relations:
+        degrees = shared_library.topology(relation).in_degrees
+        np.add.at(in_edges, _homes(divided, relation.dst), degrees)
+    assert shares["edges"] == in_edges.tolist()
+    homes = _homes(divided, shared_library.schema.target_type())
+    for split, counts in shares["splits"].items():
+        assert counts == np.bincount(homes[shared_library.split(split)], minlength=3).tolist()
+    largest = shares["largest_over_mean"]["edges"]
+    assert largest == pytest.approx(in_edges.max() / in_edges.mean(), abs=1e-6)
     nodes, train = np.sum([*shares["nodes"].values()], axis=0), shares["splits"]["train"]
     for name, counts in (("nodes", nodes), ("edges", shares["edges"]), ("train", train)):
         assert [share[name] for share in description["per_server"]] == list(counts)
@@ -187,46 +198,36 @@ def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(divided.split("train"), [0, 2])
 
 
-@pytest.mark.parametrize("halo", [0, 1, 2])
 def test_partitioned_topology_is_the_replicated_one_in_parts(
-    halo: int, shared_library: GraphDirectory, tmp_path: Path
+    shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
     whole, parts = (
-        partition_graph(shared_library, tmp_path / name, 3, "random", 5, topology=topology)
-        for name, topology in (("whole", "replicated"), ("parts", f"halo:{halo}"))
+        partition_graph(shared_library, tmp_path / topology, 3, "random", 5, topology=topology)
+        for topology in ("replicated", "partitioned")
     )
     assert isinstance(parts.layout, DividedTopology)
-    assert parts.layout.halo == halo
     assert not list((parts.path / "topology").rglob("indices.npy"))
     for server, share in enumerate(parts.description["per_server"]):
-        near, stored_edges = nodes_within(whole, halo, server), 0
         for relation in shared_library.schema.relations:
-            expected, is_near = whole.topology(relation), near[relation.dst]
-            stored = parts.topology(relation, server)
+            expected, stored = whole.topology(relation), parts.topology(relation, server)
             for name in ("in_degrees", "out_degrees"):
                 np.testing.assert_array_equal(getattr(stored, name), getattr(expected, name))
-            degrees = np.diff(expected.indptr)
-            np.testing.assert_array_equal(np.diff(stored.indptr), degrees[is_near])
-            edges = np.repeat(is_near, degrees)
+            degrees, own = np.diff(expected.indptr), parts.book.range(relation.dst, server)
+            np.testing.assert_array_equal(np.diff(stored.indptr), degrees[slice(*own)])
+            edges = slice(*expected.indptr[[*own]].tolist())
             np.testing.assert_array_equal(stored.indices, expected.indices[edges])
             np.testing.assert_array_equal(stored.edge_ids, expected.edge_ids[edges])
             assert stored.stored is not None
+            assert stored.stored.all_ids().tolist() == list(range(*own))
             ids = np.arange(degrees.size)
-            np.testing.assert_array_equal(stored.stored.contains(ids), is_near)
             np.testing.assert_array_equal(stored.list_destinations(), ids.repeat(degrees)[edges])
-            rows = parts.edge_features(relation, server)
+            rows = parts.features(str(relation), server)
             if rows is not None:
-                np.testing.assert_array_equal(rows, whole.edge_features(relation, server))
-            stored_edges += stored.indices.size
-        count = sum(int(is_near.sum()) for is_near in near.values())
-        assert share["halo_nodes"] == count - share["nodes"]
-        assert share["halo_edges"] == stored_edges - share["edges"]
+                np.testing.assert_array_equal(rows, whole.features(str(relation), server))
         files = [*(parts.path / f"server-{server}" / "topology").rglob("*.npy")]
         files += (parts.path / "topology").rglob(f"*-{server}.npy")
         files += (parts.path / "topology").rglob("indptr.npy")
         assert share["topology_bytes"] == sum(file.stat().st_size for file in files)
-        assert share["topology_bytes"] >= share["topology_bytes_without_halo"]
-        assert (share["topology_bytes"] == share["topology_bytes_without_halo"]) == (halo == 0)
     assert parts.description["replicated_topology_bytes"] == topology_bytes(whole.path)
 
 
@@ -277,26 +278,10 @@ def test_servers_and_ranks_map_their_share(
     assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
 
 
-def nodes_within(graph: PartitionedGraph, hops: int, server: int) -> dict[str, np.ndarray]:
-    """Return [nodes] bool by type: the server's nodes, and those some hops against edges."""
-    reached = {}
-    for node_type, kind in graph.schema.node_types.items():
-        reached[node_type] = np.zeros(kind.count, np.bool_)
-        reached[node_type][slice(*graph.book.range(node_type, server))] = True
-    for _ in range(hops):
-        next_reached = {node_type: is_reached.copy() for node_type, is_reached in reached.items()}
-        for relation in graph.relations:
-            edges = graph.topology(relation)
-            enters_reached = np.repeat(reached[relation.dst], np.diff(edges.indptr))
-            next_reached[relation.src][edges.indices[enters_reached]] = True
-        reached = next_reached
-    return reached
-
-
-def test_a_machine_with_one_server_s_folder_can_read_its_halo(
+def test_a_machine_with_one_server_s_folder_can_read_its_topology(
     shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
-    parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="halo:1")
+    parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="partitioned")
     for server in (0, 2):
         shutil.rmtree(parts.path / f"server-{server}")
     check_structure(parts.path, [1])
@@ -308,7 +293,7 @@ def test_a_machine_with_one_server_s_folder_can_read_its_halo(
     indptr = np.load(file)
     row = int(np.diff(indptr).argmax())
     indptr[row + 1 :] -= 1
-    longest = np.load(parts.path / "server-1" / "topology" / f"{relation.dst}.npy")[row]
+    longest = row + alone.book.range(relation.dst, 1)[0]
     np.save(file, indptr)
     for name in ("indices", "edge_ids"):
         array_file = file.with_name(f"{name}.npy")

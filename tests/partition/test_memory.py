@@ -220,7 +220,7 @@ def test_memory_stays_below_the_limit(large: GraphDirectory, tmp_path: Path, met
     assert estimate_memory(large, 3, "stream").peak > 1.5 * limit
 
 
-@pytest.mark.parametrize("topology", ["replicated", "halo:1"])
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 def test_small_pieces_make_the_same_files(
     shared_library: GraphDirectory, tmp_path: Path, topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,6 @@ from hopper.graph.topology import Topology, build_topology
 from hopper.partition import PartitionedGraph, label_passes, partition_graph
 from hopper.partition.balance import (
     MOST_CLASSES,
-    Balance,
     balance_classes,
     combined_weight,
     training_roots,
@@ -71,7 +70,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def assigner(graph: GraphDirectory, case: Case, scratch: Path) -> Assigner:
-    return Assigner(case.method, Balance.of(graph), Phases(), scratch, case.backend)
+    return Assigner(case.method, training_roots(graph), Phases(), scratch, case.backend)
 
 
 def cut(homes: NDArray[Any], graph: GraphDirectory) -> float:

@@ -137,7 +137,7 @@ def test_predictions_where_topology_is_divided(
 ) -> None:
     """Ranks exchange the edges that only some of them store."""
     divided = tmp_path / "parts"
-    partition_graph(graphs["labels"], divided, 2, "random", seed=5, topology="halo:1")
+    partition_graph(graphs["labels"], divided, 2, "random", seed=5, topology="partitioned")
     expected, predictions = (
         hopper.predict(trained_run.run_dir, what="logits", overrides=overrides)
         for overrides in ([], [f"--data.partitioned={divided}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -64,18 +64,6 @@ class Features:
     chunks: Callable[[], Iterator[tuple[int, NDArray[Any]]]]
     """iterates over all rows in pairs of a first row and the rows [n, columns] from there on"""
 
-    def filter(self, kept: NDArray[np.bool_]) -> Features:
-        """Return the features of the rows where the mask [rows] is true."""
-
-        def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
-            first = 0
-            for start, rows in self.chunks():
-                kept_rows = rows[kept[start : start + len(rows)]]
-                yield first, kept_rows
-                first += len(kept_rows)
-
-        return Features((int(np.count_nonzero(kept)), self.shape[1]), self.dtype, chunks)
-
 
 def array_features(array: Any) -> Features:
     """Return the features of an array, which may be a map, or of a SciPy CSR matrix, in dense
@@ -119,30 +107,17 @@ class Table:
         width = self.features.shape[1] if self.features is not None else 0
         return self.columns or (FeatureColumn("", numbers=width),)
 
-    def filter(self, kept: NDArray[np.bool_]) -> Table:
-        """Return the table of the rows where the mask [count] is true."""
-        row = np.cumsum(kept) - 1
-        return replace(
-            self._take(kept),
-            count=int(np.count_nonzero(kept)),
-            features=self.features and self.features.filter(kept),
-            splits=self.splits and {name: row[ids[kept[ids]]] for name, ids in self.splits.items()},
-            names=self.names and [n for n, stays in zip(self.names, kept, strict=True) if stays],
-        )
-
     def extend(self, rows: NDArray[np.int64]) -> Table:
         """Return the table with copies of some rows appended; it holds its features in memory."""
         rows = np.concatenate((np.arange(self.count), rows))
-        features = self.features
-        if features is not None:
-            features = array_features(np.concatenate([c for _, c in features.chunks()])[rows])
-        return replace(self._take(rows), count=rows.size, features=features)
-
-    def _take(self, rows: NDArray[Any]) -> Table:
-        """Take rows of the columns that are arrays."""
         arrays = {name: getattr(self, name) for name in ("src", "dst", "times", "weights")}
         taken = {name: array[rows] for name, array in arrays.items() if array is not None}
-        return replace(self, labels=self.labels and (self.labels[0], self.labels[1][rows]), **taken)
+        if self.labels is not None:
+            taken["labels"] = self.labels[0], self.labels[1][rows]
+        if self.features is not None:
+            chunks = np.concatenate([chunk for _, chunk in self.features.chunks()])
+            taken["features"] = array_features(chunks[rows])
+        return replace(self, count=rows.size, **taken)
 
 
 @dataclass
@@ -247,20 +222,6 @@ def read_relation(triple: Sequence[str], taken: Mapping[Any, Any], where: str) -
             f"are replaced by _, given {relation} twice"
         )
     return relation
-
-
-def join_ends(
-    tables: GraphTables, relations: Iterable[Relation], node_types: Iterable[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ends of all edges of some relations, [edges] int64 each, where nodes of each type
-    are numbered after those of the types before it, and the first number of each type."""
-    types = list(node_types)
-    bounds = np.cumsum([0, *(tables.nodes[name].count for name in types)])
-    first, edges = dict(zip(types, bounds.tolist(), strict=False)), tables.edges
-    none = [np.empty(0, np.int64)]
-    src = none + [edges[of].src.astype(np.int64) + first[of.src] for of in relations]
-    dst = none + [edges[of].dst.astype(np.int64) + first[of.dst] for of in relations]
-    return np.concatenate(src), np.concatenate(dst), bounds
 
 
 def count_nodes(tables: GraphTables, node_type: str) -> int:

@@ -1,4 +1,4 @@
-"""Change a graph while it is imported: its targets, directions of edges, components and splits.
+"""Change a graph while it is imported: its targets, directions of edges and splits.
 
 Splits are drawn as a pure function of seed and ids, or by time.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from cache_server.draws.counter import SYNTHESIS, absorb_each, key_of
 from hopper.errors import GraphError, RequestError
 from hopper.graph.check_values import is_labelled
-from hopper.graph.importers.tables import GraphTables, join_ends
+from hopper.graph.importers.tables import GraphTables
 from hopper.graph.schema import Labels, Relation, find_relations
 
 ALL: Final = "all"
@@ -115,28 +116,6 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
             table, src=table.dst, dst=table.src, labels=None, classes={}, splits=None
         )
     tables.notes.append(f"{len(tables.edges) - len(relations)} reverse relations added")
-
-
-def keep_largest_component(tables: GraphTables) -> None:
-    """Keep only the largest weakly connected component, over the edges of all relations; of equally
-    large ones that with the first node. Nodes and edges keep their order and get new numbers."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    src, dst, bounds = join_ends(tables, tables.edges, tables.nodes)
-    edges = coo_array((np.ones(src.size, np.int8), (src, dst)), shape=(bounds[-1], bounds[-1]))
-    _, component = connected_components(edges, directed=False)
-    inside = component == np.argmax(np.bincount(component, minlength=1))
-    kept = dict(zip(tables.nodes, np.split(inside, bounds[1:-1]), strict=True))
-    number = {name: np.cumsum(mask) - 1 for name, mask in kept.items()}
-    for relation, table in tables.edges.items():
-        # Both ends of an edge are in one component.
-        inner = tables.edges[relation] = table.filter(kept[relation.src][table.src])
-        inner.src, inner.dst = number[relation.src][inner.src], number[relation.dst][inner.dst]
-    for name, table in tables.nodes.items():
-        tables.nodes[name] = table.filter(kept[name])
-    removed = inside.size - np.count_nonzero(inside)
-    tables.notes.append(f"{removed} nodes outside the largest connected component left out")
 
 
 def align_classes(tables: GraphTables) -> None:
@@ -271,7 +250,12 @@ def _draw_links(split: RandomSplit, tables: GraphTables, seed: int) -> Splits:
             "--split: edges have no classes, given a number of each; ask for fractions "
             "(random:0.85:0.05)"
         )
-    src, dst, _ = join_ends(tables, tables.target_relations, sorted(tables.nodes))
+    # Nodes of each type are numbered after those of the types before it.
+    counts = {name: tables.nodes[name].count for name in sorted(tables.nodes)}
+    first = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+    edges = [(of, tables.edges[of]) for of in tables.target_relations]
+    src = np.concatenate([table.src.astype(np.int64) + first[of.src] for of, table in edges])
+    dst = np.concatenate([table.dst.astype(np.int64) + first[of.dst] for of, table in edges])
     pairs = np.stack((np.minimum(src, dst), np.maximum(src, dst)))
     low, high = (absorb_each(np.uint64(key_of(SYNTHESIS, _LINKS, seed)), ids) for ids in pairs)
     keys = absorb_each(np.uint64(0), (low ^ (high * np.uint64(3))).view(np.int64))

@@ -27,7 +27,6 @@ from hopper.graph.importers.transforms import (
     add_reverse_relations,
     align_classes,
     draw_splits,
-    keep_largest_component,
     set_link_targets,
     symmetrize,
 )
@@ -37,8 +36,6 @@ from hopper.timing.phases import Phases
 
 _SYMMETRIZED: Final = 96
 """Bytes of memory an edge while it is symmetrised: keys in both directions, sorted, and results."""
-_COMPONENT_EDGE: Final = 60
-_COMPONENT_NODE: Final = 24
 _DRAWN: Final = 40
 """Bytes of memory for each node or edge that splits are drawn from."""
 
@@ -52,8 +49,6 @@ class ImportOptions:
     add_reverse: Literal["", "all", "cross-type"] = ""
     """add a relation ``rev_<rel>`` with ends swapped. "all": to every relation; "cross-type": to
     relations between two node types, and symmetrise the others"""
-    largest_component: bool = False
-    """keep only the largest weakly connected component"""
     targets: tuple[str, ...] = ()
     """relations to predict instead of the source's target, each as src/rel/dst or as a name that
     only one relation has; or "all" """
@@ -112,8 +107,6 @@ def write_tables(
     tables.problems.raise_all()
     if database is not None:
         _require_memory(tables, options, database)
-    if options.largest_component:
-        keep_largest_component(tables)
     both_ways = options.symmetrize or options.add_reverse == "cross-type"
     if both_ways:
         symmetrize(tables)
@@ -139,13 +132,6 @@ def write_tables(
 
 def _require_memory(tables: GraphTables, options: ImportOptions, database: Database) -> None:
     """Check that memory holds the whole arrays that some options need."""
-    if options.largest_component:
-        nodes = sum(
-            table.count * (_COMPONENT_NODE + 80 * (table.names is not None))
-            for table in tables.nodes.values()
-        )
-        edges = sum(table.count for table in tables.edges.values())
-        database.require(nodes + _COMPONENT_EDGE * edges, "--largest-component")
     if options.symmetrize or options.add_reverse == "cross-type":
         for relation, table in tables.edges.items():
             if relation.src == relation.dst:
