@@ -37,13 +37,9 @@ def assign_relations(
 ) -> StoredPartition:
     """Assign sub-metatrees to servers, whole or in parts.
 
-    A :class:`RequestError` says that the number of servers does not fit, or that a server would
-    store more than ``memory`` however sub-metatrees are cut.
-
-    Parameters
-    ----------
-    memory: the bytes that a server may store, by which sub-metatrees are then weighed, too; None =
-        no limit.
+    ``memory`` are the bytes that a server may store, by which sub-metatrees are then weighed, too;
+    None = no limit. A :class:`RequestError` says that the number of servers does not fit, or that a
+    server would store more however sub-metatrees are cut.
     """
     if memory is None:
         partition = divide(graph.schema, tree, servers)

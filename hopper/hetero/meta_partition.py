@@ -60,15 +60,10 @@ def divide(
     """Assign sub-metatrees to servers, the heaviest first to the least loaded (LPT).
 
     If there are more servers than sub-metatrees, each sub-metatree has a server for itself. Each
-    remaining server goes to the sub-metatree with the largest weight per replica. Each part of a
-    sub-metatree that is cut has one of the last servers for itself. A :class:`RequestError` says
-    that the number of servers or a weight is impossible.
-
-    Parameters
-    ----------
-    weights: the weight of each root relation; None = :func:`hopper.hetero.metatree.weigh`.
-    cuts: the number of parts into which a root relation's sub-metatree is cut; relations without an
-        entry stay whole.
+    remaining server goes to the sub-metatree with the largest weight per replica. The weights of
+    root relations are those of :func:`hopper.hetero.metatree.weigh` unless they are given. Each
+    part of a sub-metatree has one of the last servers for itself, if ``cuts`` gives the number of
+    its parts. A :class:`RequestError` says that the number of servers or a weight is impossible.
     """
     if not 1 <= servers <= _MOST_SERVERS:
         raise RequestError(f"servers: expected 1 to {_MOST_SERVERS:,}, given {servers}")

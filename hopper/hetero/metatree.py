@@ -106,15 +106,13 @@ def make_metatree(
     metapaths: Sequence[Sequence[str]] = (),
     others: Sequence[str] = (),
 ) -> Metatree:
-    """Unroll a graph's relations from the target, or follow only metapaths (Algorithm 2, lines
-    1-5); a :class:`RequestError` says which of these do not fit.
+    """Unroll a graph's relations from the target, and from ``others``, the types of further roots,
+    or follow only metapaths (Algorithm 2, lines 1-5); a :class:`RequestError` says what does not
+    fit.
 
-    Parameters
-    ----------
-    layers: the number of hops, at least 1; as many as the model has layers.
-    metapaths: lists of relations from the target outwards, each at most ``layers`` long. At a depth
-        a type follows all relations that any path through it follows there.
-    others: the types of further roots.
+    There are as many hops as the model has layers, at least 1. Metapaths are lists of relations
+    from the target outwards, each at most ``layers`` long. At a depth a type follows all relations
+    that any path through it follows there.
     """
     if target not in schema.node_types:
         known = ", ".join(sorted(schema.node_types))

@@ -19,7 +19,7 @@ from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
 from hopper.features.cached import Lookups, look_up
 from hopper.features.row_cache import RecentRows, RowCache
-from hopper.hetero.sparse_optimizers import Factors, SparseOptimizer
+from hopper.hetero.sparse_optimizers import SparseOptimizer
 
 _ROWS_AT_ONCE: Final = 1 << 16
 
@@ -82,10 +82,17 @@ class RowRecords:
         return LentRecords(places, self.read(self._as_places(places)), in_table=False)
 
     def update(
-        self, lent: LentRecords, optimizer: SparseOptimizer, gradient: Tensor, factors: Factors
+        self,
+        lent: LentRecords,
+        optimizer: SparseOptimizer,
+        gradient: Tensor,
+        scale: float = 1.0,
+        factor: float = 1.0,
     ) -> None:
-        """Update lent records by the gradients [n, dim] of their rows, and store them."""
-        optimizer.step(lent.records, gradient, factors, lent.places if lent.in_table else None)
+        """Update lent records by the gradients [n, dim] of their rows, as
+        :meth:`SparseOptimizer.step` does, and store them."""
+        places = lent.places if lent.in_table else None
+        optimizer.step(lent.records, gradient, places, scale=scale, factor=factor)
         if not lent.in_table:
             self.write(self._as_places(lent.places), lent.records)
 

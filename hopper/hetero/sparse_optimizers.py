@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numba
@@ -25,21 +24,6 @@ _BETAS: Final = (0.9, 0.999)
 
 Ids = NDArray[np.int64]
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The factors of an update."""
-
-    rate: float = 1.0
-    """of the learning rate"""
-    gradient: float = 1.0
-    """of gradients, the same as for all other parameters"""
-    l2: float = 0.0
-    """of the row, which is added to its gradient"""
-
-
-_UNCHANGED: Final = Factors()
 
 
 @kernel(parallel=True, error_model="numpy")
@@ -100,35 +84,41 @@ class SparseOptimizer(ABC):
     _constants: ClassVar[tuple[float, ...]] = ()
     """the last arguments of the kernel"""
 
-    def __init__(self, learning_rate: float) -> None:
-        self._rate = learning_rate
+    def __init__(self, learning_rate: float, l2: float = 0.0) -> None:
+        self._rate, self._l2 = learning_rate, l2
 
     def step(
         self,
         records: Tensor,
         gradient: Tensor,
-        factors: Factors = _UNCHANGED,
         places: Ids | None = None,
+        *,
+        scale: float = 1.0,
+        factor: float = 1.0,
     ) -> None:
         """Update records [m, 1 + parts, dim], contiguous, in place, by the gradients [n, dim] of
         rows. A record is a row and its state, which begins as zero. ``places``, [n], distinct, are
-        the indices of the records to update, on the CPU only; None = all records, in order."""
-        size = self._begin(self._rate * factors.rate)
+        the indices of the records to update, on the CPU only; None = all records, in order.
+
+        Gradients are multiplied by ``scale``, before ``l2`` times the row is added, and the
+        learning rate by ``factor``.
+        """
+        size = self._begin(self._rate * factor)
         if records.device.type == "cpu":
             if places is None:
                 places = np.arange(len(records))
             # Scalars have the records' dtype, so that no kernel computes in a wider one.
             number = records.numpy().dtype.type
-            numbers = (factors.gradient, factors.l2, size, *self._constants)
+            numbers = (scale, self._l2, size, *self._constants)
             arrays = records.numpy(), gradient.contiguous().numpy(), places
             with threads_for(places.size):
                 self._kernel(*arrays, *(number(value) for value in numbers))
             return
         assert places is None
-        if factors.gradient != 1.0:
-            gradient = gradient * factors.gradient
-        if factors.l2:
-            gradient = gradient + factors.l2 * records[:, 0]
+        if scale != 1.0:
+            gradient = gradient * scale
+        if self._l2:
+            gradient = gradient + self._l2 * records[:, 0]
         self._update_by_torch(records, gradient, size)
 
     def _begin(self, rate: float) -> float:
@@ -153,8 +143,8 @@ class SparseAdam(SparseOptimizer):
     _kernel = staticmethod(_adam)
     _constants = (1 - _BETAS[0], 1 - _BETAS[1], 1e-8)
 
-    def __init__(self, learning_rate: float) -> None:
-        super().__init__(learning_rate)
+    def __init__(self, learning_rate: float, l2: float = 0.0) -> None:
+        super().__init__(learning_rate, l2)
         self._steps = torch.zeros(1, dtype=torch.int64)
 
     def state(self) -> dict[str, Tensor]:

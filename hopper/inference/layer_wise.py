@@ -75,10 +75,6 @@ class _Step:
         """The layer to compute."""
         return self.stack.layers[self.index]
 
-    def kinds(self) -> list[RowKind]:
-        """Return the kinds of all relations of the layer, without repeats."""
-        return list(dict.fromkeys(map(self.transfer.kind_of, self.layer.aggregations)))
-
 
 class LayerWise(Inference):
     """Computes a stack of layers one layer at a time.
@@ -120,8 +116,8 @@ class LayerWise(Inference):
             if space.is_permanent and index >= first:
                 self._cluster.arrive(f"layer {index}")
                 # All ranks have finished the previous layer, so nobody reads these any more.
-                space.drop(_tables(stack, index - 1, reads=True))
-                space.drop(_tables(stack, index - 2, reads=False))
+                space.drop(f"layer-{index - 1}-reads-")
+                space.drop(f"layer-{index - 2}-rows-")
             step = _Step(stack, index, transfers[index], widths[index], plan[index], rows, space)
             rows = self._compute_layer(step, is_stored=index < first)
         assert rows is not None
@@ -143,8 +139,8 @@ class LayerWise(Inference):
             return 0
         full = [
             index
-            for index in range(depth)
-            if all(map(space.is_full, _tables(stack, index, reads=False)))
+            for index, layer in enumerate(stack.layers[:depth])
+            if all(space.is_full(f"layer-{index}-rows-{n}") for n in range(len(layer.types)))
         ]
         missing = torch.tensor([max(full, default=-1) + 1])
         by_rank = self._cluster.all_gather(missing, "control", "finding the layers to do")
@@ -166,11 +162,10 @@ class LayerWise(Inference):
     def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, NodeRows]:
         """Compute the rows of this rank's nodes after a layer, by type, unless all ranks have
         stored them already; collective."""
-        tables, rows = _tables(step.stack, step.index, reads=False), {}
-        sources = {} if is_stored else self._sources(step)
-        for name, table in zip(step.layer.types, tables, strict=True):
+        sources, rows = {} if is_stored else self._sources(step), {}
+        for number, name in enumerate(step.layer.types):
             into = [relation for relation in step.layer.aggregations if relation.dst == name]
-            ids = step.share.mine[name]
+            ids, table = step.share.mine[name], f"layer-{step.index}-rows-{number}"
             make = partial(self._new_rows, step, name, into, ids, sources)
             values = step.space.fill(table, self._chunks(into, ids, step.width), make)
             rows[name] = NodeRows(ids, values, self._cluster.device)
@@ -215,9 +210,9 @@ class LayerWise(Inference):
         collective."""
         share, space, device = step.share, step.space, self._cluster.device
         sources: dict[RowKind, NodeRows] = {}
-        tables = _tables(step.stack, step.index, reads=True)
-        for kind, table in zip(step.kinds(), tables, strict=False):
-            name = source_type(kind)
+        kinds = dict.fromkeys(map(step.transfer.kind_of, step.layer.aggregations))
+        for number, kind in enumerate(kinds):
+            name, table = source_type(kind), f"layer-{step.index}-reads-{number}"
             ids, others = share.known[name], share.wanted[name]
             pieces = _pieces(ids.size, self._rows_per_chunk(step.width))
             room = sum(nodes.size for nodes in others)
@@ -229,7 +224,8 @@ class LayerWise(Inference):
             most = self._rows_per_chunk(step.width * self._cluster.world * len(sources))
             exchange_rows(self._cluster, self._dtype, share, sources, most)
         # Sorted, so that names of tables are the same in every process.
-        for name, table in zip(sorted(step.transfer.raw), tables[len(sources) :], strict=False):
+        for number, name in enumerate(sorted(step.transfer.raw)):
+            table = f"layer-{step.index}-reads-raw-{number}"
             make = partial(self._enter_features, step, name, sources[name])
             pieces = _pieces(sources[name].ids.size, self._rows_per_chunk(step.width))
             ready = space.fill(table, pieces, make)
@@ -309,14 +305,3 @@ def _widths(stack: Stack, classes: int) -> list[int]:
     ]
     read_widths[0] += stack.widths.values()
     return [max(read + made) for read, made in pairwise([*read_widths, [classes]])]
-
-
-def _tables(stack: Stack, index: int, *, reads: bool) -> list[str]:
-    """Return names of a layer's tables: of rows that it reads, by kind, or of new ones, by type."""
-    if index < 0:
-        return []
-    layer = stack.layers[index]
-    if reads:
-        most = 2 * len(layer.aggregations) + len(stack.widths)
-        return [f"layer-{index}-reads-{number}" for number in range(most)]
-    return [f"layer-{index}-rows-{number}" for number in range(len(layer.types))]

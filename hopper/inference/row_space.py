@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,12 +117,12 @@ class RowSpace:
         facts = self._facts(name)
         return facts is not None and facts["done"] == facts["pieces"]
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Delete tables that nobody will read."""
-        for name in names if self.is_permanent else ():
-            # The record of stored rows must not outlive the rows.
-            self._file(name, _FACTS).unlink(missing_ok=True)
-            self._file(name, _ROWS).unlink(missing_ok=True)
+    def drop(self, prefix: str) -> None:
+        """Delete tables whose names begin with a prefix, and which nobody will read."""
+        # The record of stored rows must not outlive the rows.
+        for suffix in (_FACTS, _ROWS):
+            for file in self._folder.glob(f"{prefix}*{suffix}") if self._folder else ():
+                file.unlink()
 
     def _facts(self, name: str) -> dict[str, Any] | None:
         file = self._file(name, _FACTS) if self.is_permanent else None

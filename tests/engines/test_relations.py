@@ -169,7 +169,6 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "book"}, r"^--target: edges of reader/borrows/book, author/wrote/book are"),
         ({"server_memory": 10_000}, r"^--server-memory: only graphs whose nodes are predicted"),
         ({"metapaths": [["borrows"]]}, r"metapaths: metapaths start from one type"),
     ],

@@ -17,7 +17,7 @@ from hopper.hetero.learnable.fetched import merge_places
 from hopper.hetero.learnable.leaf import add_rows
 from hopper.hetero.row_records import RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage
-from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors, SparseOptimizer
+from hopper.hetero.sparse_optimizers import OPTIMIZERS, SparseOptimizer
 
 # More rows than one thread handles alone.
 ROWS, READ, DIM = 9000, 6000, 5
@@ -46,7 +46,7 @@ def test_sparse_updates_equal_torch_s(name: str, kind: str, tmp_path: Path) -> N
     for read in ([0, 3], [3], [], [6, 1, 3], [0]):
         places = torch.tensor(read, dtype=torch.int64)
         gradient = torch.randn(len(read), 3, generator=generator, dtype=torch.float64)
-        records.update(records.lend(places.numpy()), optimizer, gradient, Factors())
+        records.update(records.lend(places.numpy()), optimizer, gradient)
         torch_rows.grad = torch.sparse_coo_tensor(
             places[None], gradient, (7, 3), check_invariants=True
         ).coalesce()
@@ -184,20 +184,25 @@ def test_adding_gradients_equals_torch(dtype: torch.dtype, threads: int) -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", OPTIMIZERS.values())
-@pytest.mark.parametrize("factors", [Factors(), Factors(rate=0.7, gradient=0.25, l2=0.01)])
+@pytest.mark.parametrize(("scale", "factor", "l2"), [(1.0, 1.0, 0.0), (0.25, 0.7, 0.01)])
 def test_updates_in_place_equal_torch_s(
-    kind: type[SparseOptimizer], factors: Factors, dtype: torch.dtype, threads: int
+    kind: type[SparseOptimizer],
+    scale: float,
+    factor: float,
+    l2: float,
+    dtype: torch.dtype,
+    threads: int,
 ) -> None:
     """Update some records of a table by the kernel, and copies of them by torch's operations."""
     table = random_tensor(ROWS, 1 + kind.parts, DIM, dtype=dtype)
     table[:, 1:] = 0
     table_before, places = table.clone(), random_places()
-    copies, kernel_optimizer, torch_optimizer = table[places], kind(0.1), kind(0.1)
+    copies, kernel_optimizer, torch_optimizer = table[places], kind(0.1, l2), kind(0.1, l2)
     for step in range(3):
         gradient = random_tensor(READ, DIM, dtype=dtype, seed=step)
-        kernel_optimizer.step(table, gradient, factors, places)
-        scaled_gradient = gradient * factors.gradient + factors.l2 * copies[:, 0]
-        size = torch_optimizer._begin(0.1 * factors.rate)
+        kernel_optimizer.step(table, gradient, places, scale=scale, factor=factor)
+        scaled_gradient = gradient * scale + l2 * copies[:, 0]
+        size = torch_optimizer._begin(0.1 * factor)
         torch_optimizer._update_by_torch(copies, scaled_gradient, size)
     # torch's square roots may be off by the last bit.
     limit = 1e-6 if dtype == torch.float32 else 1e-14
@@ -205,9 +210,10 @@ def test_updates_in_place_equal_torch_s(
     other_places = np.setdiff1d(np.arange(ROWS), places)
     assert torch.equal(table[other_places], table_before[other_places])
     # The same of all records in order, to the last bit.
-    records, in_order_optimizer = table_before[places], kind(0.1)
+    records, in_order_optimizer = table_before[places], kind(0.1, l2)
     for step in range(3):
-        in_order_optimizer.step(records, random_tensor(READ, DIM, dtype=dtype, seed=step), factors)
+        gradient = random_tensor(READ, DIM, dtype=dtype, seed=step)
+        in_order_optimizer.step(records, gradient, scale=scale, factor=factor)
     assert torch.equal(records, table[places])
 
 

@@ -18,7 +18,6 @@ from hopper.cluster.cluster import Cluster, Exchange
 from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows, add_rows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS
-from hopper.hetero.sparse_optimizers import Factors
 from hopper.ops import is_finite
 
 PREFIX: Final = "learnable."
@@ -57,7 +56,7 @@ class FetchedTable:
 
     def step(self, scale: float, factor: float) -> None:
         """Update the rows by their summed gradients; arguments as in :meth:`FetchedRows.step`."""
-        self._share.update(self._lent, self.total, Factors(rate=factor, gradient=scale))
+        self._share.update(self._lent, self.total, scale, factor)
 
     def collect(self) -> dict[str, Tensor]:
         """Collect the table's rows on rank 0; returns as :meth:`FetchedRows.collect`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -17,13 +17,12 @@ from cache_server.kernel import kernel
 from hopper.cluster.cluster import Cluster
 from hopper.hetero.row_records import HeldRecords, LentRecords, RowRecords
 from hopper.hetero.row_storage import MemoryStorage
-from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
+from hopper.hetero.sparse_optimizers import OPTIMIZERS
 from hopper.partition.placement import Placement
 
 IDS: Final = ".ids"
 """The suffix of a table's name in the name of its rows' ids."""
 _ROWS_AT_ONCE: Final = 1 << 16
-_UNCHANGED: Final = Factors()
 _UNIT: Final = 1.0 / 9007199254740992.0
 
 Ids = NDArray[np.int64]
@@ -97,9 +96,8 @@ class TableShare:
         self.placement = placement.of_tables({table.name: table.offsets})
         self._originals = originals[self.owned_ids()]
         self._storage = storage
-        self._l2 = learning.l2
         optimizer_class = OPTIMIZERS[learning.optimizer]
-        self._optimizer = optimizer_class(learning.learning_rate)
+        self._optimizer = optimizer_class(learning.learning_rate, learning.l2)
         rows, parts = self._originals.size, 1 + (optimizer_class.parts if self.learns else 0)
         stored = storage.zeros(rows, parts * learning.dim, learning.dtype)
         self.records = RowRecords(stored.view(rows, parts, learning.dim), cluster.device)
@@ -118,10 +116,12 @@ class TableShare:
         """Return the indices [n], int64, of ids among this rank's rows."""
         return self.placement.place_of(self.name, ids)
 
-    def update(self, lent: LentRecords, gradient: Tensor, factors: Factors = _UNCHANGED) -> None:
-        """Update records that :attr:`records` lent by the gradients [n, dim] of their rows. The
-        factor ``l2`` is the table's."""
-        self.records.update(lent, self._optimizer, gradient, replace(factors, l2=self._l2))
+    def update(
+        self, lent: LentRecords, gradient: Tensor, scale: float = 1.0, factor: float = 1.0
+    ) -> None:
+        """Update records that :attr:`records` lent by the gradients [n, dim] of their rows, which
+        are multiplied by ``scale``, and the learning rate by ``factor``."""
+        self.records.update(lent, self._optimizer, gradient, scale, factor)
 
     def keep(self) -> None:
         """Keep a copy of the rows as they are now."""
