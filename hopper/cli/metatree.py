@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.tree import Tree
 
 from hopper.cli.options import split_metapaths, whole
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
+
+if TYPE_CHECKING:
+    from hopper.hetero.metatree import Metatree
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -18,8 +22,8 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser = commands.add_parser(
         "metatree",
         help=text,
-        description="Show the relations that hops from the target follow, the sub-metatrees with "
-        "their weights, and the server of each. Only the schema of the graph is read.",
+        description="Show the relations that hops from the target follow as a tree, the "
+        "sub-metatrees with their weights, and the server of each. Only the schema of the graph is read.",
         allow_abbrev=False,
     )
     parser.option("graph GRAPH", type=Path)
@@ -40,6 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     tree = make_metatree(schema, target, options.layers, split_metapaths(options.metapath))
     partition = divide(schema, tree, options.servers)
     console = Console()
+    console.print(_draw(tree), highlight=False)
     weights = [(str(root), f"{weight:,}") for root, weight in partition.weights.items()]
     print_table(
         console, make_table(("root relation", "weight of its sub-metatree"), weights, texts=2)
@@ -65,3 +70,25 @@ def _run(options: argparse.Namespace) -> int:
             soft_wrap=True, highlight=False,
         )  # fmt: skip
     return 0
+
+
+def _draw(tree: Metatree) -> Tree:
+    """Return the relations that hops follow, in the order of depth-first search. What is below a
+    node type at a depth is shown where it comes first."""
+    from hopper.hetero.metatree import Vertex
+
+    shown, drawn = Tree(" and ".join(tree.root_types)), set[Vertex]()
+    below = [(shown, Vertex(name, 0)) for name in reversed(tree.root_types)]
+    while below:
+        branch, vertex = below.pop()
+        relations = tree.children.get(vertex, ())
+        if relations and vertex in drawn:
+            branch.add("as above")
+            continue
+        drawn.add(vertex)
+        added = [
+            (branch.add(str(relation)), Vertex(relation.src, vertex.depth + 1))
+            for relation in relations
+        ]
+        below += reversed(added)
+    return shown

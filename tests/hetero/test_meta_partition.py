@@ -187,7 +187,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         writer.topology(likes, np.array([1]), np.array([0]))
     command = ["metatree", str(tmp_path / "graph")]
     assert main([*command, "--layers", "2", "--servers", "1"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    out = capsys.readouterr().out
+    assert out.startswith("paper\n└── author/writes/paper\n    └── paper/by/author\n")
+    printed = " ".join(out.split())
     # 3 papers, 2 authors, 2 + 1 edges.
     assert "author/writes/paper │ 8" in printed
     assert "not read within 2 hops of paper: author/likes/venue" in printed
