@@ -23,7 +23,8 @@ def add_parser(commands: Any, text: str = "") -> None:
         "metatree",
         help=text,
         description="Show the relations that hops from the target follow as a tree, the "
-        "sub-metatrees with their weights, and the server of each. Only the schema of the graph is read.",
+        "sub-metatrees with their weights, and the server of each. Only the schema of the graph is "
+        "read.",
         allow_abbrev=False,
     )
     parser.option("graph GRAPH", type=Path)
