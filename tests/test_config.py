@@ -286,7 +286,7 @@ def test_options_are_those_of_the_model(model: dict[str, Any], message: str) -> 
 def test_options_by_model() -> None:
     values = {"data": {"partitioned": "parts"}, "model": {"name": "rgat", "head": True}}
     config = make_config(values)
-    assert config.model.options == {"head": True, "merge": True}
+    assert config.model.options == {"head": True}
     assert make_config(config.model_dump()) == config
     values = {"data": {"partitioned": "parts"}}
     assert make_config(values).model.options == {"aggregator": "mean"}

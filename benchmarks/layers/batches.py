@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,22 @@ class Workload:
 
     Parameters
     ----------
-    configs: the configurations without and with ``model.merge``, alike otherwise.
+    config: what names the model and draws batches.
     batches: how many of an epoch's; 0 = all.
     """
 
     def __init__(
         self,
         graph: PartitionedGraph,
-        configs: Mapping[bool, Config],
+        config: Config,
         batches: int,
         device: torch.device,
     ) -> None:
-        self.graph, self.configs, self.device = graph, configs, device
-        self.hidden = configs[True].model.hidden
+        self.graph, self.config, self.device = graph, config, device
+        self.hidden = config.model.hidden
         self.target = graph.schema.target_type()
         self.classes = graph.schema.labels[self.target].classes
-        request = Request(configs[True], graph)
+        request = Request(config, graph)
         self._sampler, schedule = make_sampler(request), make_schedule(request, 1)
         count = min(batches or schedule.iterations, schedule.iterations)
         self._roots = [schedule.batch(0, index).roots for index in range(count)]
@@ -98,9 +98,8 @@ def open_workload(options: argparse.Namespace, path: Path, model: str) -> Worklo
     }
     if model == "rgcn":
         values["model"]["root_weight"] = False
-    words = "--model.merge=false", "--model.merge=true"
-    configs = {merge: make_config(values, [words[merge]]) for merge in (False, True)}
-    return Workload(PartitionedGraph.open(path), configs, options.batches, options.device)
+    config = make_config(values, [])
+    return Workload(PartitionedGraph.open(path), config, options.batches, options.device)
 
 
 def parse(

@@ -145,7 +145,7 @@ def pyg_sides(work: Workload) -> dict[str, LayerSide]:
         return {}
     most = max(batch.num_edges for batch in work.batches) * work.hidden * work.hidden
     has_memory = most <= MOST_NUMBERS
-    model = work.configs[True].model.name
+    model = work.config.model.name
     sides: dict[str, LayerSide] = {}
     if model == "rgat" and has_memory:
         ways = {"mechanism": "within-relation", "mode": "additive-self-attention"}

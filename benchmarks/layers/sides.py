@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
+from benchmarks.baselines.by_relation import split_relations
 from benchmarks.layers.batches import Workload
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
@@ -61,8 +62,10 @@ class HopperSide(LayerSide):
     """Hopper's layers, relation by relation or all relations of a layer at once (``merge``)."""
 
     def __init__(self, work: Workload, *, merge: bool) -> None:
-        model = make_model(Request(work.configs[merge], work.graph)).to(work.device)
+        model = make_model(Request(work.config, work.graph)).to(work.device)
         assert isinstance(model, HGNN)
+        if not merge:
+            split_relations(model)
         super().__init__(work, model)
         self.model, self.merge = model, merge
 

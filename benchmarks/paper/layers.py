@@ -117,21 +117,19 @@ def _workload(job: Job, cell: Cell, device: torch.device | None = None) -> Workl
     """Return the batches of a cell, on a device; None = the one that the configuration chooses."""
     graph = job.materials.parts(cell)
     config = job.config(cell, graph.path)
-    configs = {}
-    for merge in (False, True):
-        words = ["--train.engine=model_centric", f"--model.merge={str(merge).lower()}"]
-        if config.model.name == "rgcn":
-            # PyG's is compared without root weight too.
-            words.append("--model.root_weight=false")
-        configs[merge] = make_config(config.model_dump(), words)
-    return Workload(graph, configs, 0, device or choose_device(config.train.device))
+    words = ["--train.engine=model_centric"]
+    if config.model.name == "rgcn":
+        # PyG's is compared without root weight too.
+        words.append("--model.root_weight=false")
+    config = make_config(config.model_dump(), words)
+    return Workload(graph, config, 0, device or choose_device(config.train.device))
 
 
 def _sides(work: Workload) -> dict[str, LayerSide]:
     """Make the sides, without PyG's if it is not installed or if they are too large."""
     merged = HopperSide(work, merge=True)
     sides: dict[str, LayerSide] = {BY_RELATION: HopperSide(work, merge=False)}
-    name = PYG[work.configs[True].model.name]
+    name = PYG[work.config.model.name]
     pyg = pyg_sides(work).get(name)
     if isinstance(pyg, StackedSide):
         if name == PYG["rgcn"]:
@@ -147,7 +145,7 @@ def _compare_logits(sides: Mapping[str, LayerSide]) -> list[str]:
     problems = []
     for name in (BY_RELATION, PYG_ROLE):
         side = sides.get(name)
-        if side is None or (name == PYG_ROLE and side.work.configs[True].model.name == "rgat"):
+        if side is None or (name == PYG_ROLE and side.work.config.model.name == "rgat"):
             continue
         error = difference(side.step(0), expected)
         if error > LIMIT:

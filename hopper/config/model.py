@@ -39,9 +39,6 @@ class RgcnOptions(Section):
     head: bool = False
     """Whether a linear classifier follows the last layer, which is then as wide as the others. It
     saves work by relation if there are many classes."""
-    merge: bool = True
-    """Whether all relations of a layer are aggregated at once (HiFuse). This needs the rows of all
-    their sources at hand. Relations with diagonal blocks are not merged."""
     input_weights: bool = True
     """Whether rows go through an input projection and the matrices of the first layer. false = rows
     are added up as they are, as R-GCN's one-hot vectors pick rows of the matrices. Use false with
@@ -58,13 +55,6 @@ class RgatOptions(Section):
     """Options of ``rgat``. They mean the same as for ``rgcn``."""
 
     head: bool = False
-    merge: bool = True
-
-
-class HgtOptions(Section):
-    """Options of ``hgt``, which always has a head. ``merge`` means the same as for ``rgcn``."""
-
-    merge: bool = True
 
 
 class HgnnOptions(Section):
@@ -85,7 +75,6 @@ MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {
     "sage": SageOptions,
     "rgcn": RgcnOptions,
     "rgat": RgatOptions,
-    "hgt": HgtOptions,
     "hgnn": HgnnOptions,
 }
 """The options of a model, by its name. Models that are not here have none."""
@@ -107,7 +96,7 @@ def _reads_types(name: str) -> bool:
     return bool(getattr(import_class("model.name", name), "reads_types", False))
 
 
-class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
+class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
     """``[model]``: The network. A model takes the common keys and its own options."""
 
     name: str = "sage"

@@ -16,7 +16,6 @@ from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares, Route
 from hopper.hetero.rooted import root_name, root_relation
-from hopper.models.merged import merge_relations
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partials import RowExchange
@@ -124,19 +123,10 @@ class RootLayers:
         """Aggregate the relations of a group, or the part of a relation that it has: return
         partials [m, ...], one for each relation, or one for all if the layer merges relations."""
         place, parts = self.shares.parts[group]
-        relations, roots = self.shares.relations[group], root_name(self._type)
-        if parts == 1 and layer.merges():
-            merged = merge_relations(
-                hop, [root_relation(relation) for relation in relations], (roots,)
-            )
-            return [layer.aggregate_merged(merged, relations, h, {roots: h_dst})]
-        inputs = [
-            (relation, hop.blocks[root_relation(relation)], h[relation.src], h_dst)
-            for relation in relations
-        ]
-        if parts == 1:
-            return [layer.partial(*arguments) for arguments in inputs]
-        return [layer.part(*arguments, place) for arguments in inputs]
+        roots = root_name(self._type)
+        names = {root_relation(relation): relation for relation in self.shares.relations[group]}
+        part = None if parts == 1 else place
+        return layer.partials(hop, names, h, {roots: h_dst}, part=part)[roots]
 
     def _partials_of_nothing(
         self, layer: RelationLayer, hop: TypedBlocks, nobody: Tensor
@@ -150,7 +140,9 @@ class RootLayers:
         src, dst = (Nodes(name, none, none, key) for name in (relation.src, relation.dst))
         block = Block(0, 0, none.new_zeros(1), none, relation, none, src, dst)
         block.edge_features = nobody.new_empty(0, layer.aggregation(relation).edge_dim)
-        return [layer.partial(relation, block, nobody, nobody)]
+        empty_hop = TypedBlocks({relation: block}, {relation.src: 0}, {relation.dst: 0}, {})
+        h, h_dst = {relation.src: nobody}, {relation.dst: nobody}
+        return layer.partials(empty_hop, {relation: relation}, h, h_dst)[relation.dst]
 
     def _pad(self, layer: RelationLayer, rows: Tensor) -> Tensor:
         """Pad rows to the width of the widest group, as partials of parts may be wider."""

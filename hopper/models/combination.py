@@ -152,20 +152,6 @@ class JointSoftmax(Combination):
         return merge_softmax(partials)
 
 
-def softmax_part(block: Edges, logits: Tensor, messages: Tensor) -> Tensor:
-    """Make the partial [num_dst, heads, 2 + width] of :class:`JointSoftmax` for a block's edges.
-
-    Parameters
-    ----------
-    logits: [edges, heads].
-    messages: [edges, heads, width].
-    """
-    top = segment_max(block, logits)
-    weights = (logits - destination_rows(block, top)).exp().unsqueeze(-1)
-    sums = edge_sum(block, torch.cat((weights, weights * messages), -1))
-    return torch.cat((top.unsqueeze(-1), sums), -1)
-
-
 def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
     """Merge many partials of :class:`JointSoftmax` per destination to one.
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hopper.errors import ConfigError
-from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.models.combination import JointSoftmax, joint_partial, merge_softmax, softmax_part
-from hopper.models.gat import log_importance
+from hopper.models.combination import JointSoftmax, joint_partial, merge_softmax
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import RelationLayer, Update
+from hopper.models.relation_layer import MergedLayer, Update, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.ops import (
     destination_rows,
     edge_dot,
     edge_sum,
-    grouped_product,
+    grouped_heads,
     segment_max,
-    source_rows,
     weighted_sum,
 )
 
@@ -46,10 +43,10 @@ class TypeProjections(nn.Module):
 class RelationPartial(AttentionLayer):
     """AGG_r: a relation's partial of the attention over all relations.
 
-    :class:`hopper.models.combination.JointSoftmax` combines the partials. Per head, edge (u, v) has
-    the logit ``mu_r (K h_u W_att_r) . (Q h_v) / sqrt(d)`` and the message ``V h_u W_msg_r``. Both
-    terms of the source are computed on its home. Features e_uv of edges add ``a_edge . e_uv`` to
-    the logits of each head (a bias as in Ying et al., Graphormer, NeurIPS 2021, section 3.1.3).
+    :class:`HGTLayer` computes the partials of all relations at once. Per head, edge (u, v) has the
+    logit ``mu_r (K h_u W_att_r) . (Q h_v) / sqrt(d)`` and the message ``V h_u W_msg_r``. Features
+    e_uv of edges add ``a_edge . e_uv`` to the logits of each head (a bias as in Ying et al.,
+    Graphormer, NeurIPS 2021, section 3.1.3).
 
     Parameters
     ----------
@@ -97,25 +94,6 @@ class RelationPartial(AttentionLayer):
         out: Tensor = query(h_dst).view(h_dst.shape[0], self.heads, self.width)
         return out
 
-    def project(self, h_src: Tensor) -> Tensor:
-        """Return the terms of logits and the messages of sources, [n, heads, 2 * width]."""
-        rows = self.keys_values(h_src)
-        key = torch.einsum("nhi,hio->nho", rows[:, 0], self.attention)
-        message = torch.einsum("nhi,hio->nho", rows[:, 1], self.message)
-        scale = self.prior / math.sqrt(self.width)
-        return torch.cat((key * scale.unsqueeze(-1), message), -1)
-
-    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """Return a partial [num_dst, heads, 2 + width] of JointSoftmax."""
-        sources = source_rows(block, z_src)
-        queries = destination_rows(block, self.queries(h_dst))
-        logits = (sources[..., : self.width] * queries).sum(-1)
-        if self.edge_dim:
-            logits = logits + self.edge_term(block, logits.dtype)
-        if not block.equally_likely:
-            logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
-        return softmax_part(block, logits, sources[..., self.width :])
-
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Join parts by log-sum-exp."""
         return merge_softmax(parts)
@@ -141,7 +119,7 @@ class GatedResidual(Update):
         return gate * out + (1 - gate) * h_dst
 
 
-class HGTLayer(RelationLayer):
+class HGTLayer(MergedLayer[RelationPartial]):
     """An HGT layer, which keeps the width.
 
     Raises
@@ -156,7 +134,6 @@ class HGTLayer(RelationLayer):
         width: int,
         *,
         heads: int,
-        merge: bool = False,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         if width % heads:
@@ -184,7 +161,6 @@ class HGTLayer(RelationLayer):
             JointSoftmax(),
             {name: GatedResidual(width) for name in sorted(types)},
             (heads, width // heads),
-            merge,
         )
         self.projections = nn.ModuleList(projections[name] for name in sorted(projections))
 
@@ -192,16 +168,18 @@ class HGTLayer(RelationLayer):
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],
-        h: Mapping[str, Tensor],
+        h: Mapping[Any, Tensor],
         h_dst: Mapping[str, Tensor],
+        *,
         weights: Mapping[Relation, Tensor] | None = None,
+        is_part: bool = False,
     ) -> Tensor:
         """Compute one partial of JointSoftmax for all relations.
 
         Keys and messages are computed once for each type. A relation's matrices are applied to
         queries, and to messages that are summed already.
         """
-        aggregations = self.aggregations_of(RelationPartial, relations)
+        aggregations = self.aggregations_of(relations)
         heads, width = aggregations[0].heads, aggregations[0].width
         by_name = dict(zip(merged.relations, aggregations, strict=True))
         keys_values = {
@@ -223,31 +201,18 @@ class HGTLayer(RelationLayer):
         )
         prior = torch.stack([a.prior for a in aggregations]) / math.sqrt(width)
         attention = torch.stack([a.attention for a in aggregations]).transpose(2, 3)
-        queries = _by_head(queries, attention * prior[..., None, None], merged.bounds)
+        queries = grouped_heads(queries, attention * prior[..., None, None], merged.bounds)
         pattern = merged.segments(projected=False)
-        logits = edge_dot(pattern, keys, queries)
-        if any(a.edge_dim for a in aggregations):
-            blocks = zip(aggregations, merged.blocks.values(), strict=True)
-            logits = logits + torch.cat([a.edge_term(block, logits.dtype) for a, block in blocks])
-        if not merged.equally_likely:
-            importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
-            logits = logits + torch.cat(importance).unsqueeze(-1)
+        logits = add_edge_terms(merged, aggregations, edge_dot(pattern, keys, queries))
+        logits = add_importance(merged, logits)
         top = segment_max(pattern, logits)
         shares = (logits - destination_rows(pattern, top)).exp()
         message = torch.stack([a.message for a in aggregations])
         return joint_partial(
             merged.destinations,
             torch.stack((top, edge_sum(pattern, shares)), -1),
-            _by_head(weighted_sum(pattern, values, shares), message, merged.bounds),
+            grouped_heads(weighted_sum(pattern, values, shares), message, merged.bounds),
         )
-
-
-def _by_head(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
-    """Multiply rows [n, heads, in] by matrices [groups, heads, in, out] of their groups."""
-    products = [
-        grouped_product(rows[:, head], matrices[:, head], bounds) for head in range(rows.shape[1])
-    ]
-    return torch.stack(products, 1)
 
 
 class HGT(HGNN):
@@ -264,11 +229,10 @@ class HGT(HGNN):
         hidden: int,
         heads: int,
         dropout: float,
-        merge: bool = False,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         layers = [
-            HGTLayer(relations, types, hidden, heads=heads, merge=merge, edges=edges)
+            HGTLayer(relations, types, hidden, heads=heads, edges=edges)
             for relations, types in reads
         ]
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ class MergedRelations:
     Attributes
     ----------
     relations: the relations. Segments are in this order, then by destination.
-    readers: by source type, in the order of rows, the relations from it.
+    readers: by source type, in the order of rows, the relations from it; by relation, the relation
+        itself, if they are ``apart``.
     rows: the number of rows of all source types together.
     projections: the number of projections, one for each row and relation from its type.
     indices: [edges] int64: the row of each edge's source.
@@ -49,10 +50,11 @@ class MergedRelations:
     destinations: the edges from segments to the destinations of all types.
     places: by type, the range of its destinations among those of all types.
     blocks: by relation, its block; empty if only edges were merged.
+    apart: whether each relation has rows of its own, which are projected already.
     """
 
     relations: tuple[Relation, ...]
-    readers: Mapping[str, tuple[Relation, ...]]
+    readers: Mapping[Any, tuple[Relation, ...]]
     rows: int
     projections: int
     indices: Tensor
@@ -63,6 +65,7 @@ class MergedRelations:
     destinations: Edges
     places: Mapping[str, slice]
     blocks: Mapping[Relation, Block] = field(default_factory=dict)
+    apart: bool = False
     _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
     def segments(self, *, projected: bool) -> Edges:
@@ -80,16 +83,21 @@ class MergedRelations:
         """Return whether, in each segment, all edges had the same probability."""
         return all(block.equally_likely for block in self.blocks.values())
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether no other server has edges of the same segments."""
+        return all(block.drawn is None for block in self.blocks.values())
+
     def degrees(self) -> Tensor:
         """Return the number of edges of each segment, [segments] int64, at least 1."""
         return self.segment_starts[1:] - self.segment_starts[:-1]
 
-    def sources(self, h: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate the rows of all source types to [rows, ...].
+    def sources(self, h: Mapping[Any, Tensor]) -> Tensor:
+        """Concatenate the rows of all source types, or relations, to [rows, ...].
 
         Parameters
         ----------
-        h: by type, [num_src, ...].
+        h: by key of ``readers``, [num_src, ...].
         """
         return _concatenate([h[name] for name in self.readers])
 
@@ -137,7 +145,11 @@ class MergedRelations:
 
 
 def merge_relations(
-    blocks: TypedBlocks, relations: Sequence[Relation], types: Sequence[str]
+    blocks: TypedBlocks,
+    relations: Sequence[Relation],
+    types: Sequence[str],
+    *,
+    apart: bool = False,
 ) -> MergedRelations:
     """Merge relations of a hop. The result is stored with the hop and made once.
 
@@ -145,11 +157,13 @@ def merge_relations(
     ----------
     relations: at least one, sorted. Each leads into one of ``types``.
     types: the types of destinations.
+    apart: whether each relation has rows of its own, and not those of its source type.
     """
-    key = ("merged", tuple(relations), tuple(types))
+    key = ("merged", tuple(relations), tuple(types), apart)
     if key not in blocks.prepared:
         by_relation = {relation: blocks.blocks[relation] for relation in relations}
-        patterns = merge_patterns(by_relation, blocks.sources, blocks.destinations, types)
+        sources = None if apart else blocks.sources
+        patterns = merge_patterns(by_relation, sources, blocks.destinations, types)
         blocks.prepared[key] = replace(patterns, blocks=by_relation)
     merged: MergedRelations = blocks.prepared[key]
     return merged
@@ -157,7 +171,7 @@ def merge_relations(
 
 def merge_patterns(
     edges: Mapping[Relation, Edges],
-    sources: Mapping[str, int],
+    sources: Mapping[str, int] | None,
     destinations: Mapping[str, int],
     types: Sequence[str],
 ) -> MergedRelations:
@@ -166,28 +180,30 @@ def merge_patterns(
     Parameters
     ----------
     edges: by relation, sorted, at least one.
-    sources, destinations: the number of rows by type.
+    sources, destinations: the number of rows by type; None = each relation has rows of its own.
     types: the types of destinations.
     """
     relations = tuple(edges)
+    keys: dict[Relation, Any] = {r: r if sources is None else r.src for r in relations}
+    counts: Mapping[Any, int] = {r: edges[r].num_src for r in edges} if sources is None else sources
     readers = {
-        name: tuple(relation for relation in relations if relation.src == name)
-        for name in sorted({relation.src for relation in relations})
+        key: tuple(relation for relation in relations if keys[relation] == key)
+        for key in sorted(set(keys.values()))
     }
-    sizes = [sources[name] for name in readers]
-    widths = [sources[name] * len(relations_from) for name, relations_from in readers.items()]
+    sizes = [counts[key] for key in readers]
+    widths = [counts[key] * len(relations_from) for key, relations_from in readers.items()]
     row_starts = dict(zip(readers, accumulate(sizes, initial=0), strict=False))
     projection_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
     ends = list(accumulate((destinations[name] for name in types), initial=0))
     offsets = _Offsets(
         {
             relation: (
-                row_starts[relation.src],
-                len(readers[relation.src]),
-                projection_starts[relation.src] + readers[relation.src].index(relation),
+                row_starts[key],
+                len(readers[key]),
+                projection_starts[key] + readers[key].index(relation),
                 ends[types.index(relation.dst)],
             )
-            for relation in relations
+            for relation, key in keys.items()
         },
         ends[-1],
     )
@@ -199,6 +215,7 @@ def merge_patterns(
         sum(widths),
         *merged,
         {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(types)},
+        apart=sources is None,
     )
 
 

@@ -1,21 +1,25 @@
 """A layer of a typed graph's model, which aggregates each relation, then combines the relations.
 
 ``h_v' = update(h_v, AGG_all({AGG_r({h_u : u in N_r(v)}) : r into v's type}))`` (Heta, eq. 1). AGG_r
-is a :class:`hopper.models.layer.Layer` whose ``aggregate`` returns a relation's partial. AGG_all is
-a :class:`Combination`, which declares how partials may be combined.
+is a :class:`hopper.models.layer.Layer`. AGG_all is a :class:`Combination`, which declares how
+partials may be combined. :class:`RelationLayer` calls the ``aggregate`` of one AGG_r after the
+other; :class:`MergedLayer` computes all relations at once.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
-from hopper.models.layer import Layer, SumLayer
+from hopper.models.gat import log_importance
+from hopper.models.layer import AttentionLayer, Layer, SumLayer
 from hopper.models.merged import MergedRelations, merge_relations
 from hopper.ops import in_full
 
@@ -48,8 +52,10 @@ class RelationLayer(nn.Module):
     combination: AGG_all, the same for every type.
     updates: the update of each type of destinations.
     nothing: the shape of a combined row, for types into which no relation of the layer leads.
-    merge: whether :meth:`aggregate_merged` may compute one partial for all relations.
     """
+
+    merges: ClassVar[bool] = False
+    """whether the layer computes one partial for all relations into a type"""
 
     def __init__(
         self,
@@ -57,10 +63,8 @@ class RelationLayer(nn.Module):
         combination: Combination,
         updates: Mapping[str, Update],
         nothing: Sequence[int],
-        merge: bool = False,
     ) -> None:
         super().__init__()
-        self._merge = merge
         self.relations = tuple(sorted(aggregations))
         self.aggregations = nn.ModuleList(aggregations[relation] for relation in self.relations)
         self.combination = combination
@@ -69,30 +73,6 @@ class RelationLayer(nn.Module):
         self.nothing = tuple(nothing)
         self._place = {relation: place for place, relation in enumerate(self.relations)}
         self._type_place = {node_type: place for place, node_type in enumerate(self.types)}
-
-    def merges(self) -> bool:
-        """Return whether the layer computes one partial for all relations, by
-        :meth:`aggregate_merged`."""
-        return self._merge
-
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[str, Tensor],
-        h_dst: Mapping[str, Tensor],
-        weights: Mapping[Relation, Tensor] | None = None,
-    ) -> Tensor:
-        """Compute one partial for all relations, [destinations of all types, ...].
-
-        Parameters
-        ----------
-        merged: the edges of the relations.
-        relations: the layer's names of the relations, in the order of ``merged.relations``.
-        h, h_dst: by type in ``merged``, the rows [num_src, in] and [num_dst, in].
-        weights: as in :meth:`forward`.
-        """
-        raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
 
     def rename(self, relations: Mapping[Relation, Relation], types: Mapping[str, str]) -> None:
         """Give relations and types other names.
@@ -111,17 +91,6 @@ class RelationLayer(nn.Module):
         aggregation = self.aggregations[self._place[relation]]
         assert isinstance(aggregation, Layer)
         return aggregation
-
-    def aggregations_of(
-        self, aggregation_class: type[_Aggregation], relations: Sequence[Relation]
-    ) -> list[_Aggregation]:
-        """Return AGG_r of relations, all of one class."""
-        aggregations = []
-        for relation in relations:
-            aggregation = self.aggregation(relation)
-            assert isinstance(aggregation, aggregation_class)
-            aggregations.append(aggregation)
-        return aggregations
 
     def update(self, node_type: str) -> Update:
         """Return the update of a type."""
@@ -154,106 +123,143 @@ class RelationLayer(nn.Module):
         blocks: the blocks of all relations into types that have destinations.
         h: by type, the rows [num_src, in] of sources, destinations first.
         types: the types of destinations; None = all types of the layer.
-        weights: by relation, the weights [edges] of a layer that sums, if blocks lack some edges.
-        more: by type, the sums [num_dst, ...] over the edges that blocks lack, if the layer merges.
-        projected: by relation, rows [num_src, ...] that are projected already. ``h`` is then read
-            only for destinations, and relations are aggregated one by one.
+        weights, projected: as in :meth:`partials`.
+        more: by type, the sums [num_dst, ...] over the edges that blocks lack.
         """
         types = self.types if types is None else types
-        if self.merges() and projected is None:
-            return self._all_at_once(blocks, h, types, weights, more)
-        out = {}
-        for node_type in types:
-            count = blocks.destinations[node_type]
-            h_dst = h[node_type][:count]
-            partials = [
-                self.partial(relation, blocks.blocks[relation], h[relation.src], h_dst)
-                if projected is None
-                else self.combine(
-                    relation, blocks.blocks[relation], projected[relation], h_dst, weights
-                )
-                for relation in self.relations
-                if relation.dst == node_type and (count or relation in blocks.blocks)
-            ]
-            if partials:
-                combined = self.combination(partials)
-            else:
-                combined = h_dst.new_zeros(count, *self.nothing)
-            out[node_type] = in_full(self.update(node_type)(h_dst, combined))
-        return out
-
-    def _all_at_once(
-        self,
-        blocks: TypedBlocks,
-        h: Mapping[str, Tensor],
-        types: Sequence[str],
-        weights: Mapping[Relation, Tensor] | None,
-        more: Mapping[str, Tensor] | None,
-    ) -> dict[str, Tensor]:
-        """Compute :meth:`forward` with one pattern of edges for all relations."""
-        relations = [r for r in self.relations if r.dst in types and r in blocks.blocks]
         h_dst = {name: h[name][: blocks.destinations[name]] for name in types}
-        merged_partials: dict[str, Tensor] = {}
-        if relations:
-            merged = merge_relations(blocks, relations, types)
-            partial = self.aggregate_merged(merged, relations, h, h_dst, weights)
-            merged_partials = {name: partial[place] for name, place in merged.places.items()}
+        names = {r: r for r in self.relations if r.dst in h_dst and r in blocks.blocks}
+        partials = self.partials(blocks, names, h, h_dst, weights=weights, projected=projected)
         out = {}
         for name, rows in h_dst.items():
-            sources = (merged_partials, more)
-            partials = [by_type[name] for by_type in sources if by_type and name in by_type]
-            combined = (
-                self.combination(partials) if partials else rows.new_zeros(len(rows), *self.nothing)
-            )
+            parts = partials.get(name, []) + ([more[name]] if more and name in more else [])
+            if parts:
+                combined = self.combination(parts)
+            else:
+                combined = rows.new_zeros(len(rows), *self.nothing)
             out[name] = in_full(self.update(name)(rows, combined))
         return out
 
-    def partial(self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
-        """Compute a relation's partial [num_dst, ...] from rows.
-
-        Parameters
-        ----------
-        h_src, h_dst: the rows [num_src, in] and [num_dst, in].
-        """
-        z_src = self.aggregation(relation).project(h_src)
-        return self.combine(relation, block, z_src, h_dst)
-
-    def combine(
+    def partials(
         self,
-        relation: Relation,
-        block: Block,
-        z_src: Tensor,
-        h_dst: Tensor,
+        blocks: TypedBlocks,
+        names: Mapping[Relation, Relation],
+        h: Mapping[str, Tensor],
+        h_dst: Mapping[str, Tensor],
+        *,
         weights: Mapping[Relation, Tensor] | None = None,
-    ) -> Tensor:
-        """Compute a relation's partial [num_dst, ...] from projected rows.
+        projected: Mapping[Relation, Tensor] | None = None,
+        part: int | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """Compute the partials [num_dst, ...] of relations: by type, one for each relation into it,
+        or one for all of them.
 
         Parameters
         ----------
-        z_src: [num_src, ...], projected rows.
-        weights: as in :meth:`forward`.
+        names: by relation of ``blocks`` to aggregate, in canonical order, the layer's name of it.
+        h, h_dst: by type in ``blocks``, the rows [num_src, in] and [num_dst, in].
+        weights: by relation, the weights [edges] of a layer that sums, if blocks lack some edges.
+        projected: by relation, rows [num_src, ...] that are projected already, which are read
+            instead of ``h``.
+        part: the number of the part of all relations' edges that blocks have, where other servers
+            have the others. What is returned then contributes to partials, and :meth:`join` makes
+            a partial of all parts. None = blocks have all edges.
         """
-        aggregation = self.aggregation(relation)
-        if weights is None:
-            return self.combination.partial(block, aggregation.aggregate(block, z_src, h_dst))
-        assert isinstance(aggregation, SumLayer)
-        return aggregation.combine(block, z_src, weights[relation], h_dst)
-
-    def part(
-        self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor, place: int
-    ) -> Tensor:
-        """Compute what one part of a relation's edges contributes, [num_dst, ...].
-
-        :meth:`join` makes a partial of all parts.
-
-        Parameters
-        ----------
-        place: the number of the part.
-        """
-        aggregation = self.aggregation(relation)
-        aggregated = aggregation.part(block, aggregation.project(h_src), h_dst)
-        return self.combination.part(block, aggregated, place)
+        out: dict[str, list[Tensor]] = {}
+        for relation, name in names.items():
+            block, aggregation = blocks.blocks[relation], self.aggregation(name)
+            if projected is None:
+                z_src = aggregation.project(h[relation.src])
+            else:
+                z_src = projected[relation]
+            rows = h_dst[relation.dst]
+            if weights is not None:
+                assert isinstance(aggregation, SumLayer)
+                partial = aggregation.combine(block, z_src, weights[relation], rows)
+            elif part is not None:
+                partial = self.combination.part(block, aggregation.part(block, z_src, rows), part)
+            else:
+                partial = self.combination.partial(block, aggregation.aggregate(block, z_src, rows))
+            out.setdefault(relation.dst, []).append(partial)
+        return out
 
     def join(self, relation: Relation, parts: Sequence[Tensor]) -> Tensor:
         """Join all parts of a relation's edges to its partial [num_dst, ...]."""
         return self.combination.join(self.aggregation(relation), parts)
+
+
+class MergedLayer(RelationLayer, Generic[_Aggregation]):
+    """A layer that computes one partial for all relations into a type (HiFuse, section 4.2).
+
+    An AGG_r holds a relation's parameters. Nothing calls its ``aggregate``.
+    """
+
+    merges: ClassVar[bool] = True
+
+    def partials(
+        self,
+        blocks: TypedBlocks,
+        names: Mapping[Relation, Relation],
+        h: Mapping[str, Tensor],
+        h_dst: Mapping[str, Tensor],
+        *,
+        weights: Mapping[Relation, Tensor] | None = None,
+        projected: Mapping[Relation, Tensor] | None = None,
+        part: int | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """Compute one partial for each type; see :meth:`RelationLayer.partials`."""
+        if not names:
+            return {}
+        merged = merge_relations(blocks, tuple(names), tuple(h_dst), apart=projected is not None)
+        rows = self.aggregate_merged(
+            *(merged, tuple(names.values()), h if projected is None else projected, h_dst),
+            weights=weights,
+            is_part=part is not None,
+        )
+        return {name: [rows[place]] for name, place in merged.places.items()}
+
+    @abstractmethod
+    def aggregate_merged(
+        self,
+        merged: MergedRelations,
+        relations: Sequence[Relation],
+        h: Mapping[Any, Tensor],
+        h_dst: Mapping[str, Tensor],
+        *,
+        weights: Mapping[Relation, Tensor] | None = None,
+        is_part: bool = False,
+    ) -> Tensor:
+        """Compute one partial for all relations, [destinations of all types, ...].
+
+        Parameters
+        ----------
+        merged: the edges of the relations.
+        relations: the layer's names of the relations, in the order of ``merged.relations``.
+        h: by type in ``merged``, the rows [num_src, in]; or by relation, the projected rows, if
+            the relations are ``merged.apart``.
+        h_dst: by type in ``merged``, the rows [num_dst, in].
+        weights: as in :meth:`partials`.
+        is_part: whether other servers have other edges of the same relations.
+        """
+
+    def aggregations_of(self, relations: Sequence[Relation]) -> list[_Aggregation]:
+        """Return AGG_r of relations."""
+        return [cast(_Aggregation, self.aggregation(relation)) for relation in relations]
+
+
+def add_edge_terms(
+    merged: MergedRelations, aggregations: Sequence[AttentionLayer], logits: Tensor
+) -> Tensor:
+    """Add what features of edges contribute to logits [edges of all relations, heads]."""
+    if not any(aggregation.edge_dim for aggregation in aggregations):
+        return logits
+    blocks = zip(aggregations, merged.blocks.values(), strict=True)
+    return logits + torch.cat([a.edge_term(block, logits.dtype) for a, block in blocks])
+
+
+def add_importance(merged: MergedRelations, logits: Tensor) -> Tensor:
+    """Correct logits [edges of all relations, heads] of edges with different probabilities."""
+    if merged.equally_likely:
+        return logits
+    importance = [log_importance(block, logits.dtype) for block in merged.blocks.values()]
+    return logits + torch.cat(importance).unsqueeze(-1)

@@ -6,34 +6,38 @@ Attention is within a relation (WIRGAT, with additive logits), and relations are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hopper.errors import ConfigError
-from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.models.combination import SumOfRelations, merge_softmax, normalise, softmax_part
-from hopper.models.gat import NEGATIVE_SLOPE, log_importance
+from hopper.models.combination import SumOfRelations, joint_partial, merge_softmax, normalise
+from hopper.models.gat import NEGATIVE_SLOPE
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import RelationLayer
+from hopper.models.relation_layer import MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
     copy_sum,
+    destination_rows,
     edge_add,
     edge_softmax,
+    edge_sum,
+    grouped_heads,
     grouped_product,
-    source_rows,
+    segment_max,
     weighted_sum,
 )
 
 
 class RelationAttention(AttentionLayer):
     """AGG_r: GAT's attention over the sampled in-neighbours of one relation, heads concatenated.
+
+    :class:`RGATLayer` computes it for all relations at once.
 
     With ``z = W_r h`` per head, edge (u, v) has the logit
     ``leaky_relu(a_src . z_u + a_dst . z_v)``. The softmax is over this relation's edges only. The
@@ -67,16 +71,6 @@ class RelationAttention(AttentionLayer):
         out: Tensor = self.linear(h_src)
         return out.view(h_src.shape[0], self.heads, self.width)
 
-    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """Sum rows by attention to [num_dst, heads * width]; zero without edges."""
-        weights = edge_softmax(block, self._logits(block, z_src, h_dst))
-        return weighted_sum(block, z_src, weights).flatten(1)
-
-    def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """Return softmax_part of some edges, flattened to [num_dst, heads * (2 + width)]."""
-        logits = self._logits(block, z_src, h_dst)
-        return softmax_part(block, logits, source_rows(block, z_src)).flatten(1)
-
     def part_width(self) -> int:
         """Return the width of parts, which also hold the largest logit and the normaliser."""
         return self.heads * (2 + self.width)
@@ -87,20 +81,8 @@ class RelationAttention(AttentionLayer):
         merged = merge_softmax([part.unflatten(1, shape) for part in parts])
         return normalise(merged).flatten(1)
 
-    def _logits(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """Return the logits [edges, heads]."""
-        src_term = (z_src * self.attention_src).sum(-1)
-        dst_term = (self.project(h_dst) * self.attention_dst).sum(-1)
-        logits = edge_add(block, src_term, dst_term)
-        if self.edge_dim:
-            logits = logits + self.edge_term(block, logits.dtype)
-        logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
-        if not block.equally_likely:
-            logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
-        return logits
 
-
-class RGATLayer(RelationLayer):
+class RGATLayer(MergedLayer[RelationAttention]):
     """An R-GAT layer.
 
     Raises
@@ -117,7 +99,6 @@ class RGATLayer(RelationLayer):
         *,
         heads: int,
         activation: Callable[[Tensor], Tensor] | None,
-        merge: bool = False,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         if out_dim % heads:
@@ -132,23 +113,24 @@ class RGATLayer(RelationLayer):
             SumOfRelations(),
             {name: RootWeight(in_dim, out_dim, activation) for name in sorted(types)},
             (out_dim,),
-            merge,
         )
 
     def aggregate_merged(
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],
-        h: Mapping[str, Tensor],
+        h: Mapping[Any, Tensor],
         h_dst: Mapping[str, Tensor],
+        *,
         weights: Mapping[Relation, Tensor] | None = None,
+        is_part: bool = False,
     ) -> Tensor:
         """Compute the attention of all relations at once.
 
         ``a . (W h)`` is ``(W' a) . h``, so logits need no projected rows, and messages may be
         projected after they are summed.
         """
-        aggregations = self.aggregations_of(RelationAttention, relations)
+        aggregations = self.aggregations_of(relations)
         matrices = torch.stack([a.linear.weight for a in aggregations]).transpose(1, 2)
         heads, width = aggregations[0].heads, aggregations[0].width
         by_head = matrices.unflatten(2, (heads, width))
@@ -158,31 +140,37 @@ class RGATLayer(RelationLayer):
             )
             for name in ("attention_src", "attention_dst")
         )
+        rows = None
+        if merged.apart:
+            rows, relation_rows = merged.sources(h), [h[r] for r in merged.relations]
+            terms = [
+                (z_src * aggregation.attention_src).sum(-1)
+                for z_src, aggregation in zip(relation_rows, aggregations, strict=True)
+            ]
+            src_term = torch.cat(terms)
+        else:
+            src_term = merged.project_rows(h, src)
+            if merged.project_first(matrices.shape[1], heads * width, heads):
+                rows = merged.project_rows(h, matrices).unflatten(1, (heads, width))
         pairs = merged.segments(projected=True)
         dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
-        logits = edge_add(pairs, merged.project_rows(h, src), dst_term)
-        if any(a.edge_dim for a in aggregations):
-            blocks = zip(aggregations, merged.blocks.values(), strict=True)
-            logits = logits + torch.cat([a.edge_term(block, logits.dtype) for a, block in blocks])
-        logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
-        if not merged.equally_likely:
-            importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
-            logits = logits + torch.cat(importance).unsqueeze(-1)
-        shares = edge_softmax(pairs, logits)
-        if merged.project_first(matrices.shape[1], heads * width, heads):
-            rows = merged.project_rows(h, matrices).unflatten(1, (heads, width))
-            sums = weighted_sum(pairs, rows, shares).flatten(1)
+        logits = add_edge_terms(merged, aggregations, edge_add(pairs, src_term, dst_term))
+        logits = add_importance(merged, functional.leaky_relu(logits, NEGATIVE_SLOPE))
+        if is_part:
+            top = segment_max(pairs, logits)
+            shares = (logits - destination_rows(pairs, top)).exp()
+        else:
+            shares = edge_softmax(pairs, logits)
+        if rows is not None:
+            sums = weighted_sum(pairs, rows, shares)
         else:
             rows = merged.sources(h).unsqueeze(1).expand(-1, heads, -1)
             mixed = weighted_sum(merged.segments(projected=False), rows, shares)
-            sums = torch.cat(
-                [
-                    grouped_product(mixed[:, head], by_head[:, :, head], merged.bounds)
-                    for head in range(heads)
-                ],
-                1,
-            )
-        return copy_sum(merged.destinations, sums)
+            sums = grouped_heads(mixed, by_head.transpose(1, 2), merged.bounds)
+        if is_part:
+            tops = torch.stack((top, edge_sum(pairs, shares)), -1)
+            return joint_partial(merged.destinations, tops, sums).flatten(1)
+        return copy_sum(merged.destinations, sums.flatten(1))
 
 
 class RGAT(HGNN):
@@ -203,7 +191,6 @@ class RGAT(HGNN):
         heads: int,
         dropout: float,
         head: bool = False,
-        merge: bool = False,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         last = len(reads) - 1
@@ -218,7 +205,6 @@ class RGAT(HGNN):
                     out_dim if classifies else hidden,
                     heads=1 if classifies else heads,
                     activation=None if classifies else torch.relu,
-                    merge=merge,
                     edges=edges,
                 )
             )

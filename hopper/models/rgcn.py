@@ -6,7 +6,8 @@ ESWC 2018.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,15 @@ from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
 from hopper.models.layer import SumLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import RelationLayer, Update
+from hopper.models.relation_layer import MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
-from hopper.ops import copy_mean, copy_sum, grouped_product, weighted_sum
+from hopper.ops import copy_sum, grouped_product, weighted_sum
 
 
 class RelationMean(SumLayer):
     """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number).
+
+    :class:`RGCNLayer` computes the means of all relations at once.
 
     Features of edges are part of messages: ``mean_u (W_r h_u + W_re e_uv)``.
 
@@ -50,24 +53,10 @@ class RelationMean(SumLayer):
         """Return the weights [edges] of a mean."""
         return block.mean_weights(dtype)
 
-    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """Average projected rows to [num_dst, out_dim]."""
-        if block.equally_likely:
-            return self.with_edges(block, copy_mean(block, z_src))
-        return super().aggregate(block, z_src, h_dst)
-
-    def with_edges(self, block: Block, combined: Tensor) -> Tensor:
-        """Add the mean of edges' terms to the mean of rows."""
-        return combined + self.edge_term(block, combined.dtype) if self.edge_dim else combined
-
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return the mean of ``W_re e_uv``, [num_dst, out_dim]."""
         out: Tensor = self.edge_linear(self.sum_of_edges(block, dtype))
         return out
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Sum the parts, since every part divides by the number of all edges."""
-        return super().join(parts)
 
 
 class Bases(nn.Module):
@@ -165,7 +154,7 @@ class RootRow(Bias):
         return super().forward(h_dst, combined + h_dst)
 
 
-class RGCNLayer(RelationLayer):
+class RGCNLayer(MergedLayer[RelationMean]):
     """An R-GCN layer.
 
     Parameters
@@ -186,7 +175,6 @@ class RGCNLayer(RelationLayer):
         diagonal_blocks: int,
         root_weight: bool,
         activation: Callable[[Tensor], Tensor] | None,
-        merge: bool = False,
         weighted: bool = True,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
@@ -219,38 +207,44 @@ class RGCNLayer(RelationLayer):
             SumOfRelations(),
             {node_type: update() for node_type in sorted(types)},
             (out_dim,),
-            # Merging would expand diagonal blocks to full matrices, which is slower.
-            merge and not (diagonal_blocks and weighted),
         )
         self.bases = shared
+        self.diagonal_blocks = diagonal_blocks
         self.weighted = weighted
 
     def aggregate_merged(
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],
-        h: Mapping[str, Tensor],
+        h: Mapping[Any, Tensor],
         h_dst: Mapping[str, Tensor],
+        *,
         weights: Mapping[Relation, Tensor] | None = None,
+        is_part: bool = False,
     ) -> Tensor:
-        """Average all relations at once, and project before or after, whichever is cheaper."""
-        aggregations = self.aggregations_of(RelationMean, relations)
-        if not self.weighted:
-            rows, segments = merged.sources(h), merged.segments(projected=False)
-            sums = copy_sum(merged.destinations, _means(merged, segments, rows, weights))
-            return _with_edge_terms(merged, aggregations, sums)
-        matrices = self._matrices(relations)
-        if merged.project_first(*matrices.shape[1:]):
+        """Average all relations at once, and project before or after, whichever is cheaper.
+
+        Diagonal blocks are applied after, where every row of a relation meets them once.
+        """
+        aggregations = self.aggregations_of(relations)
+        is_projected = merged.apart or not self.weighted
+        matrices = None if is_projected or self.diagonal_blocks else self._matrices(aggregations)
+        if matrices is not None and merged.project_first(*matrices.shape[1:]):
             rows = merged.project_rows(h, matrices)
             means = _means(merged, merged.segments(projected=True), rows, weights)
         else:
             means = _means(merged, merged.segments(projected=False), merged.sources(h), weights)
-            means = grouped_product(means, matrices, merged.bounds)
+            if matrices is not None:
+                means = grouped_product(means, matrices, merged.bounds)
+            elif not is_projected:
+                sizes = [stop - first for first, stop in pairwise(merged.bounds)]
+                parts = zip(aggregations, means.split(sizes), strict=True)
+                means = torch.cat([aggregation.project(rows) for aggregation, rows in parts])
         return _with_edge_terms(merged, aggregations, copy_sum(merged.destinations, means))
 
-    def _matrices(self, relations: Sequence[Relation]) -> Tensor:
+    def _matrices(self, aggregations: Sequence[RelationMean]) -> Tensor:
         """Return the matrices of relations, [relations, in, out]."""
-        weights = [a.weight for a in self.aggregations_of(RelationMean, relations)]
+        weights = [aggregation.weight for aggregation in aggregations]
         if self.bases is not None:
             coefficients: list[Tensor] = [w.coefficients for w in weights if isinstance(w, OfBases)]
             return torch.einsum("rb,bio->rio", torch.stack(coefficients), self.bases.matrices)
@@ -281,8 +275,11 @@ def _means(
     rows: Tensor,
     weights: Mapping[Relation, Tensor] | None,
 ) -> Tensor:
-    """Average each segment's rows, or sum them with given weights, to [segments, ...]."""
-    if weights is None and merged.equally_likely:
+    """Average each segment's rows, or sum them with given weights, to [segments, ...].
+
+    If other servers have other edges of a segment, its rows are divided by the number of all edges.
+    """
+    if weights is None and merged.equally_likely and merged.is_whole:
         return copy_sum(segments, rows) / merged.degrees().to(rows.dtype).unsqueeze(1)
     by_edge = [
         merged.blocks[relation].mean_weights(rows.dtype) if weights is None else weights[relation]
@@ -301,7 +298,6 @@ class RGCN(HGNN):
     reads: by layer, in order of computation, the relations that it aggregates and the types of its
         destinations.
     head: whether a linear classifier follows the last layer, which is then as wide as the others.
-    merge: whether a layer aggregates all relations at once, if one rank has all of them.
     input_weights: whether there are input projections and matrices of the first layer. Without
         them, input rows play the part of the rows of ``W_r`` for one-hot inputs (section 2.2).
     edges: by relation whose edges' features are read, the width of these.
@@ -321,7 +317,6 @@ class RGCN(HGNN):
         diagonal_blocks: int = 0,
         root_weight: bool = True,
         head: bool = False,
-        merge: bool = False,
         input_weights: bool = True,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
@@ -340,7 +335,6 @@ class RGCN(HGNN):
                     diagonal_blocks=0 if classifies else diagonal_blocks,
                     root_weight=root_weight,
                     activation=None if classifies else torch.relu,
-                    merge=merge,
                     weighted=input_weights or index > 0,
                     edges=edges,
                 )

@@ -61,6 +61,23 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
     return in_full(out)
 
 
+def grouped_heads(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
+    """Compute :func:`grouped_product` for every head.
+
+    Parameters
+    ----------
+    rows: [n, heads, in] floating point.
+    matrices: [groups, heads, in, out], of the same dtype.
+    bounds: as in :func:`grouped_product`, whose errors are raised.
+
+    Returns
+    -------
+    [n, heads, out].
+    """
+    heads = range(rows.shape[1])
+    return torch.stack([grouped_product(rows[:, h], matrices[:, h], bounds) for h in heads], 1)
+
+
 class _GroupedProduct(torch.autograd.Function):
     """Multiplies each group of rows by the group's matrix."""
 

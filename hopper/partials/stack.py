@@ -20,6 +20,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN
 from hopper.models.layer import Layer, SumLayer
 from hopper.models.merged import MergedRelations
+from hopper.models.relation_layer import MergedLayer
 from hopper.models.relational import HGNN
 
 
@@ -175,7 +176,7 @@ class TypedStack(Stack):
             aggregations = {relation: layer.aggregation(relation) for relation in layer.relations}
             are_sums = all(isinstance(part, SumLayer) for part in aggregations.values())
             adds_up = layer.combination.algebra == "sum" and are_sums
-            self.layers.append(StackLayer(aggregations, layer.types, adds_up, layer.merges()))
+            self.layers.append(StackLayer(aggregations, layer.types, adds_up, layer.merges))
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
         """Return one row of the hidden width, as all layers read it, by layer and source type."""
@@ -214,9 +215,9 @@ class TypedStack(Stack):
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
         """Run the layer's merged aggregation over the edges of the sums."""
-        return self.model.relation_layer(index).aggregate_merged(
-            merged, relations, ready, {}, weights
-        )
+        layer = self.model.relation_layer(index)
+        assert isinstance(layer, MergedLayer)
+        return layer.aggregate_merged(merged, relations, ready, {}, weights=weights)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Apply the model's head."""

@@ -55,9 +55,6 @@ ONE_TYPE: dict[str, dict[str, Any]] = {
 _APART = MODELS["own, relations apart"]
 _SHARED = {"name_options": {"smooth": True}, "dropout": 0.2}
 TYPED: dict[str, dict[str, Any]] = MODELS | {
-    "rgcn, one by one": _model("rgcn", 2, 8, merge=False),
-    "rgat, one by one": _model("rgat", 2, 4, heads=2, merge=False),
-    "hgt, one by one": _model("hgt", 2, 8, heads=2, merge=False),
     "hgt, three layers": _model("hgt", 3, 8, heads=2, dropout=0.2),
     "rgcn without root weight": _model("rgcn", 2, 8, root_weight=False),
     "rgat with a head": _model("rgat", 2, 8, heads=2, head=True),
@@ -230,7 +227,7 @@ FOCAL = {"loss": "focal_loss:FocalLoss", "loss_options": {"gamma": 1.5}}
 ONE_CYCLE = {"schedule": "one_cycle:OneCycle", "schedule_options": {"start": 0.5}}
 TIMELESS = ("sage", "gat", "wide sage", "film", "pool", "lstm", "one layer")
 LEARNING = ("rgcn", "rgat", "hgt", "rgcn in blocks", *tuple(TYPED)[-7:-2])
-READS_EDGES = (*(name for name in TYPED if "one by one" in name), "rgat", "gated", "hgt")
+READS_EDGES = ("rgcn", "rgat", "gated", "hgt")
 OF_KNOWN = ("rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart")
 FEATURES: dict[str, Feature] = {
     # Of one node type: how neighbours are drawn.

@@ -38,10 +38,9 @@ CASES = [
     ("in time", "sage"),
     ("several tasks", "sage"),
     ("types", "rgat"),
-    ("types", "rgat, one by one"),
     ("types", "rgcn"),
     ("types", "hgt"),
-    ("types, features of edges", "rgcn, one by one"),
+    ("types, features of edges", "rgcn"),
     ("types, features of edges", "hgt"),
     ("own model", "shared"),
 ]

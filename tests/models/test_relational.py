@@ -232,8 +232,7 @@ def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
     assert torch.allclose(weight(rows), rows @ dense)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("merge", [False, True])
-def test_a_model_without_input_weights_equals_one_with_identity_weights(merge: bool) -> None:
+def test_a_model_without_input_weights_equals_one_with_identity_weights() -> None:
     def build(**options: bool) -> HGNN:
         model = build_typed_model(
             "rgcn",
@@ -243,7 +242,6 @@ def test_a_model_without_input_weights_equals_one_with_identity_weights(merge: b
             out_dim=4,
             hidden=8,
             dtype=torch.float64,
-            merge=merge,
             **options,
         )
         return model.eval()

@@ -94,21 +94,21 @@ def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader() -> No
 
 
 def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read() -> None:
-    _, last = typed("rgat", 16, heads=1, merge=True)
+    _, last = typed("rgat", 16, heads=1)
     narrow = RowLayout((1, 3), 24, True)
     assert last.layouts == dict.fromkeys((LIKED, WRITES, CITES), narrow)
     # Authors are read by two relations: one row of 5 numbers is fewer bytes than two of 3.
-    _, last = typed("rgat", 5, heads=1, merge=True)
+    _, last = typed("rgat", 5, heads=1)
     assert last.layouts == {"author": RowLayout((5,), 40, True), CITES: narrow}
     assert last.kind_of(LIKED) == last.kind_of(WRITES) == "author"
     # All relations at once read rows as they are.
     assert not last.merged
-    first, last = typed("rgat", 16, heads=1, merge=True, head=True)
+    first, last = typed("rgat", 16, heads=1, head=True)
     assert (first.merged, last.merged) == (True, True)
 
 
 def test_relations_that_are_added_up_have_sums() -> None:
-    first, last = typed("rgcn", 16, merge=True)
+    first, last = typed("rgcn", 16)
     assert first.merged
     assert first.layouts[Sums("author")] == first.layouts[Sums("paper")] == NARROW
     assert last.layouts[Sums("paper")] == RowLayout((3,), 24, True)
