@@ -17,9 +17,15 @@ from hopper.graph.schema import GraphSchema, TargetKind
 from hopper.migrate.flat_model import FlatModel
 from hopper.models import Objective
 from hopper.models.link_losses import LINK_LOSSES
-from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, Loss, check_loss
-from hopper.models.metrics import DEFAULT_METRICS, METRICS, AnyMetric, Metric, check_metric
+from hopper.models.metrics import (
+    DEFAULT_METRICS,
+    LINK_METRICS,
+    METRICS,
+    AnyMetric,
+    Metric,
+    check_metric,
+)
 from hopper.models.tasks_objective import TaskPart, TasksObjective
 from hopper.tasks import find_target, make_decoder
 from hopper.tasks.negatives import find_negatives

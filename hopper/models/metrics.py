@@ -45,24 +45,38 @@ class Metric(Protocol):
         ...
 
 
-class Accuracy:
-    """The share of roots whose largest logit is that of their class."""
+class _Mean:
+    """A mean of numbers, which batches and ranks add up."""
 
-    name: ClassVar[str] = "accuracy"
-    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
     higher_is_better: ClassVar[bool] = True
 
     def __init__(self, *, classes: int) -> None:
         pass
 
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the numbers to average, of any shape; logits and labels as for a metric."""
+        raise NotImplementedError(f"{type(self).__name__} defines no values()")
+
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the number of correct roots and of all roots."""
-        return _sums((logits.argmax(-1) == labels).sum(), labels.numel())
+        """Return the sum of the numbers and how many they are."""
+        values = self.values(logits, labels).double()
+        return torch.stack([values.sum(), values.new_tensor(values.numel())]).cpu()
 
     def value(self, sums: Tensor) -> float:
-        """Return the share of correct roots; NaN if there are no roots."""
-        correct, count = sums.tolist()
-        return correct / count if count else math.nan
+        """Return the mean; NaN if there are no roots."""
+        total, count = sums.tolist()
+        return total / count if count else math.nan
+
+
+class Accuracy(_Mean):
+    """The share of roots whose largest logit is that of their class."""
+
+    name: ClassVar[str] = "accuracy"
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return whether each root is correct, [n]."""
+        return logits.argmax(-1) == labels
 
 
 @runtime_checkable
@@ -236,44 +250,70 @@ class BalancedAccuracy(_ByClass):
         return self._mean(hits / (hits + missed).clamp(min=1), sums)
 
 
-class Rmse:
-    """The root of the mean squared error over all values."""
-
-    name: ClassVar[str] = "rmse"
-    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("float",)
-    higher_is_better: ClassVar[bool] = False
-
-    def __init__(self, *, classes: int) -> None:
-        pass
-
-    def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum of squared errors and the number of values."""
-        return _sums((logits.double() - labels.double()).square().sum(), logits.numel())
-
-    def value(self, sums: Tensor) -> float:
-        """Return the root of the mean squared error; NaN if there are no roots."""
-        error, count = sums.tolist()
-        return math.sqrt(error / count) if count else math.nan
-
-
-class Mae:
+class Mae(_Mean):
     """The mean absolute error over all values."""
 
     name: ClassVar[str] = "mae"
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("float",)
     higher_is_better: ClassVar[bool] = False
 
-    def __init__(self, *, classes: int) -> None:
-        pass
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the absolute errors."""
+        return (logits.double() - labels.double()).abs()
 
-    def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum of absolute errors and the number of values."""
-        return _sums((logits.double() - labels.double()).abs().sum(), logits.numel())
+
+class Rmse(Mae):
+    """The root of the mean squared error over all values."""
+
+    name: ClassVar[str] = "rmse"
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the squared errors."""
+        return super().values(logits, labels).square()
 
     def value(self, sums: Tensor) -> float:
-        """Return the mean absolute error; NaN if there are no roots."""
-        error, count = sums.tolist()
-        return error / count if count else math.nan
+        """Return the root of the mean squared error; NaN if there are no roots."""
+        return math.sqrt(super().value(sums))
+
+
+class MeanReciprocalRank(_Mean):
+    """The mean of one over the rank of each link among all nodes that could take its end's place.
+
+    A link whose score equals others' has the mean of their ranks.
+    """
+
+    name: ClassVar[str] = "mrr"
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return one over each rank, [n]."""
+        return 1.0 / logits[:, 0].double()
+
+
+class HitsAt1(_Mean):
+    """The share of links that rank first."""
+
+    name: ClassVar[str] = "hits@1"
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
+    most: ClassVar[int] = 1
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return whether each rank is at most ``most``, [n]."""
+        return logits[:, 0] <= self.most
+
+
+class HitsAt3(HitsAt1):
+    """The share of links among the first three."""
+
+    name: ClassVar[str] = "hits@3"
+    most: ClassVar[int] = 3
+
+
+class HitsAt10(HitsAt1):
+    """The share of links among the first ten."""
+
+    name: ClassVar[str] = "hits@10"
+    most: ClassVar[int] = 10
 
 
 METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
@@ -285,6 +325,9 @@ METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
     "average_precision": AveragePrecision,
     "rmse": Rmse,
     "mae": Mae,
+}
+LINK_METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
+    metric.name: metric for metric in (MeanReciprocalRank, HitsAt1, HitsAt3, HitsAt10)
 }
 DEFAULT_METRICS: Final[Mapping[TargetKind, str]] = {
     "class": "accuracy",
@@ -344,7 +387,3 @@ def _check_sums(where: str, results: list[Tensor]) -> None:
     sizes = {sums.numel() for sums in results}
     if len(sizes) > 1:
         raise ConfigError(f"{where}: expected as many sums of any roots; got {sorted(sizes)}")
-
-
-def _sums(*values: Tensor | int) -> Tensor:
-    return torch.stack([torch.as_tensor(value, dtype=torch.float64).cpu() for value in values])

@@ -108,10 +108,17 @@ def check(
         assert config.hop.migrate == "model" or "model" not in travels, case
 
 
-@pytest.mark.parametrize("feature", ["types", "own sampler"])
-def test_an_engine_from_outside_computes_it_too(feature: str, train: Train) -> None:
+@pytest.mark.parametrize(
+    ("feature", "engine"),
+    [
+        ("types", "nearest_rows:NearestRows"),
+        ("own sampler", "nearest_rows:NearestRows"),
+        ("types", "benchmarks.baselines.by_relation:ByRelation"),
+    ],
+)
+def test_an_engine_from_outside_computes_it_too(feature: str, engine: str, train: Train) -> None:
     case = case_of(feature, "model_centric", World(2, 1), 0, "rgcn")
-    [run] = train([(case, {"train": {"engine": "nearest_rows:NearestRows"}})])
+    [run] = train([(case, {"train": {"engine": engine}})])
     assert_exact(run.values, 2)
 
 

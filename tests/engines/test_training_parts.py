@@ -25,9 +25,8 @@ from hopper.graph import GraphSchema, Labels, NodeType
 from hopper.migrate.flat_model import FlatModel
 from hopper.models.label_examples import make_examples
 from hopper.models.link_losses import LINK_LOSSES
-from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import LOSSES, Loss
-from hopper.models.metrics import METRICS, Metric
+from hopper.models.metrics import LINK_METRICS, METRICS, Metric
 
 CLASSES = 4
 

@@ -94,11 +94,7 @@ def run_model(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str,
     }
     logits = model(blocks, x)
     (logits * torch.randn(logits.shape, generator=generator, dtype=torch.float64)).sum().backward()
-    gradients = {
-        name.replace(".held", ""): parameter.grad
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     gradients |= {f"x.{name}": rows.grad for name, rows in x.items() if rows.grad is not None}
     return logits.detach(), gradients, sum(bool(hop.prepared) for hop in blocks)
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from hopper.models.link_losses import LINK_LOSSES
-from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import check_loss
-from hopper.models.metrics import check_metric
+from hopper.models.metrics import LINK_METRICS, check_metric
 
 SCORES = torch.tensor([[2.0, 1.0, 5.0, -1.0], [0.0, 3.0, 0.5, 0.25]], dtype=torch.float64)
 # The second candidate of the first link does not count.
