@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
@@ -30,29 +29,30 @@ def show_estimate(console: Console, estimate: MemoryEstimate, available: int) ->
 
 def show_division(description: dict[str, Any], out: Path) -> None:
     """Print a division of nodes: the share of each server, and the quality of the division."""
-    title = f"{description['graph']} over {description['servers']} servers: {out}"
-    columns = {"nodes": "nodes", "edges": "edges", "train": "training nodes"}
-    sizes = {"feature_bytes": "feature bytes"}
+    shares, per_server = description["shares"]["servers"], description["per_server"]
+    worst = shares["largest_over_mean"]
+    counts = [*shares["nodes"].values(), shares["edges"], *shares["splits"].values()]
+    ratios = [*worst["nodes"].values(), worst["edges"], *worst["splits"].values()]
+    sizes = ["feature_bytes"]
     replicated = description.get("replicated_topology_bytes")
     if replicated is not None:
-        sizes |= {"topology_bytes": "topology bytes"}
+        sizes.append("topology_bytes")
     rows = [
         (
-            *(str(server), *(f"{share[key]:,}" for key in columns)),
+            *(str(server), *(f"{count[server]:,}" for count in counts)),
             *(format_bytes(share[key]) for key in sizes),
         )
-        for server, share in enumerate(description["per_server"])
+        for server, share in enumerate(per_server)
     ]
-    headings = ("server", *columns.values(), *sizes.values())
+    rows.append(("largest / mean", *(f"{ratio:.3f}" for ratio in ratios), *("" for _ in sizes)))
+    names = [*shares["nodes"], "edges", *shares["splits"]]
+    headings = ("server", *names, *(key.replace("_", " ") for key in sizes))
+    servers = f"{description['graph']} over {description['servers']} servers"
+    title = f"{servers}: {out}\nnodes by type, in-edges, roots by split"
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     print_table(console, make_table(headings, rows, title, texts=0))
-    balance = description["balance"]
-    console.print(
-        f"edge cut {description['edge_cut']:.1%} · largest share over mean: "
-        f"nodes {balance['nodes']:.3f}, edges {balance['edges']:.3f}, "
-        f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
-    )
-    print_table(console, _shares_table(description["shares"]))
+    method = f"{description['method']} ({description['backend']})"
+    console.print(f"edge cut {description['edge_cut']:.1%} · {method}")
     if replicated is not None:
         stored = format_bytes(max(share["topology_bytes"] for share in description["per_server"]))
         text = f"{stored} a server at most · {format_bytes(replicated)} replicated"
@@ -79,25 +79,6 @@ def print_result(
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     for line in describe_rounded_tables(result.schema):
         console.print(line)
-
-
-def _shares_table(shares: dict[str, Any]) -> Table:
-    """Make a table of each server's shares, with largest over mean per column."""
-    table = Table(title="shares: nodes by type, in-edges, roots by split")
-    first = shares["servers"]
-    table.add_column("of")
-    for heading in (*first["nodes"], "edges", *first["splits"]):
-        table.add_column(heading, justify="right")
-    for level, share in shares.items():
-        columns = [*share["nodes"].values(), share["edges"], *share["splits"].values()]
-        for owner, counts in enumerate(zip(*columns, strict=True)):
-            table.add_row(f"{level[:-1]} {owner}", *(f"{count:,}" for count in counts))
-        worst = share["largest_over_mean"]
-        ratios = [*worst["nodes"].values(), worst["edges"], *worst["splits"].values()]
-        table.add_row(
-            f"{level}: largest / mean", *(f"{ratio:.3f}" for ratio in ratios), end_section=True
-        )
-    return table
 
 
 def show_by_relation(description: dict[str, Any], out: Path) -> None:
