@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -
         _check_address(option, expected, address)
     else:
         options = {"address": "local", "num_cpus": cpus, "_node_ip_address": _LOOPBACK}
+        # Ray's own 15 lets anything else on a busy machine go before servers and ranks.
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         _start(ray, options)
     except Exception as error:

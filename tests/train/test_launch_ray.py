@@ -67,6 +67,7 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
 ) -> None:
     run = launch(runs, request.node.name, "--restarts", "1", checkpoint_every=4)
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint", START_LIMIT)
+    assert {rank.nice() for rank in run.ranks()} == {psutil.Process().nice()}
     victim = run.ranks()[1]
     victim.kill()
     assert run.finish(START_LIMIT) == 0, run.stdout + run.stderr
