@@ -71,7 +71,7 @@ def train(config: Config, loader: Any, model: torch.nn.Module) -> list[dict[str,
                 out, labels = replicated(batch.blocks(), batch.x), batch.labels
             else:
                 out, labels = replicated(batch), batch.y[: batch.batch_size]
-            scale = batch.loss_scale if "loss_scale" in batch else 1 / len(labels)
+            scale = batch.loss_scale if hasattr(batch, "loss_scale") else 1 / len(labels)
             loss = cross_entropy(out, labels, reduction="sum") * scale
             loss.backward()
             optimizer.step()
