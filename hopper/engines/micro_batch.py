@@ -19,10 +19,10 @@ from torch import Tensor
 from hopper.device.copies import to_device
 from hopper.engines.request import ModelReads, Request
 from hopper.engines.training_parts import make_objective
-from hopper.features import DeviceRows, InputRows, PartitionedRows, PregatheredRows
+from hopper.features import DeviceRows, InputRows, PartitionedRows, PregatheredRows, distinct
 from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.hetero.learnable import LeafRows, distinct
+from hopper.hetero.learnable import LeafRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Pairs, Subgraph
 from hopper.migrate.flat_model import FlatModel

@@ -7,7 +7,7 @@ from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
 from hopper.features.row_cache import RowCache
-from hopper.features.source import FeatureSource, InputRows, RemoteSource, RowKind
+from hopper.features.source import FeatureSource, InputRows, RemoteSource, RowKind, distinct
 
 __all__ = [
     "CachedRows",
@@ -23,6 +23,7 @@ __all__ = [
     "RowCache",
     "RowCounts",
     "RowKind",
+    "distinct",
     "download_graph",
     "open_graph",
     "own_server",

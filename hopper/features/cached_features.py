@@ -15,6 +15,7 @@ from hopper.features.cache_plan import CachePlan, TypeProfile
 from hopper.features.cached import DeviceRows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.row_cache import RecentRows, RowCache
+from hopper.features.source import distinct
 from hopper.graph.layout import stored_features
 
 Ids = NDArray[np.int64]
@@ -63,10 +64,7 @@ class CachedFeatures:
                     ids if self._device is not None else ids[~self._rows.is_local(stored, ids)]
                     for ids in groups
                 ]
-        return {
-            name: np.unique(np.concatenate([_NOTHING, *groups]))
-            for name, groups in ids_by_type.items()
-        }
+        return {name: distinct(groups) for name, groups in ids_by_type.items()}
 
     def miss(self, name: str, ids: Ids) -> None:
         """Do the work that missing these rows causes: fetch them, or copy them to the device."""

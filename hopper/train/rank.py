@@ -104,10 +104,7 @@ def run_script(config: Config) -> None:
         )
     if not Path(words[0]).is_file():
         raise ConfigError(f"train.script: expected a file, given {words[0]!r}")
-    threads = threads_of_a_rank(config.train.threads, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    # set_num_threads would start numba's threads, which workers that a script forks cannot use.
-    numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
-    torch.set_num_threads(threads)
+    use_threads(config.train.threads, may_fork=True)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         take_interface(find_way(os.environ["MASTER_ADDR"]), insecure=config.cluster.insecure)
     sys.argv = words
@@ -225,10 +222,17 @@ def make_trainer(
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity, observers)
 
 
-def use_threads(threads: int) -> None:
-    """Set the number of CPU threads; 0 = the machine's cores divided by the ranks on it."""
+def use_threads(threads: int, *, may_fork: bool = False) -> None:
+    """Set the number of CPU threads; 0 = the machine's cores divided by the ranks on it.
+
+    If this process may fork workers, numba starts no threads yet, since workers cannot use them.
+    """
     threads = threads_of_a_rank(threads, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    at_most = min(threads, numba.config.NUMBA_NUM_THREADS)
+    if may_fork:
+        numba.config.NUMBA_NUM_THREADS = at_most
+    else:
+        numba.set_num_threads(at_most)
     # The last, since numba's threads may be those of torch's OpenMP, of which it then takes all.
     torch.set_num_threads(threads)
 

@@ -22,8 +22,9 @@ from hopper.engines.assemble import make_schedule
 from hopper.errors import GraphError, RequestError
 from hopper.features.cache_plan import CachePlan, TypeProfile, cache_bytes, plan_cache
 from hopper.features.cached_features import CachedFeatures
+from hopper.features.source import distinct
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
-from hopper.hetero.learnable import LearnableRows, distinct
+from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
 from hopper.partition.memory import format_bytes
 

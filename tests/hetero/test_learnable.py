@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from hopper.errors import StorageError
-from hopper.hetero.learnable import Leaf, LeafRows, distinct, first_rows
+from hopper.features import distinct
+from hopper.hetero.learnable import Leaf, LeafRows, first_rows
 from hopper.hetero.learnable.fetched import merge_places
 from hopper.hetero.learnable.leaf import add_rows
 from hopper.hetero.row_records import RowRecords

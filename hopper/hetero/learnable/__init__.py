@@ -8,7 +8,7 @@ iteration, so all exact engines train the same rows.
 from hopper.hetero.learnable.fetched import PREFIX, FetchedRows
 from hopper.hetero.learnable.leaf import Leaf, LeafRows
 from hopper.hetero.learnable.messages import Routes
-from hopper.hetero.learnable.rows import LearnableRows, distinct, distinct_by_table
+from hopper.hetero.learnable.rows import LearnableRows, distinct_by_table
 from hopper.hetero.learnable.table import (
     IDS,
     LearnableTable,
@@ -28,7 +28,6 @@ __all__ = [
     "Learning",
     "Routes",
     "TableShare",
-    "distinct",
     "distinct_by_table",
     "first_rows",
 ]
