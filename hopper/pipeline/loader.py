@@ -16,7 +16,7 @@ from torch import Tensor
 from hopper.config import Pipeline as PipelineConfig
 from hopper.config import make_config
 from hopper.errors import RequestError
-from hopper.features import PartitionedRows
+from hopper.features import PartitionedRows, distinct
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch, RootSchedule
@@ -332,7 +332,7 @@ def draw_with(
 def node_reads(graph: ConnectedGraph, subgraph: Subgraph) -> dict[str, Ids]:
     """Return the distinct nodes of a subgraph, ascending, by node type with features."""
     return {
-        name: np.unique(subgraph.nodes[name])
+        name: distinct([subgraph.nodes[name]])
         for name, kind in graph.graph.schema.node_types.items()
         if kind.feature_dim
     }
