@@ -23,6 +23,8 @@ def print_table(console: Console, table: Table) -> None:
     """
     widths = fit_columns(console, table)
     if widths is None:
+        if table.title is not None:
+            console.print(table.title)
         console.print(list_rows(table), soft_wrap=False)
         return
     for column, width in zip(table.columns, widths, strict=True):
@@ -52,10 +54,7 @@ def fit_columns(console: Console, table: Table) -> list[int] | None:
 
 def list_rows(table: Table) -> Table:
     """Return a table's rows below one another: of each column its heading and the row's cell."""
-    listed = Table(
-        title=table.title, title_justify="left", show_header=False, box=None, pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
+    listed = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     listed.add_column(overflow="fold")
     listed.add_column(overflow="fold")
     headings = [_one_line(column) for column in table.columns]

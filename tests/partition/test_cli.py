@@ -45,17 +45,22 @@ def test_json_prints_the_description_alone(
 
 
 def test_tables_name_every_measure_and_the_size_of_topology(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
+    library: GraphDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     options = ["--method", "random", "--seed", "3", "--topology", "partitioned"]
     assert run(library, *options, "--locality-fanouts=-1,2") == 0
     printed, description = capfd.readouterr().out, described(library)
     assert f"edge cut {description['edge_cut']:.1%}" in printed
     assert f"R_micro {description['locality']['micrograph']:.1%}" in printed
     assert "(fanouts -1,2, 15 roots, batches of 1024)" in printed
-    for share in description["per_server"]:
-        assert f"{share['nodes']:,}" in printed
-        assert format_bytes(share["topology_bytes"]).split()[0] in printed
+    shares = description["shares"]["servers"]
+    rows = [[cell.strip() for cell in line.split("│")[1:]] for line in printed.splitlines()]
+    for server, share in enumerate(description["per_server"]):
+        row = next(row for row in rows if row[:1] == [str(server)])
+        counts = [*shares["nodes"].values(), shares["edges"], *shares["splits"].values()]
+        assert row[1 : len(counts) + 1] == [f"{count[server]:,}" for count in counts]
+        assert format_bytes(share["topology_bytes"]) in row
     assert f"{format_bytes(description['replicated_topology_bytes'])} replicated" in printed
 
 
