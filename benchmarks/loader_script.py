@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.loader import NodeLoader
-from torch_geometric.utils import trim_to_layer
 
 import hopper
 from examples.pyg_model import PygSage
@@ -39,7 +38,10 @@ from hopper.train.results import SUMMARY_FILE
 
 
 class Trimmed(torch.nn.Module):
-    """The same layers on PyG's batches, each on the nodes that later layers read."""
+    """The same layers on PyG's batches, each for the nodes that later layers read.
+
+    PyG's ``trim_to_layer`` would have the first layer compute all nodes that were found.
+    """
 
     def __init__(self, sage: PygSage) -> None:
         super().__init__()
@@ -48,12 +50,12 @@ class Trimmed(torch.nn.Module):
     def forward(self, batch: Any) -> Tensor:
         """[roots, out]: logits."""
         x, edges = batch.x, batch.edge_index
-        sizes = batch.num_sampled_nodes, batch.num_sampled_edges
-        for index, conv in enumerate(self.convs):
-            x, edges, _ = trim_to_layer(index, *sizes, x, edges)
-            x = conv(x, edges)
-            x = x if index == len(self.convs) - 1 else x.relu()
-        return x[: batch.batch_size]
+        found = zip(batch.num_sampled_nodes[:0:-1], batch.num_sampled_edges[::-1], strict=True)
+        for conv, (nodes, last_edges) in zip(self.convs, found, strict=True):
+            x = conv((x, x[: len(x) - nodes]), edges)
+            edges = edges[:, : edges.shape[1] - last_edges]
+            x = x if conv is self.convs[-1] else x.relu()
+        return x
 
 
 def train(config: Config, loader: Any, model: torch.nn.Module) -> list[dict[str, Any]]:
