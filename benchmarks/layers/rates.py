@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.layers.batches import Workload
 from benchmarks.layers.pyg import StackedSide
-from benchmarks.layers.sides import HopperSide, merge_hops
+from benchmarks.layers.sides import HopperSide
 from hopper.graph.block import Edges
 from hopper.ops import copy_sum, weighted_sum
 
@@ -78,7 +78,9 @@ def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
         rows = side.work.rows[batch]
         blocks = side.work.batches[batch].typed_blocks(side.work.device)
         if side.merge:
-            for hop, merged in zip(blocks, merge_hops(side.model, blocks), strict=True):
+            side.model.lay_out(blocks)
+            for hop in blocks:
+                (merged,) = hop.prepared.values()
                 h = {name: rows[name][: hop.sources[name]] for name in hop.sources}
                 patterns.append((merged.segments(projected=False), merged.sources(h)))
         else:

@@ -14,21 +14,10 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.graph.block import TypedBlocks
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models.merged import MergedRelations, merge_relations
 from hopper.models.relational import HGNN
 
 BY_RELATION: Final = "relation by relation"
 MERGED: Final = "merged"
-
-
-def merge_hops(model: HGNN, hops: Sequence[TypedBlocks]) -> list[MergedRelations]:
-    """Lay the relations of every hop behind one another, as its layer expects them."""
-    merged = []
-    for index, hop in enumerate(hops):
-        layer = model.relation_layer(index)
-        relations = [r for r in layer.relations if r.dst in layer.types and r in hop.blocks]
-        merged.append(merge_relations(hop, relations, layer.types))
-    return merged
 
 
 class LayerSide(ABC):
@@ -73,7 +62,7 @@ class HopperSide(LayerSide):
         """Return new blocks of every hop, in which nothing of an earlier pass is prepared."""
         blocks = subgraph.typed_blocks(self.work.device)
         if self.merge:
-            merge_hops(self.model, blocks)
+            self.model.lay_out(blocks)
         return blocks
 
     def forward(self, batch: int, prepared: list[TypedBlocks]) -> Tensor:

@@ -142,7 +142,7 @@ def make_runner(
     links = make_link_batches(request, sampler, server)
     if links is not None:
         sampler.exclude = links.excluded
-    return MicroBatchRunner(request, sampler, links, log, most_roots, device)
+    return MicroBatchRunner(request, sampler, links, log, most_roots, device, model)
 
 
 def make_link_batches(

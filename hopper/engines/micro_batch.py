@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hopper.device.copies import to_device
 from hopper.engines.request import ModelReads, Request
@@ -27,6 +27,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Pairs, Subgraph
 from hopper.migrate.flat_model import FlatModel
 from hopper.models import run_model
+from hopper.models.relational import HGNN
 from hopper.models.run import run_root_rows
 from hopper.ops import StoredRows, products_in, to_floats
 from hopper.tasks import LinkBatches, pair_scores
@@ -101,7 +102,8 @@ class MicroBatchRunner:
     """Samples groups of roots, reads their rows and trains on them, in micro-batches of at most
     ``most_roots``.
 
-    Where edges are predicted, groups consist of edges, which ``links`` turns into roots.
+    Where edges are predicted, groups consist of edges, which ``links`` turns into roots. Edges are
+    laid out for the layers of ``model`` when rows are read, ahead of the computation.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class MicroBatchRunner:
         log: RunLog,
         most_roots: int,
         device: torch.device,
+        model: nn.Module | None = None,
     ) -> None:
         self.sampler, self.reads, self.links = sampler, request.reads, links
         self.objective = make_objective(request.config, request.schema)
@@ -123,6 +126,7 @@ class MicroBatchRunner:
         self.on_device: DeviceRows | None = None
         """features that are cached on the device, and are looked up there first"""
         self._log, self._most_roots, self._device = log, most_roots, device
+        self._model = model
 
     def products(self) -> AbstractContextManager[None]:
         """Return a context in which matrix products have the dtype of the configuration."""
@@ -173,7 +177,11 @@ class MicroBatchRunner:
             features = self._features(subgraph, rows)
             edges = self.read_edge_features(rows, subgraph)
             labels = self.read_labels(rows, subgraph.roots, subgraph.pairs)
-        return MicroBatch(subgraph, features, edges, labels, self._device)
+        micro_batch = MicroBatch(subgraph, features, edges, labels, self._device)
+        if isinstance(self._model, HGNN):
+            with self._log.stage("sample", operation="lay out"):
+                self._model.lay_out(micro_batch.blocks)
+        return micro_batch
 
     def train(
         self,

@@ -421,6 +421,11 @@ class SampledBlock(Block):
         """The device of the block."""
         return self._device
 
+    @property
+    def num_edges(self) -> int:
+        """The number of edges."""
+        return len(self._edges.indices)
+
     def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return ``indptr`` and ``indices`` if they are in host memory; None if not."""
         indptr, indices, _ = self._edges

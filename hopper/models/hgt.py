@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hopper.errors import ConfigError
+from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, joint_partial, merge_softmax
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
@@ -163,6 +164,10 @@ class HGTLayer(MergedLayer[RelationPartial]):
             (heads, width // heads),
         )
         self.projections = nn.ModuleList(projections[name] for name in sorted(projections))
+
+    def patterns(self, merged: MergedRelations) -> list[Edges]:
+        """Return the edges from keys and values."""
+        return [merged.segments(projected=False)]
 
     def aggregate_merged(
         self,

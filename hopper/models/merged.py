@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,10 @@ from torch import Tensor
 from hopper.device.copies import to_device
 from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.models.merge_edges import RelationEdges, merge_edges
+from hopper.models.merge_edges import Ends, RelationEdges, merge_edges, merge_sources
+from hopper.ops.csr import sources_to_destinations
+from hopper.ops.message_passing import gather
+from hopper.ops.precision import in_full
 
 _PLAIN, _WEIGHTED = 10, 50
 """The cost of gathering a number, without and with a weight, in multiplications of a product.
@@ -41,8 +44,8 @@ class MergedRelations:
         itself, if they are ``apart``.
     rows: the number of rows of all source types together.
     projections: the number of projections, one for each row and relation from its type.
-    indices: [edges] int64: the row of each edge's source.
-    projected: [edges] int64: the projection of each edge's source. Projections are ordered by type,
+    edges: the edges of each relation.
+    ends: by relation, where its ends are among those of all types. Projections are ordered by type,
         then by row, then by relation.
     segment_starts: [segments + 1] int64: the first edge of each segment.
     segment_places: [segments] int64: the destination of each segment.
@@ -57,8 +60,8 @@ class MergedRelations:
     readers: Mapping[Any, tuple[Relation, ...]]
     rows: int
     projections: int
-    indices: Tensor
-    projected: Tensor
+    edges: Mapping[Relation, Edges]
+    ends: Mapping[Relation, Ends]
     segment_starts: Tensor
     segment_places: Tensor
     bounds: tuple[int, ...]
@@ -71,12 +74,21 @@ class MergedRelations:
     def segments(self, *, projected: bool) -> Edges:
         """Return the edges from rows, or from projections if ``projected``, to segments."""
         if projected not in self._segments:
-            indices, rows = (
-                (self.projected, self.projections) if projected else (self.indices, self.rows)
-            )
-            starts = self.segment_starts
-            self._segments[projected] = Edges(rows, starts.numel() - 1, starts, indices)
+            rows = self.projections if projected else self.rows
+            indices = _merge_sources(self.edges, self.ends, projected=projected)
+            self._segments[projected] = Edges(rows, self.bounds[-1], self.segment_starts, indices)
         return self._segments[projected]
+
+    def add_segments(self, rows: Tensor) -> Tensor:
+        """Sum the rows [segments, ...] of each destination, to [destinations, ...]."""
+        # A segment has one destination, so its gradient is a row of the destination's.
+        segments = self.segment_places
+        return gather(self.destinations, sources_to_destinations, lambda _: segments, in_full(rows))
+
+    @property
+    def num_edges(self) -> int:
+        """The number of edges of all relations."""
+        return sum(edges.num_edges for edges in self.edges.values())
 
     @property
     def equally_likely(self) -> bool:
@@ -124,7 +136,7 @@ class MergedRelations:
         projections = []
         for name, relations in self.readers.items():
             indices = [index_of[relation] for relation in relations]
-            order = torch.tensor(indices, device=matrices.device)
+            order = to_device(torch.tensor(indices), matrices.device)
             wide = matrices.index_select(0, order).transpose(0, 1).flatten(1)
             projections.append((h[name] @ wide).view(-1, matrices.shape[2]))
         return _concatenate(projections)
@@ -137,7 +149,7 @@ class MergedRelations:
         heads: the number of weighted sums of unprojected rows that replace one weighted sum of
             projected rows; 0 = sums have no weights, and one replaces one.
         """
-        edges, segments = self.indices.numel(), self.bounds[-1]
+        edges, segments = self.num_edges, self.bounds[-1]
         gathered = edges * (_WEIGHTED if heads else _PLAIN)
         before = self.projections * in_dim * out_dim + gathered * out_dim
         after = segments * in_dim * out_dim + gathered * in_dim * max(1, heads)
@@ -194,95 +206,99 @@ def merge_patterns(
     widths = [counts[key] * len(relations_from) for key, relations_from in readers.items()]
     row_starts = dict(zip(readers, accumulate(sizes, initial=0), strict=False))
     projection_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
-    ends = list(accumulate((destinations[name] for name in types), initial=0))
-    offsets = _Offsets(
-        {
-            relation: (
-                row_starts[key],
-                len(readers[key]),
-                projection_starts[key] + readers[key].index(relation),
-                ends[types.index(relation.dst)],
-            )
-            for relation, key in keys.items()
-        },
-        ends[-1],
+    destination_starts = list(accumulate((destinations[name] for name in types), initial=0))
+    ends = {
+        relation: Ends(
+            row_starts[key],
+            len(readers[key]),
+            projection_starts[key] + readers[key].index(relation),
+            destination_starts[types.index(relation.dst)],
+        )
+        for relation, key in keys.items()
+    }
+    count = destination_starts[-1]
+    starts, places, bounds, into = _merge_on_host(edges, ends, count) or _merge_on_device(
+        edges, ends, count
     )
-    merged = _merge_on_host(edges, offsets) or _merge_on_device(edges, offsets)
     return MergedRelations(
         relations,
         readers,
         sum(sizes),
         sum(widths),
-        *merged,
-        {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(types)},
+        *(edges, ends, starts, places, bounds, into),
+        {name: slice(*destination_starts[index : index + 2]) for index, name in enumerate(types)},
         apart=sources is None,
     )
 
 
-class _Offsets(NamedTuple):
-    """The offsets of relations' ends among those of all types.
-
-    Attributes
-    ----------
-    places: by relation, the first row of its source type, the number of relations from that type,
-        the relation's first projection, and the first destination of its destination type.
-    destinations: the number of destinations of all types.
-    """
-
-    places: Mapping[Relation, tuple[int, int, int, int]]
-    destinations: int
+_Segments = tuple[Tensor, Tensor, tuple[int, ...], Edges]
+"""The attributes of :class:`MergedRelations` from ``segment_starts`` to ``destinations``."""
 
 
-_Merged = tuple[Tensor, Tensor, Tensor, Tensor, tuple[int, ...], Edges]
-"""The attributes of :class:`MergedRelations` from ``indices`` to ``destinations``."""
-
-
-def _merge_on_host(blocks: Mapping[Relation, Edges], offsets: _Offsets) -> _Merged | None:
-    """Merge edges in host memory; None if some edges are not there."""
-    edges = []
-    for relation, block in blocks.items():
-        host_edges = block.edges_on_host()
-        if host_edges is None:
+def _on_host(
+    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends]
+) -> list[RelationEdges] | None:
+    """Return the edges in host memory; None if some are not there."""
+    found = []
+    for relation, relation_edges in edges.items():
+        arrays = relation_edges.edges_on_host()
+        if arrays is None:
             return None
-        edges.append(RelationEdges(*host_edges, *offsets.places[relation]))
-    merged = merge_edges(edges, offsets.destinations)
-    device = next(iter(blocks.values())).device
-    tensors = {
-        name: to_device(array, device)
-        for name, array in merged._asdict().items()
-        if name != "bounds"
-    }
-    destinations = Edges(
-        merged.segment_places.size,
-        offsets.destinations,
-        tensors.pop("destination_starts"),
-        tensors.pop("destination_segments"),
+        found.append(RelationEdges(*arrays, ends[relation]))
+    return found
+
+
+def _merge_sources(
+    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], *, projected: bool
+) -> Tensor:
+    """Return [edges] int64: the row of each edge's source, or its projection."""
+    found = _on_host(edges, ends)
+    if found is not None:
+        device = next(iter(edges.values())).device
+        return to_device(merge_sources(found, projected=projected), device)
+    return torch.cat(
+        [
+            relation_edges.indices * ends[relation].readers + ends[relation].first_projection
+            if projected
+            else relation_edges.indices + ends[relation].first_row
+            for relation, relation_edges in edges.items()
+        ]
     )
-    indices, projected, starts, places = tensors.values()
-    return indices, projected, starts, places, tuple(merged.bounds.tolist()), destinations
 
 
-def _merge_on_device(blocks: Mapping[Relation, Edges], offsets: _Offsets) -> _Merged:
+def _merge_on_host(
+    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], destinations: int
+) -> _Segments | None:
+    """Merge edges in host memory; None if some edges are not there."""
+    found = _on_host(edges, ends)
+    if found is None:
+        return None
+    merged, bounds = merge_edges(found, destinations)
+    number, device = int(bounds[-1]), next(iter(edges.values())).device
+    sizes = [number + 1, number, destinations + 1, number]
+    starts, places, *into = to_device(merged, device).split(sizes)
+    return starts, places, tuple(bounds.tolist()), Edges(number, destinations, *into)
+
+
+def _merge_on_device(
+    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], destinations: int
+) -> _Segments:
     """Merge edges that were drawn on a device."""
-    indices, projected, degrees, places, bounds = [], [], [], [], [0]
-    for relation, block in blocks.items():
-        first_row, readers, first_projection, first_destination = offsets.places[relation]
-        counts = block.edges_per_destination()
+    degrees, places, bounds = [], [], [0]
+    for relation, relation_edges in edges.items():
+        counts = relation_edges.edges_per_destination()
         nonempty = counts.nonzero().squeeze(1)
-        indices.append(block.indices + first_row)
-        projected.append(block.indices * readers + first_projection)
         degrees.append(counts.index_select(0, nonempty))
-        places.append(nonempty + first_destination)
+        places.append(nonempty + ends[relation].first_destination)
         bounds.append(bounds[-1] + nonempty.numel())
     place = torch.cat(places)
-    destinations = Edges(
+    into = Edges(
         place.numel(),
-        offsets.destinations,
-        _starts(torch.bincount(place, minlength=offsets.destinations)),
+        destinations,
+        _starts(torch.bincount(place, minlength=destinations)),
         place.argsort(stable=True),
     )
-    starts = _starts(torch.cat(degrees))
-    return torch.cat(indices), torch.cat(projected), starts, place, tuple(bounds), destinations
+    return _starts(torch.cat(degrees)), place, tuple(bounds), into
 
 
 def _concatenate(parts: Sequence[Tensor]) -> Tensor:

@@ -15,13 +15,14 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import TypedBlocks
+from hopper.graph.block import Edges, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
 from hopper.models.gat import log_importance
 from hopper.models.layer import AttentionLayer, Layer, SumLayer
 from hopper.models.merged import MergedRelations, merge_relations
 from hopper.ops import in_full
+from hopper.ops.csr import destinations_to_sources
 
 _Aggregation = TypeVar("_Aggregation", bound=Layer)
 
@@ -195,6 +196,19 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
     """
 
     merges: ClassVar[bool] = True
+
+    def lay_out(self, blocks: TypedBlocks) -> None:
+        """Merge the relations of a hop, and sort their edges by source for the backward pass."""
+        relations = tuple(r for r in self.relations if r.dst in self.types and r in blocks.blocks)
+        if relations:
+            merged = merge_relations(blocks, relations, self.types)
+            for edges in self.patterns(merged):
+                destinations_to_sources(edges)
+
+    @abstractmethod
+    def patterns(self, merged: MergedRelations) -> list[Edges]:
+        """Return the edges along which :meth:`aggregate_merged` sums rows, of relations that are
+        not projected yet."""
 
     def partials(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hopper.errors import RequestError
 from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.models.relation_layer import RelationLayer
+from hopper.models.relation_layer import MergedLayer, RelationLayer
 from hopper.ops import drop_rows, in_full
 
 NO_EDGES: Final[Mapping[Relation, int]] = {}
@@ -103,6 +103,17 @@ class HGNN(nn.Module):
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(hop, self.drop_all(index, hop, h))
         return h
+
+    def lay_out(self, blocks: Sequence[TypedBlocks]) -> None:
+        """Prepare the edges of all hops, ahead of the passes of training that compute on them.
+
+        Parameters
+        ----------
+        blocks: as in :meth:`rows`.
+        """
+        for layer, hop in zip(self.layers, blocks, strict=True):
+            if isinstance(layer, MergedLayer):
+                layer.lay_out(hop)
 
     def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
         """Return all types, in the order in which to read their input rows.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hopper.errors import ConfigError
+from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, joint_partial, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
@@ -22,7 +23,6 @@ from hopper.models.relation_layer import MergedLayer, add_edge_terms, add_import
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
-    copy_sum,
     destination_rows,
     edge_add,
     edge_softmax,
@@ -114,6 +114,14 @@ class RGATLayer(MergedLayer[RelationAttention]):
             {name: RootWeight(in_dim, out_dim, activation) for name in sorted(types)},
             (out_dim,),
         )
+        self._sizes = in_dim, out_dim, heads
+
+    def patterns(self, merged: MergedRelations) -> list[Edges]:
+        """Return the edges of logits, and those along which messages are summed."""
+        pairs = merged.segments(projected=True)
+        if merged.project_first(*self._sizes):
+            return [pairs]
+        return [pairs, merged.segments(projected=False)]
 
     def aggregate_merged(
         self,
@@ -150,7 +158,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
             src_term = torch.cat(terms)
         else:
             src_term = merged.project_rows(h, src)
-            if merged.project_first(matrices.shape[1], heads * width, heads):
+            if merged.project_first(*self._sizes):
                 rows = merged.project_rows(h, matrices).unflatten(1, (heads, width))
         pairs = merged.segments(projected=True)
         dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
@@ -170,7 +178,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         if is_part:
             tops = torch.stack((top, edge_sum(pairs, shares)), -1)
             return joint_partial(merged.destinations, tops, sums).flatten(1)
-        return copy_sum(merged.destinations, sums.flatten(1))
+        return merged.add_segments(sums.flatten(1))
 
 
 class RGAT(HGNN):

@@ -211,6 +211,16 @@ class RGCNLayer(MergedLayer[RelationMean]):
         self.bases = shared
         self.diagonal_blocks = diagonal_blocks
         self.weighted = weighted
+        self._sizes = in_dim, out_dim
+
+    def patterns(self, merged: MergedRelations) -> list[Edges]:
+        """Return the edges along which rows are averaged."""
+        return [merged.segments(projected=self._projects_first(merged))]
+
+    def _projects_first(self, merged: MergedRelations) -> bool:
+        """Whether rows are projected before they are averaged, and not after."""
+        is_possible = self.weighted and not self.diagonal_blocks and not merged.apart
+        return is_possible and merged.project_first(*self._sizes)
 
     def aggregate_merged(
         self,
@@ -229,7 +239,7 @@ class RGCNLayer(MergedLayer[RelationMean]):
         aggregations = self.aggregations_of(relations)
         is_projected = merged.apart or not self.weighted
         matrices = None if is_projected or self.diagonal_blocks else self._matrices(aggregations)
-        if matrices is not None and merged.project_first(*matrices.shape[1:]):
+        if matrices is not None and self._projects_first(merged):
             rows = merged.project_rows(h, matrices)
             means = _means(merged, merged.segments(projected=True), rows, weights)
         else:
@@ -240,7 +250,7 @@ class RGCNLayer(MergedLayer[RelationMean]):
                 sizes = [stop - first for first, stop in pairwise(merged.bounds)]
                 parts = zip(aggregations, means.split(sizes), strict=True)
                 means = torch.cat([aggregation.project(rows) for aggregation, rows in parts])
-        return _with_edge_terms(merged, aggregations, copy_sum(merged.destinations, means))
+        return _with_edge_terms(merged, aggregations, merged.add_segments(means))
 
     def _matrices(self, aggregations: Sequence[RelationMean]) -> Tensor:
         """Return the matrices of relations, [relations, in, out]."""

@@ -21,6 +21,7 @@ from cache_server.draws.counter import GOLDEN, absorb, absorb_each, variate
 from cache_server.kernel import kernel
 from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.errors import ConfigError, RequestError
+from hopper.ops import selection
 
 LANES: Final = 4
 """The 16-bit lanes of one 64-bit variate. One lane decides one element."""
@@ -74,6 +75,8 @@ def row_keys(key: int, original_ids: Tensor) -> Tensor:
     key: uint64, from :func:`site_key`.
     original_ids: [n] int64.
     """
+    if (kernels := selection.triton_for(original_ids.device)) is not None:
+        return kernels.row_keys(_to_signed(key), original_ids, None)
     if original_ids.device.type == "cpu":
         return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
     return _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
@@ -88,6 +91,8 @@ def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
     dst_original: [edges] int64, the original id of each edge's destination.
     positions: [edges] int64, each edge's position in its destination's neighbour list.
     """
+    if (kernels := selection.triton_for(positions.device)) is not None:
+        return kernels.row_keys(_to_signed(key), dst_original, positions)
     if positions.device.type == "cpu":
         words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
         with threads_for(positions.numel(), FEW_NUMBERS):
@@ -161,8 +166,10 @@ def drop_and_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> T
     """Compute :func:`drop` without a gradient; ``threshold`` must be above 0."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    scale = 1.0 / (1.0 - threshold / _LANE_VALUES)
     rows = x.detach().reshape(x.shape[0], -1).contiguous()
+    if (kernels := selection.triton_for(x.device)) is not None:
+        return kernels.drop(rows, keys, threshold, first).view(x.shape)
+    scale = 1.0 / (1.0 - threshold / _LANE_VALUES)
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         values = rows.numpy()
         out = np.empty_like(values)

@@ -11,7 +11,7 @@ import functools
 import importlib
 import logging
 import os
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from hopper.graph.block import Edges
 from hopper.ops.csr import Csr
 from hopper.ops.numba_kernels import NumbaKernels
 from hopper.ops.torch_kernels import SegmentKernels
+
+if TYPE_CHECKING:
+    from hopper.ops.triton_kernels import TritonKernels
 
 Choice = Literal["auto", "numba", "torch", "triton"]
 
@@ -122,6 +125,12 @@ def kernels_for(device: torch.device) -> Kernels:
         raise RequestError(f"message-passing backend 'triton' was asked for, but {kernels}")
     _say_once(f"message passing uses torch kernels on {device.type}: {kernels}")
     return SegmentKernels()
+
+
+def triton_for(device: torch.device) -> TritonKernels | None:
+    """Return Triton's kernels if these are chosen for a device; raises as :func:`backend` does."""
+    kernels = kernels_for(device)
+    return cast("TritonKernels", kernels) if kernels.name == "triton" else None
 
 
 def _on_cpu(choice: Choice) -> Kernels:

@@ -95,6 +95,24 @@ class TritonKernels:
         _by_row(triton_programs.softmax_gradient, arrays, block.num_dst, shares.shape[1])
         return out, self_out
 
+    def row_keys(self, key: int, first: Tensor, second: Tensor | None) -> Tensor:
+        """Compute the keys [n] int64 of :func:`hopper.ops.counter_mask.row_keys`, or, given a
+        second word, those of :func:`~hopper.ops.counter_mask.edge_keys`."""
+        out, rows = torch.empty_like(first, memory_format=torch.contiguous_format), first.numel()
+        if rows:
+            words = first.contiguous(), _contiguous(second)
+            triton_programs.row_keys[(triton.cdiv(rows, _TILE),)](
+                out, key, *words, rows, ROWS=_TILE
+            )
+        return out
+
+    def drop(self, x: Tensor, keys: Tensor, threshold: int, first: int) -> Tensor:
+        """Compute :func:`hopper.ops.counter_mask.drop_and_scale` of rows x [n, width]."""
+        out = torch.empty_like(x)
+        arrays = out, x, keys.contiguous()
+        _by_row(triton_programs.drop, arrays, *x.shape, threshold, first)
+        return out
+
 
 def _by_row(
     program: Any, arrays: tuple[Tensor | None, ...], num_rows: int, width: int, *sizes: int

@@ -1,8 +1,8 @@
 """The programs of :mod:`hopper.ops.triton_kernels`, in Triton's subset of Python.
 
 They have no annotations, since Triton would compile these too. Arrays are contiguous. Pointers and
-indices of patterns are int64, sizes are int32. A program computes a tile of ROWS rows and COLUMNS
-columns, which are powers of two, in the dtype SUMS.
+indices of patterns, and keys of dropout, are int64; sizes are int32. A program computes a tile of
+ROWS rows and COLUMNS columns, which are powers of two, in the dtype SUMS.
 """
 
 import triton
@@ -143,6 +143,56 @@ def softmax_gradient(
         places, inside = _edges(first + step, stop, column, heads, present)
         share = _load(shares + places, inside, SUMS)
         _store(out + places, share * (_load(grad + places, inside, SUMS) - total), inside)
+
+
+@triton.jit(do_not_specialize=["key"])
+def row_keys(out, key, first, second, num_rows, ROWS: tl.constexpr):
+    """Compute out [num_rows], the keys of dropout of rows that have one word or two."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    present = row < num_rows
+    keys = _absorb(key.to(tl.uint64), tl.load(first + row, mask=present, other=0))
+    if second is not None:
+        keys = _absorb(keys, tl.load(second + row, mask=present, other=0))
+    tl.store(out + row, keys.to(tl.int64), mask=present)
+
+
+@triton.jit(do_not_specialize=["threshold", "skipped"])
+def drop(
+    out,
+    x,
+    keys,
+    num_rows,
+    width,
+    threshold,
+    skipped,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """Compute out [num_rows, width], the elements of x that their lanes keep, and scale them; a row
+    begins at lane ``skipped``."""
+    row, column, present = _tile(num_rows, width, ROWS, COLUMNS)
+    key = tl.load(keys + row, mask=row < num_rows, other=0).to(tl.uint64)
+    lane = (column + skipped)[None, :]
+    word = _mix(key[:, None] + (lane // 4 + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
+    value = (word >> (16 * (lane % 4)).to(tl.uint64)) & 0xFFFF
+    places = row[:, None] * width + column[None, :]
+    scale = (1.0 / (1.0 - threshold.to(tl.float64) / 65536)).to(SUMS)
+    scaled = _load(x + places, present, SUMS) * scale
+    _store(out + places, tl.where(value >= threshold, scaled, 0.0), present)
+
+
+@triton.jit
+def _absorb(key, word):
+    """Return the key that has absorbed a word (docs/inside/dropout.md)."""
+    return _mix(key ^ _mix(word.to(tl.uint64) + 0x9E3779B97F4A7C15))
+
+
+@triton.jit
+def _mix(x):
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
 
 
 @triton.jit

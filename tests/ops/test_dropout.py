@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopper.errors import ConfigError, RequestError
@@ -40,7 +40,7 @@ def to_unsigned(keys):
 
 
 @pytest.mark.parametrize("vector", read_vectors())
-def test_vectors_of_the_specification(vector):
+def test_vectors_of_the_specification(kernels, vector):
     type_name = vector["type"]
     type_key = (
         node_type_key(type_name) if isinstance(type_name, str) else Relation(*type_name).draw_key()
@@ -71,7 +71,9 @@ def test_vectors_cover_every_site():
     assert {vector["site"] for vector in read_vectors()} == set(Site)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     key=st.integers(0, MASK64),
     words=st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**40)), max_size=9),
@@ -79,7 +81,7 @@ def test_vectors_cover_every_site():
     threshold=st.integers(1, 65535),
     double=st.booleans(),
 )
-def test_numba_and_torch_agree_bit_for_bit(key, words, width, threshold, double):
+def test_kernels_agree_with_torch_bit_for_bit(kernels, key, words, width, threshold, double):
     first = torch.tensor([a for a, _ in words], dtype=torch.int64)
     second = torch.tensor([b for _, b in words], dtype=torch.int64)
     signed = counter_mask._to_signed
@@ -96,7 +98,7 @@ def test_numba_and_torch_agree_bit_for_bit(key, words, width, threshold, double)
     assert torch.equal(drop(x, keys, threshold), expected)
 
 
-def test_half_precision_takes_the_torch_path():
+def test_half_precision(kernels):
     keys = row_keys(3, torch.arange(50))
     x = torch.randn(50, 7)
     expected = torch.where(keep_mask(keys, 7, 32768), x.bfloat16() * 2, 0.0)
@@ -198,7 +200,7 @@ def test_dropped_infinities_are_zero(make_block):
 @pytest.mark.parametrize(
     ("first", "width"), [(0, 11), (4, 7), (3, 8), (5, 2), (6, 1), (9, 2), (8, 3)]
 )
-def test_columns_have_the_same_mask_without_those_before_them(first, width, dtype):
+def test_columns_have_the_same_mask_without_those_before_them(kernels, first, width, dtype):
     keys = row_keys(99, torch.arange(40))
     rows = torch.arange(1, 441).view(40, 11).to(dtype)
     threshold = drop_threshold(0.4)

@@ -32,10 +32,14 @@ from hopper.ops import triton_programs as programs
 
 def compile_for(capability, kernel, pointers, numbers, absent, sums):
     names = kernel.arg_names
+    numbers = {name: "i64" if name == "key" else "i32" for name in numbers}
     signature = {name: "*" + ("i64" if name in WHOLE else sums) for name in pointers}
-    signature |= {name: "i32" for name in numbers}
-    constants = dict(absent) | {"ROWS": 4, "COLUMNS": 64}
-    constants["SUMS"] = triton.language.float64 if sums == "fp64" else triton.language.float32
+    signature |= numbers
+    constants = dict(absent) | {"ROWS": 4}
+    if "SUMS" in names:
+        constants |= {"COLUMNS": 64, "SUMS": triton.language.float32}
+        if sums == "fp64":
+            constants["SUMS"] = triton.language.float64
     signature |= {name: "constexpr" for name in constants}
     assert set(signature) == set(names), set(signature) ^ set(names)
     source = ASTSource(kernel, {n: signature[n] for n in names},
@@ -46,7 +50,7 @@ def compile_for(capability, kernel, pointers, numbers, absent, sums):
     assert compiled.asm["ptx"].count(".local ") == 0, "spills"
     print(kernel.__name__, capability, sums)
 
-WHOLE = ("indptr", "indices", "sources", "destinations")
+WHOLE = ("indptr", "indices", "sources", "destinations", "keys", "first", "second")
 # Arithmetic in bf16 differs between architectures; that in other types does not.
 for capability, types in ((80, ("fp64", "bf16")), (90, ("fp32", "bf16"))):
     for sums in types:
@@ -65,6 +69,9 @@ for capability, types in ((80, ("fp64", "bf16")), (90, ("fp32", "bf16"))):
         own = {"own": None, "own_out": None, "grad_own": None}
         run(gradient, ["out", "own_out", "indptr", "shares", "own", "grad", "grad_own"], sizes)
         run(gradient, ["out", "indptr", "shares", "grad"], sizes, own)
+        run(programs.drop, ["out", "x", "keys"], ["num_rows", "width", "threshold", "skipped"])
+        run(programs.row_keys, ["out", "first", "second"], ["key", "num_rows"])
+        run(programs.row_keys, ["out", "first"], ["key", "num_rows"], {"second": None})
 """
 
 
@@ -80,7 +87,7 @@ def test_every_kernel_compiles_without_a_gpu(tmp_path):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 4 * 7
+    assert len(run.stdout.splitlines()) == 4 * 10
 
 
 def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
