@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -40,6 +41,16 @@ def keep_freed_memory(arenas: int = 0) -> None:
     mallopt(_M_TRIM_THRESHOLD, _KEPT_TOTAL_BYTES)
     if arenas:
         mallopt(_M_ARENA_MAX, arenas)
+
+
+def return_freed_memory() -> None:
+    """Return the freed blocks of all threads to the kernel.
+
+    glibc keeps blocks apart for each thread. Where threads come and go that make and free arrays of
+    megabytes, it holds more and more of them.
+    """
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class EndingSignals:

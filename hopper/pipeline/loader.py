@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.process import return_freed_memory
 from hopper.config import Pipeline as PipelineConfig
 from hopper.config import make_config
 from hopper.errors import RequestError
@@ -107,6 +108,7 @@ class Loader(Generic[T]):
                 self._state = pipeline.state_dict()
                 yield batch
         self._pipeline = None
+        return_freed_memory()
         assert self._state["epoch"] > epoch
 
     def make(self, moment: tuple[int, int], *, alone: bool = False) -> T:
@@ -150,6 +152,7 @@ class Loader(Generic[T]):
         assert self._pipeline is not None
         self._pipeline.close()
         self._pipeline = None
+        return_freed_memory()
         if self._state["iteration"]:
             self._state |= {"epoch": self._state["epoch"] + 1, "iteration": 0}
 
