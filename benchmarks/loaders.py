@@ -144,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if off > TOLERANCE:
         print("the sides do not train the same; nothing is compared")
         return 1
-    cell = f"{graph.schema.name} x {options.scale:g}, {options.hosts} hosts, {options.link_rate}"
+    hosts = f"{options.hosts} hosts, {options.link_rate}, {config.train.epochs} epochs"
+    cell = f"{graph.schema.name} x {options.scale:g}, {hosts}"
     against = {side: [ENGINE] for side in sides if side != ENGINE}
     against |= {side: ["pyg"] for side in ("pyg, random", "pyg, no pipeline")}
     results.add(cell, measured, against | {"stores, 2 workers": ["stores"]})
