@@ -22,7 +22,7 @@ from hopper.ops import (
     destination_rows,
     edge_dot,
     edge_sum,
-    grouped_heads,
+    grouped_product,
     segment_max,
     weighted_sum,
 )
@@ -206,7 +206,7 @@ class HGTLayer(MergedLayer[RelationPartial]):
         )
         prior = torch.stack([a.prior for a in aggregations]) / math.sqrt(width)
         attention = torch.stack([a.attention for a in aggregations]).transpose(2, 3)
-        queries = grouped_heads(queries, attention * prior[..., None, None], merged.bounds)
+        queries = grouped_product(queries, attention * prior[..., None, None], merged.bounds)
         pattern = merged.segments(projected=False)
         logits = add_edge_terms(merged, aggregations, edge_dot(pattern, keys, queries))
         logits = add_importance(merged, logits)
@@ -216,7 +216,7 @@ class HGTLayer(MergedLayer[RelationPartial]):
         return joint_partial(
             merged.destinations,
             torch.stack((top, edge_sum(pattern, shares)), -1),
-            grouped_heads(weighted_sum(pattern, values, shares), message, merged.bounds),
+            grouped_product(weighted_sum(pattern, values, shares), message, merged.bounds),
         )
 
 

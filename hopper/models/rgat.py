@@ -27,7 +27,6 @@ from hopper.ops import (
     edge_add,
     edge_softmax,
     edge_sum,
-    grouped_heads,
     grouped_product,
     segment_max,
     weighted_sum,
@@ -174,7 +173,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         else:
             rows = merged.sources(h).unsqueeze(1).expand(-1, heads, -1)
             mixed = weighted_sum(merged.segments(projected=False), rows, shares)
-            sums = grouped_heads(mixed, by_head.transpose(1, 2), merged.bounds)
+            sums = grouped_product(mixed, by_head.transpose(1, 2), merged.bounds)
         if is_part:
             tops = torch.stack((top, edge_sum(pairs, shares)), -1)
             return joint_partial(merged.destinations, tops, sums).flatten(1)

@@ -3,7 +3,7 @@
 from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self, segment_max
 from hopper.ops.dropout import drop_edges, drop_rows, drop_self
 from hopper.ops.edges import destination_rows, edge_sum, source_rows
-from hopper.ops.grouped import grouped_heads, grouped_product
+from hopper.ops.grouped import grouped_product
 from hopper.ops.largest import copy_max
 from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_sum
 from hopper.ops.modulation import modulated_sum
@@ -29,7 +29,6 @@ __all__ = [
     "edge_softmax",
     "edge_softmax_with_self",
     "edge_sum",
-    "grouped_heads",
     "grouped_product",
     "in_full",
     "is_finite",

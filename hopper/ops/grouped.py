@@ -27,13 +27,13 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
 
     Parameters
     ----------
-    rows: [n, in] floating point.
-    matrices: [groups, in, out], of the same dtype.
+    rows: [n, in] floating point, or [n, heads, in], of which each head has matrices of its own.
+    matrices: [groups, in, out], or [groups, heads, in, out], of the same dtype.
     bounds: [groups + 1] ascending, from 0 to n. Groups may be empty.
 
     Returns
     -------
-    [n, out].
+    [n, out], or [n, heads, out].
 
     Raises
     ------
@@ -42,9 +42,9 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
     """
     rows, matrices = in_full(rows), in_full(matrices)
     fits = (
-        rows.dim() == 2
-        and matrices.dim() == 3
-        and rows.shape[1] == matrices.shape[1]
+        rows.dim() in (2, 3)
+        and matrices.dim() == rows.dim() + 1
+        and rows.shape[1:] == matrices.shape[1:-1]
         and rows.dtype == matrices.dtype
         and len(bounds) == matrices.shape[0] + 1
         and bounds[0] == 0
@@ -53,29 +53,13 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
     if not fits:
         raise RequestError(
             "grouped_product: expected rows [n, in], matrices [groups, in, out] of one dtype and "
-            f"groups + 1 bounds from 0 to n; given {list(rows.shape)} {rows.dtype}, "
-            f"{list(matrices.shape)} {matrices.dtype} and bounds {list(bounds)}"
+            "groups + 1 bounds from 0 to n, or rows [n, heads, in] and matrices [groups, heads, "
+            f"in, out]; given {list(rows.shape)} {rows.dtype}, {list(matrices.shape)} "
+            f"{matrices.dtype} and bounds {list(bounds)}"
         )
     dtype = product_dtype(rows)
     out: Tensor = _GroupedProduct.apply(rows.to(dtype), matrices.to(dtype), tuple(bounds))
     return in_full(out)
-
-
-def grouped_heads(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
-    """Compute :func:`grouped_product` for every head.
-
-    Parameters
-    ----------
-    rows: [n, heads, in] floating point.
-    matrices: [groups, heads, in, out], of the same dtype.
-    bounds: as in :func:`grouped_product`, whose errors are raised.
-
-    Returns
-    -------
-    [n, heads, out].
-    """
-    heads = range(rows.shape[1])
-    return torch.stack([grouped_product(rows[:, h], matrices[:, h], bounds) for h in heads], 1)
 
 
 class _GroupedProduct(torch.autograd.Function):
@@ -97,14 +81,18 @@ class _GroupedProduct(torch.autograd.Function):
         rows, matrices = ctx.saved_tensors
         grad_rows = grad_matrices = None
         if matrices is not None:
-            grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds, ctx.batches)
+            grad_rows = _products(grad, matrices.mT, ctx.bounds, ctx.batches)
         if rows is not None and ctx.batches is not None:
             grad_matrices = ctx.batches.matrix_gradients(rows, grad, ctx.shape)
         elif rows is not None:
             grad_matrices = grad.new_zeros(ctx.shape)
             for group, (first, stop) in enumerate(pairwise(ctx.bounds)):
                 if stop > first:
-                    torch.mm(rows[first:stop].t(), grad[first:stop], out=grad_matrices[group])
+                    _multiply(
+                        _by_head(rows[first:stop]).mT,
+                        _by_head(grad[first:stop]),
+                        grad_matrices[group],
+                    )
         return grad_rows, grad_matrices, None
 
 
@@ -157,32 +145,41 @@ class _Batches:
     def products(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Multiply every group's rows by its matrix, to [n, out]."""
         spread, chosen_matrices = self._pad(rows), matrices.index_select(0, self._order)
-        out = rows.new_empty(self._rows, matrices.shape[2])
+        out = rows.new_empty(self._rows, *matrices.shape[1:-2], matrices.shape[-1])
         for groups, largest, place in self._pieces:
-            torch.bmm(
-                _batch(spread[place], largest),
-                chosen_matrices[groups],
-                out=_batch(out[place], largest),
-            )
+            batch, product = _batch(spread[place], largest), _batch(out[place], largest)
+            torch.matmul(batch, chosen_matrices[groups], out=product)
         return out.index_select(0, self._padded_rows)
 
     def matrix_gradients(self, rows: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
-        """Return the gradients of matrices, [groups, in, out]; zero for groups without rows."""
+        """Return the gradients [groups, ...] of matrices; zero for groups without rows."""
         left, right = self._pad(rows), self._pad(grad)
         gradients = grad.new_empty(self._order.numel(), *shape[1:])
         for groups, largest, place in self._pieces:
             inputs, outputs = _batch(left[place], largest), _batch(right[place], largest)
-            torch.bmm(inputs.mT, outputs, out=gradients[groups])
+            torch.matmul(inputs.mT, outputs, out=gradients[groups])
         return grad.new_zeros(shape).index_copy_(0, self._order, gradients)
 
     def _pad(self, rows: Tensor) -> Tensor:
-        """Copy rows to [padded rows, width], with zeros after each group's rows."""
-        padded = rows.new_zeros(self._rows, rows.shape[1])
+        """Copy rows to [padded rows, ...], with zeros after each group's rows."""
+        padded = rows.new_zeros(self._rows, *rows.shape[1:])
         return padded.index_copy_(0, self._padded_rows, rows)
 
 
 def _batch(rows: Tensor, largest: int) -> Tensor:
-    return rows.view(-1, largest, rows.shape[1])
+    """Return rows as [groups, largest, width], or [groups, heads, largest, width]."""
+    batch = rows.view(-1, largest, *rows.shape[1:])
+    return batch if rows.dim() == 2 else batch.transpose(1, 2)
+
+
+def _by_head(rows: Tensor) -> Tensor:
+    """Return rows [n, width] as they are, and [n, heads, width] as [heads, n, width]."""
+    return rows if rows.dim() == 2 else rows.transpose(0, 1)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Multiply two matrices, or two for each head, into ``out``."""
+    (torch.mm if left.dim() == 2 else torch.bmm)(left, right, out=out)
 
 
 def _size_classes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -195,8 +192,8 @@ def _products(
 ) -> Tensor:
     if batches is not None:
         return batches.products(rows, matrices)
-    out = rows.new_empty(rows.shape[0], matrices.shape[2])
+    out = rows.new_empty(*rows.shape[:-1], matrices.shape[-1])
     for group, (first, stop) in enumerate(pairwise(bounds)):
         if stop > first:
-            torch.mm(rows[first:stop], matrices[group], out=out[first:stop])
+            _multiply(_by_head(rows[first:stop]), matrices[group], _by_head(out[first:stop]))
     return out

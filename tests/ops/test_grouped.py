@@ -14,22 +14,29 @@ MANY = (0, 1, 1, 3, 70, 72, 73, 105, 105, 135, 138, 139)
 """empty groups and others of 1, 2, 3, 30, 32 and 67 rows"""
 
 
+@pytest.mark.parametrize("heads", [(), (3,)])
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9), (0, 4, 9), MANY])
 def test_values_and_gradients(
-    bounds: tuple[int, ...], batched: bool, monkeypatch: pytest.MonkeyPatch
+    bounds: tuple[int, ...],
+    batched: bool,
+    heads: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Products are right group by group, and in the padded batches that a GPU gets."""
     if batched and bounds[-1]:
         monkeypatch.setattr(grouped._Batches, "of", grouped._Batches)
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(bounds[-1], 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    matrices = torch.randn(
-        len(bounds) - 1, 4, 5, generator=generator, dtype=torch.float64, requires_grad=True
+    rows, matrices = (
+        torch.randn(size, *heads, *shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for size, shape in ((bounds[-1], (4,)), (len(bounds) - 1, (4, 5)))
     )
     expected = torch.cat(
-        [rows[a:b] @ matrices[g] for g, (a, b) in enumerate(pairwise(bounds))]
-        or [rows.new_empty(0, 5)]
+        [
+            (rows[a:b].unsqueeze(-2) @ matrices[g]).squeeze(-2)
+            for g, (a, b) in enumerate(pairwise(bounds))
+        ]
+        or [rows.new_empty(0, *heads, 5)]
     )
     products = grouped_product(rows, matrices, bounds)
     torch.testing.assert_close(products, expected, rtol=1e-13, atol=1e-13)
