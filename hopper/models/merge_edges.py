@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,19 +73,19 @@ def merge_sources(relations: Sequence[RelationEdges], *, projected: bool) -> Int
     return _shift(np.concatenate([r.indices for r in relations]), np.array(numbers, np.int64))
 
 
-@kernel(parallel=True)
+@kernel
 def _shift(indices: Ints, facts: Ints) -> Ints:
     starts = np.zeros(facts.shape[0] + 1, np.int64)
     for r in range(facts.shape[0]):
         starts[r + 1] = starts[r] + facts[r, 0]
     out = np.empty(indices.size, np.int64)
-    for r in numba.prange(facts.shape[0]):
+    for r in range(facts.shape[0]):
         for e in range(starts[r], starts[r + 1]):
             out[e] = indices[e] * facts[r, 1] + facts[r, 2]
     return out
 
 
-@kernel(parallel=True)
+@kernel
 def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
     count = facts.shape[0]
     pointers, edges = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
@@ -94,7 +93,7 @@ def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
         pointers[r + 1] = pointers[r] + facts[r, 0]
         edges[r + 1] = edges[r] + facts[r, 1]
     bounds = np.zeros(count + 1, np.int64)
-    for r in numba.prange(count):
+    for r in range(count):
         segments_here = 0
         for p in range(pointers[r], pointers[r + 1] - 1):
             segments_here += indptr[p + 1] > indptr[p]
@@ -107,7 +106,7 @@ def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
     stop = merged.size - number
     ends, segments = merged[2 * number + 1 : stop], merged[stop:]
     starts[number] = edges[count]
-    for r in numba.prange(count):
+    for r in range(count):
         segment = bounds[r]
         for p in range(pointers[r], pointers[r + 1] - 1):
             if indptr[p + 1] > indptr[p]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cache_server.draws.counter import GOLDEN, absorb, absorb_each, variate
+from cache_server.draws.counter import GOLDEN, absorb, absorb_each, mix
 from cache_server.kernel import kernel
 from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.errors import ConfigError, RequestError
@@ -78,7 +78,8 @@ def row_keys(key: int, original_ids: Tensor) -> Tensor:
     if (kernels := selection.triton_for(original_ids.device)) is not None:
         return kernels.row_keys(_to_signed(key), original_ids, None)
     if original_ids.device.type == "cpu":
-        return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
+        with threads_for(original_ids.numel(), FEW_NUMBERS):
+            return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
     return _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
 
 
@@ -175,7 +176,7 @@ def drop_and_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> T
         out = np.empty_like(values)
         bits = keys.contiguous().numpy().view(np.uint64)
         with threads_for(values.size, FEW_NUMBERS):
-            numbers = np.uint64(threshold), values.dtype.type(scale)
+            numbers = np.uint16(threshold), values.dtype.type(scale)
             _drop_and_scale_rows(values, bits, *numbers, first, out)
         return torch.from_numpy(out).view(x.shape)
     is_kept = keep_mask(keys, rows.shape[1], threshold, first)
@@ -186,37 +187,25 @@ def drop_and_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> T
 def _drop_and_scale_rows(
     x: NDArray[Any],
     keys: NDArray[np.uint64],
-    threshold: np.uint64,
+    threshold: np.uint16,
     scale: Any,
     first: int,
     out: NDArray[Any],
 ) -> None:
-    zero = x.dtype.type(0)
-    lane_bits = np.uint64(0xFFFF)
-    width = x.shape[1]
-    # First come the last lanes of a word that began earlier, then whole words, then first lanes.
-    lead = min(width, -first % 4)
-    start = (first + lead) // 4
-    whole = (width - lead) // 4
+    zero, width = x.dtype.type(0), x.shape[1]
+    skipped = first // 4
+    words = (first + width + 3) // 4 - skipped
     for row in numba.prange(x.shape[0]):
-        key = keys[row]
-        if lead > 0:
-            word = variate(key, np.uint64(first // 4))
-            for j in range(lead):
-                is_kept = ((word >> np.uint64(16 * ((first + j) % 4))) & lane_bits) >= threshold
-                out[row, j] = x[row, j] * scale if is_kept else zero
-        for counter in range(whole):
-            word = variate(key, np.uint64(start + counter))
-            column = lead + 4 * counter
-            for lane in range(4):
-                is_kept = ((word >> np.uint64(16 * lane)) & lane_bits) >= threshold
-                out[row, column + lane] = x[row, column + lane] * scale if is_kept else zero
-        if lead + 4 * whole < width:
-            word = variate(key, np.uint64(start + whole))
-            for j in range(lead + 4 * whole, width):
-                lane_of_word = j - lead - 4 * whole
-                is_kept = ((word >> np.uint64(16 * lane_of_word)) & lane_bits) >= threshold
-                out[row, j] = x[row, j] * scale if is_kept else zero
+        # All words of a row first: both loops are then vectorised (little-endian).
+        drawn = np.empty(words, np.uint64)
+        counter = keys[row] + np.uint64(skipped) * np.uint64(GOLDEN)
+        for word in range(words):
+            counter += np.uint64(GOLDEN)
+            drawn[word] = mix(counter)
+        lanes = drawn.view(np.uint16)[first % 4 :]
+        values, results = x[row], out[row]
+        for j in range(width):
+            results[j] = values[j] * scale if lanes[j] >= threshold else zero
 
 
 @kernel(parallel=True)
