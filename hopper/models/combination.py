@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block, Edges
 from hopper.models.layer import Layer
-from hopper.ops import destination_rows, edge_sum, segment_max
+from hopper.ops import destination_rows, edge_sum, segment_max, source_rows
 
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
@@ -166,11 +166,11 @@ def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
     -------
     [num_dst, heads, 2 + width]
     """
-    rows = weights.index_select(0, block.indices)
+    rows = source_rows(block, weights)
     tops = rows[..., 0].detach()
     top = segment_max(block, tops)
     scales = (tops - destination_rows(block, top)).exp().unsqueeze(-1)
-    parts = torch.cat((rows[..., 1:], messages.index_select(0, block.indices)), -1)
+    parts = torch.cat((rows[..., 1:], source_rows(block, messages)), -1)
     return torch.cat((top.unsqueeze(-1), edge_sum(block, scales * parts)), -1)
 
 

@@ -166,8 +166,8 @@ class HGTLayer(MergedLayer[RelationPartial]):
         self.projections = nn.ModuleList(projections[name] for name in sorted(projections))
 
     def patterns(self, merged: MergedRelations) -> list[Edges]:
-        """Return the edges from keys and values."""
-        return [merged.segments(projected=False)]
+        """Return the edges from keys and values to segments, and from segments on."""
+        return [merged.segments(projected=False), merged.destinations]
 
     def aggregate_merged(
         self,

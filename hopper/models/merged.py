@@ -120,9 +120,9 @@ class MergedRelations:
         ----------
         h_dst: by type, [num_dst, ...].
         """
-        return _concatenate([h_dst[name] for name in self.places]).index_select(
-            0, self.segment_places
-        )
+        rows = in_full(_concatenate([h_dst[name] for name in self.places]))
+        segments = self.segment_places
+        return gather(self.destinations, lambda _: segments, sources_to_destinations, rows)
 
     def project_rows(self, h: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
         """Multiply each row by the matrices of the relations from its type, to [projections, out].
