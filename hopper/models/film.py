@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hopper.graph.block import Block
 from hopper.models.layer import Algebra, Layer
 from hopper.models.residual import ResidualGNN
-from hopper.ops import modulated_sum
+from hopper.ops import destination_rows, edge_sum, source_rows
 
 
 class FiLMLayer(Layer):
@@ -30,7 +30,7 @@ class FiLMLayer(Layer):
       only grow trains badly.
 
     The activation follows the modulation on each edge, so partial sums need the destination's gamma
-    and beta. They are computed without storing the messages (:func:`hopper.ops.modulated_sum`).
+    and beta, and messages are stored: four arrays of [edges, out_dim] for the backward pass.
     """
 
     algebra: ClassVar[Algebra] = "mean"
@@ -62,7 +62,9 @@ class FiLMLayer(Layer):
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Average the modulated messages to [num_dst, out_dim]."""
         gamma, beta = self.modulation(h_dst).chunk(2, -1)
-        return modulated_sum(block, z_src, gamma, beta, block.mean_weights(z_src.dtype))
+        scaled = destination_rows(block, gamma) * source_rows(block, z_src)
+        messages = torch.relu(scaled + destination_rows(block, beta))
+        return edge_sum(block, messages, block.mean_weights(messages.dtype))
 
     def input_weights(self) -> Mapping[str, int]:
         """Return all weights, since they multiply rows of sources or of destinations."""

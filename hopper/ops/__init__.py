@@ -6,7 +6,6 @@ from hopper.ops.edges import destination_rows, edge_sum, source_rows
 from hopper.ops.grouped import grouped_product
 from hopper.ops.largest import copy_max
 from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_sum
-from hopper.ops.modulation import modulated_sum
 from hopper.ops.precision import in_full, is_finite, products_in
 from hopper.ops.row_form import to_floats
 from hopper.ops.row_reader import RowPart
@@ -32,7 +31,6 @@ __all__ = [
     "grouped_product",
     "in_full",
     "is_finite",
-    "modulated_sum",
     "products_in",
     "segment_max",
     "source_rows",

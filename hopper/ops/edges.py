@@ -1,7 +1,7 @@
 """Values per edge, which are gathered from either end and summed into destinations.
 
 They are for layers whose messages are not weighted source rows. Every function materialises
-[edges, ...]. A fused operation, where there is one, takes less memory and time.
+[edges, ...].
 """
 
 from __future__ import annotations
@@ -72,18 +72,13 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     check_rows("messages", messages, block.num_edges)
     if w is None:
         return gather(block, edges_to_destinations, destinations, messages)
-    check_constant_weights("edge_sum", block, messages, w)
-    out: Tensor = _WeightedEdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
-    return out
-
-
-def check_constant_weights(operation: str, block: Edges, x: Tensor, w: Tensor) -> None:
-    """Raise RequestError unless w is [edges] of x's dtype and requires no gradient."""
-    if w.shape != (block.num_edges,) or w.dtype != x.dtype or w.requires_grad:
+    if w.shape != (block.num_edges,) or w.dtype != messages.dtype or w.requires_grad:
         raise RequestError(
-            f"{operation}: expected constant weights w [{block.num_edges}] of {x.dtype}; given "
+            f"edge_sum: expected constant weights w [{block.num_edges}] of {messages.dtype}; given "
             f"{list(w.shape)} {w.dtype}{', which requires a gradient' if w.requires_grad else ''}"
         )
+    out: Tensor = _WeightedEdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
+    return out
 
 
 class _WeightedEdgeSum(torch.autograd.Function):
