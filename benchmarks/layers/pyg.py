@@ -53,24 +53,19 @@ def _starts(counts: Mapping[str, int]) -> dict[str, int]:
 
 class StackedSide(LayerSide):
     """Two of PyG's convolutions over stacked nodes; ``make`` gets the widths of rows and results,
-    and the number of relations. Batches are stacked off the clock, as a sampler without relations
-    would draw them."""
+    and the number of relations."""
 
     def __init__(self, work: Workload, make: Callable[[int, int, int], nn.Module]) -> None:
-        relations = number_relations(work)
+        self._relations = number_relations(work)
         self.convolutions = nn.ModuleList(
-            make(work.hidden, width, len(relations)) for width in (work.hidden, work.classes)
+            make(work.hidden, width, len(self._relations)) for width in (work.hidden, work.classes)
         ).to(work.device)
         super().__init__(work, self.convolutions)
-        self.hops = [
-            [StackedHop(hop, relations) for hop in batch.typed_blocks(work.device)]
-            for batch in work.batches
-        ]
         self._rows = [torch.cat([rows[name] for name in sorted(rows)]) for rows in work.rows]
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[StackedHop]:
-        """Return what has been stacked."""
-        return self.hops[batch]
+        """Copy a batch to the device, and stack the edges of its relations."""
+        return [StackedHop(hop, self._relations) for hop in subgraph.typed_blocks(self.work.device)]
 
     def forward(self, batch: int, prepared: list[StackedHop]) -> Tensor:
         """Compute the logits with one convolution over stacked edges."""
@@ -109,18 +104,18 @@ class HeteroSide(LayerSide):
 
         self.convolutions = nn.ModuleList(map(make, (work.hidden, work.classes))).to(work.device)
         super().__init__(work, self.convolutions)
-        self._hops = [
-            [
-                {names[key]: torch.stack((block.indices, block.destinations()))
-                 for key, block in hop.blocks.items() if block.num_edges}
-                for hop in batch.typed_blocks(work.device)
-            ]
-            for batch in work.batches
-        ]  # fmt: skip
+        self._names = names
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[dict[Any, Tensor]]:
-        """Return the edges by relation, which are made off the clock."""
-        return self._hops[batch]
+        """Copy a batch's edges to the device, by relation."""
+        return [
+            {
+                self._names[relation]: torch.stack((block.indices, block.destinations()))
+                for relation, block in hop.blocks.items()
+                if block.num_edges
+            }
+            for hop in subgraph.typed_blocks(self.work.device)
+        ]
 
     def forward(self, batch: int, prepared: list[dict[Any, Tensor]]) -> Tensor:
         """Compute the logits relation by relation."""

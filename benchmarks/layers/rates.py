@@ -106,7 +106,8 @@ def pyg_aggregation(side: StackedSide, *, by_relation: bool) -> Aggregation:
 
     calls: list[Callable[[], object]] = []
     sums = []
-    for hop in (hop for hops in side.hops for hop in hops):
+    batches = enumerate(side.work.batches)
+    for hop in (hop for number, batch in batches for hop in side.prepare(number, batch)):
         ends = hop.edge_index[1]
         relations = range(len(side.work.graph.schema.relations))
         for index in [ends[hop.edge_type == r] for r in relations] if by_relation else [ends]:
