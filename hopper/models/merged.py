@@ -12,7 +12,7 @@ numbers of rows, segments and edges.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -52,7 +52,6 @@ class MergedRelations:
     bounds: [relations + 1]: the first segment of each relation.
     destinations: the edges from segments to the destinations of all types.
     places: by type, the range of its destinations among those of all types.
-    blocks: by relation, its block; empty if only edges were merged.
     apart: whether each relation has rows of its own, which are projected already.
     """
 
@@ -67,7 +66,6 @@ class MergedRelations:
     bounds: tuple[int, ...]
     destinations: Edges
     places: Mapping[str, slice]
-    blocks: Mapping[Relation, Block] = field(default_factory=dict)
     apart: bool = False
     _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
@@ -84,6 +82,11 @@ class MergedRelations:
         # A segment has one destination, so its gradient is a row of the destination's.
         segments = self.segment_places
         return gather(self.destinations, sources_to_destinations, lambda _: segments, in_full(rows))
+
+    @property
+    def blocks(self) -> dict[Relation, Block]:
+        """The edges that are blocks, which is all of them or none."""
+        return {r: edges for r, edges in self.edges.items() if isinstance(edges, Block)}
 
     @property
     def num_edges(self) -> int:
@@ -175,8 +178,7 @@ def merge_relations(
     if key not in blocks.prepared:
         by_relation = {relation: blocks.blocks[relation] for relation in relations}
         sources = None if apart else blocks.sources
-        patterns = merge_patterns(by_relation, sources, blocks.destinations, types)
-        blocks.prepared[key] = replace(patterns, blocks=by_relation)
+        blocks.prepared[key] = merge_patterns(by_relation, sources, blocks.destinations, types)
     merged: MergedRelations = blocks.prepared[key]
     return merged
 

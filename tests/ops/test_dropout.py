@@ -72,7 +72,7 @@ def test_vectors_cover_every_site():
 
 
 @settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     key=st.integers(0, MASK64),
