@@ -115,9 +115,10 @@ class Workload:
     def _dgl(self, options: dict[str, Any]) -> Sample:
         import dgl
 
-        # DGL needs writable tensors and would keep maps alive, so make copies.
-        arrays = (self.topology.indptr, self.topology.indices)
-        csc = (*(torch.from_numpy(np.array(array)) for array in arrays), torch.empty(0).long())
+        # DGL needs writable tensors of one dtype and would keep maps alive, so make copies. With
+        # int32 its fused sampler expands no hop but the first.
+        arrays = (self.topology.indptr, self.topology.indices, ())
+        csc = tuple(torch.from_numpy(np.array(array, np.int64)) for array in arrays)
         graph = dgl.graph(("csc", csc), num_nodes=self.original_ids.size)
         if "prob" in options:
             graph.edata["weight"] = torch.from_numpy(self.weights)
