@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hopper.cli.options import CommandParser, seed, whole
 
-KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
+KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml", "database")
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 
 
@@ -52,9 +52,9 @@ def _add_import(kinds: Any) -> None:
     parser.option("kind KIND", f"one of {', '.join(KINDS)}", choices=KINDS)
     parser.option(
         "source SOURCE",
-        "a folder (npy, csv, parquet), a file (dgl: by dgl.save_graphs; pyg: by torch.save; "
-        "graphml), or a dataset's name (ogb)",
-        type=Path,
+        "a folder (npy, csv, parquet), a file (sql: of queries; dgl: by dgl.save_graphs; pyg: by "
+        "torch.save; graphml), a dataset's name (ogb), or an address or a folder of RelBench "
+        "(database: writes a file of queries that import sql takes)",
     )
     parser.option("--out DIR", "where to write", type=Path, required=True)
     parser.option("--name NAME", "name of the graph")
@@ -62,7 +62,7 @@ def _add_import(kinds: Any) -> None:
     parser.option("--root DIR", "folder for ogb downloads", type=Path, default=Path("dataset"))
     parser.option(
         "--memory-limit SIZE",
-        "csv and parquet: memory for the import, such as 2G (default: half of what is free)",
+        "csv, parquet and sql: memory for the import, such as 2G (default: half of what is free)",
     )
     parser.set_defaults(run=run_import)
 
@@ -159,6 +159,14 @@ def run_import(arguments: argparse.Namespace) -> int:
     from hopper.config.bounds import parse_size
     from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 
+    if arguments.kind == "database":
+        from hopper.graph.importers.propose import propose_queries
+
+        propose_queries(arguments.source, arguments.out)
+        print(
+            f"{arguments.out}: edit it, then: hopper dataset import sql {arguments.out} --out DIR"
+        )
+        return 0
     size = arguments.memory_limit
     # Most options of the command have the names of the fields that they fill.
     words = vars(arguments)
@@ -169,7 +177,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     console, progress = show_progress()
     notes = import_graph(
         arguments.kind,
-        str(arguments.source),
+        arguments.source,
         arguments.out,
         ImportOptions(**fields),
         name=arguments.name,

@@ -21,6 +21,7 @@ from hopper.graph.array_file import iter_pieces, open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.check_values import check_array
 from hopper.graph.links import Links
+from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -153,6 +154,46 @@ class GraphDirectory:
         columns |= {"edge features": edge_features, "weights": edge_weights}
         tables = tables_from_arrays(name, edges, columns, splits, counts, target)
         return cls._from_tables(tables, out, options)
+
+    @classmethod
+    def from_sql(
+        cls,
+        out: str | Path,
+        nodes: Mapping[str, Any],
+        edges: Mapping[str, Any] | None = None,
+        *,
+        tables: Mapping[str, Any] | None = None,
+        databases: Mapping[str, str] | None = None,
+        options: ImportOptions | None = None,
+        name: str = "graph",
+    ) -> GraphDirectory:
+        """Write what SQL queries return as a graph directory, and open it (docs/howto/import-sql.md).
+
+        Queries are in DuckDB's SQL, which reads Parquet, CSV and JSON files, also at fsspec
+        addresses, or mappings ``{"database": name, "sql": query}`` in that of another database.
+
+        Parameters
+        ----------
+        nodes: by node type, a query for its nodes.
+        edges: by relation, as "src/rel/dst", a query for its edges.
+        tables: by name, what queries may read beside files: a pandas, Polars or Arrow table, or a
+            query.
+        databases: by name, ``duckdb:PATH``, ``sqlite:PATH`` or ``postgresql://...``.
+
+        Raises
+        ------
+        GraphError: a query cannot be run, or its result is unusable. The text names it.
+        RequestError: an option does not fit, or ``out`` cannot be written.
+        """
+        from hopper.graph.importers import ImportOptions
+        from hopper.graph.importers.sql import GraphQueries, import_sql
+
+        values = {"nodes": nodes, "edges": edges or {}, "tables": tables or {}, "name": name}
+        queries = GraphQueries.make(values | {"databases": databases or {}}, "from_sql")
+        refuse_occupied(Path(out))
+        for note in import_sql(queries, Path(out), options or ImportOptions()):
+            warnings.warn(note, stacklevel=2)
+        return cls.open(out, check="shapes")
 
     @classmethod
     def _from_tables(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import networkx
 import numpy as np
 import pandas
@@ -14,19 +17,10 @@ import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.graph import GraphDirectory, Relation
-from hopper.graph.importers import (
-    GraphTables,
-    ImportOptions,
-    RandomSplit,
-    import_graph,
-    write_tables,
-)
-from hopper.graph.importers.database import open_database
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph, write_tables
 from hopper.graph.importers.graphml import tables_from_networkx
 from hopper.graph.importers.ogb import tables_from_ogb
-from hopper.graph.importers.query import Query
-from hopper.graph.importers.read_query import read_queries
 from hopper.graph.layout import TOPOLOGY_ARRAYS
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # notes on the import
@@ -64,18 +58,46 @@ def import_parquet(folder: Path, options: ImportOptions) -> None:
     import_graph("parquet", str(folder), folder / "out", options)
 
 
-def import_queries(folder: Path, options: ImportOptions) -> None:
-    """Any SQL that DuckDB runs may give the tables of a graph."""
-    queries, owners = [], {"nodes": "node", "edges": Relation("node", "edge", "node")}
-    with open_database(folder / "out") as database:
+def import_sql(folder: Path, options: ImportOptions) -> None:
+    """Files in any order, sorted by the query."""
+    text = 'nodes.node = """{}"""\nedges.\'node/edge/node\' = """{}"""'
+    queries = []
+    for name, frame in frames().items():
+        frame = frame.assign(row=range(len(frame))).sample(frac=1, random_state=1)
+        for part in range(2):
+            (folder / name / f"part={part}").mkdir(parents=True)
+            frame[part::2].to_parquet(folder / name / f"part={part}/rows.parquet", index=False)
+        queries.append(f"SELECT * EXCLUDE (row, part) FROM '{name}/*/*.parquet' ORDER BY row;")
+    (folder / "graph.toml").write_text(text.format(*queries))
+    import_graph("sql", str(folder / "graph.toml"), folder / "out", options)
+
+
+def from_frames(folder: Path, options: ImportOptions) -> None:
+    nodes, edges = {"node": "FROM nodes"}, {"node/edge/node": "FROM edges"}
+    GraphDirectory.from_sql(folder / "out", nodes, edges, tables=frames(), options=options)
+
+
+def from_database(folder: Path, url: str, options: ImportOptions) -> None:
+    queries = [{"database": "shop", "sql": f"SELECT * FROM {name}"} for name in ("nodes", "edges")]
+    of_graph = {"node": queries[0]}, {"node/edge/node": queries[1]}
+    GraphDirectory.from_sql(folder / "out", *of_graph, databases={"shop": url}, options=options)
+
+
+def from_sqlite(folder: Path, options: ImportOptions) -> None:
+    with closing(sqlite3.connect(folder / "shop.sqlite")) as connection:
         for name, frame in frames().items():
-            frame.sample(frac=1, random_state=1).to_parquet(folder / f"{name}.parquet")
-            rows = f"SELECT * EXCLUDE (__index_level_0__) FROM '{folder}/{name}.parquet'"
-            source = f"({rows} ORDER BY __index_level_0__)"
-            queries.append(Query.of_types(owners[name], f"graph.toml: {name}", source, database))
-        tables = GraphTables("sql", "queries")
-        read_queries(queries, database, tables, "graph.toml", follows=bool(options.targets))
-        write_tables(tables, folder / "out", options, database)
+            frame.to_sql(name, connection, index=False)
+    from_database(folder, f"sqlite:{folder}/shop.sqlite", options)
+
+
+def from_duckdb(folder: Path, options: ImportOptions) -> None:
+    with duckdb.connect(folder / "shop.duckdb") as connection:
+        for name, frame in frames().items():
+            connection.register("frame", frame)
+            connection.execute(f"CREATE TABLE {name} AS FROM frame")
+    queries = {"node": "FROM shop.nodes"}, {"node/edge/node": "FROM shop.edges"}
+    databases = {"shop": f"duckdb:{folder}/shop.duckdb"}
+    GraphDirectory.from_sql(folder / "out", *queries, databases=databases, options=options)
 
 
 def import_npy(folder: Path, options: ImportOptions) -> None:
@@ -149,7 +171,10 @@ def from_arrays(folder: Path, options: ImportOptions) -> None:
 KINDS: dict[str, Importer] = {
     "csv": import_csv,
     "parquet": import_parquet,
-    "queries": import_queries,
+    "sql": import_sql,
+    "frames": from_frames,
+    "sqlite": from_sqlite,
+    "duckdb": from_duckdb,
     "npy": import_npy,
     "pyg": import_pyg,
     "dgl": import_dgl,

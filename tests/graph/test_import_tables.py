@@ -436,9 +436,9 @@ def test_the_command_prints_what_it_needs_and_its_progress(
     lines = printed.err.splitlines()
     assert lines[0].startswith("memory: at most 4.00 GiB (--memory-limit); disk: about ")
     assert [line.rsplit(":", 1)[0] for line in lines[1:]] == [
-        "nodes.parquet",
-        "edges.parquet",
-        "edges.parquet: ids to numbers",
+        "node",
+        f"{EDGES}",
+        f"{EDGES}: ids to numbers",
         f"edges of {EDGES}: in order",
     ]
     assert printed.out == f"{out}: tables: 2 nodes, 2 edges\n"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hopper.errors import RequestError
 from hopper.graph.importers.tables import GraphTables
@@ -14,8 +15,8 @@ from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.publish import refuse_occupied
 from hopper.timing.phases import Progress
 
-KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
-_TABLES: Final = ("csv", "parquet")
+KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml")
+_QUERIED: Final = ("csv", "parquet", "sql")
 
 __all__ = [
     "KINDS",
@@ -43,8 +44,8 @@ def import_graph(
     Parameters
     ----------
     kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``),
-        ``pyg`` (a file of ``torch.save``), ``csv`` or ``parquet`` (a folder) or ``graphml`` (a
-        file).
+        ``pyg`` (a file of ``torch.save``), ``csv`` or ``parquet`` (a folder), ``sql`` (a file of
+        queries) or ``graphml`` (a file).
     name: name of the graph; None = the source's name for it.
     root: folder in which the ogb library keeps its downloads.
     progress: shows the progress of an import of tables.
@@ -61,17 +62,25 @@ def import_graph(
         occupied.
     """
     import_options = options or ImportOptions()
-    if import_options.memory_limit is not None and kind not in _TABLES:
-        raise RequestError(f"--memory-limit: expected an import of csv or parquet, given {kind}")
+    if import_options.memory_limit is not None and kind not in _QUERIED:
+        raise RequestError(
+            f"--memory-limit: expected an import of csv, parquet or sql, given {kind}"
+        )
     if kind not in KINDS:
         raise RequestError(f"import: expected one of {', '.join(KINDS)}, given {kind!r}")
     refuse_occupied(Path(out))
-    module = import_module(f"{__name__}.{'table_folder' if kind in _TABLES else kind}")
-    if kind in _TABLES:
-        of_tables = (Path(source), kind, Path(out), import_options)
-        notes: list[str] = module.import_folder(*of_tables, name=name, progress=progress, tell=tell)
-        return notes
-    read = getattr(module, f"read_{kind}")
+    shows: dict[str, Any] = {"progress": progress, "tell": tell}
+    if kind == "sql":
+        from hopper.graph.importers.sql import import_sql, read_queries_file
+
+        queries = read_queries_file(Path(source))
+        queries = replace(queries, name=name or queries.name)
+        return import_sql(queries, Path(out), import_options, file=Path(source), **shows)
+    if kind in _QUERIED:
+        from hopper.graph.importers.table_folder import import_folder
+
+        return import_folder(Path(source), kind, Path(out), import_options, name=name, **shows)  # type: ignore[arg-type]
+    read = getattr(import_module(f"{__name__}.{kind}"), f"read_{kind}")
     tables = read(source, Path(root)) if kind == "ogb" else read(Path(source))
     tables.name = name or tables.name
     return write_tables(tables, out, import_options)

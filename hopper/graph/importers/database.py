@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -74,6 +74,42 @@ class Database:
         """Run a query, and return its few rows."""
         # The connection is in use until the result is fetched, even an empty one.
         return list(self._connection.execute(query).fetchall())
+
+    def search_files(self, folder: Path) -> None:
+        """Let relative paths in queries begin in a folder, and queries fetch no extension."""
+        self._connection.execute("SET GLOBAL file_search_path = ?", [str(folder.absolute())])
+        self.fetch("SET GLOBAL autoinstall_known_extensions = false")
+
+    def open_protocol(self, protocol: str) -> None:
+        """Let queries read addresses of a protocol, such as s3, by fsspec's file system for it."""
+        import fsspec
+
+        self._connection.register_filesystem(fsspec.filesystem(protocol))
+
+    def check_select(self, sql: str) -> str:
+        """Check that a text is one SELECT that can be run, and return it without the semicolon."""
+        import duckdb
+
+        statements = self._connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+            raise GraphError(f"expected one SELECT, given {kinds}")
+        query: str = statements[0].query.rstrip().removesuffix(";")
+        self.fetch(f"DESCRIBE {query}")
+        return query
+
+    def copy(self, name: str, table: object, casts: Mapping[str, str] | None = None) -> None:
+        """Copy what DuckDB can read, such as a pandas table or an Arrow reader, into a table; some
+        columns become other types."""
+        self._connection.register("copied", table)
+        try:
+            kept = ", ".join(
+                f'"{column}"::{to} AS "{column}"' for column, to in (casts or {}).items()
+            )
+            columns = f"* REPLACE ({kept})" if kept else "*"
+            self.fetch(f'CREATE TABLE "{name}" AS SELECT {columns} FROM copied')  # noqa: S608
+        finally:
+            self._connection.unregister("copied")
 
     def new_name(self, prefix: str) -> str:
         """Return a name for a table or a type that nothing has yet."""

@@ -14,7 +14,7 @@ from hopper.graph.columns import FeatureColumn, width_of
 from hopper.graph.importers.query import INTEGERS, NATIVE, NUMBERS, QueryReader
 from hopper.graph.importers.tables import CHUNK_BYTES, Features
 
-_MOST_CATEGORIES: Final = 1000
+MOST_CATEGORIES: Final = 1000
 """Largest number of categories of a column."""
 
 
@@ -124,9 +124,9 @@ def _has_categories(reader: QueryReader, name: str) -> bool:
     is_number = reader.first(f"TRY_CAST({first} AS DOUBLE) IS NOT NULL OR {first} IS NULL")
     if is_number and not reader.query.typed:
         return False
-    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {_MOST_CATEGORIES}"
+    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {MOST_CATEGORIES}"
     row = reader.first("min(rowid)", rest)
     if row is not None:
-        expected = f"a number, or at most {_MOST_CATEGORIES:,} different texts"
+        expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
         raise reader.refuse(row, name, expected)
     return True

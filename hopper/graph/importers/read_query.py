@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -68,7 +67,7 @@ def _read_query(
     """Read a table into the graph's; the ends of edges become 0 where ids could not be read."""
     owner = query.owner
     needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
-    with database.phases.phase(Path(query.where).name), query.explain_errors(database):
+    with database.phases.phase(str(owner)), query.explain_errors(database):
         reader = QueryReader(query, database, tables, like, _find_rows(query, ids))
         attempt = reader.attempt
         labels = _find_labels(query.names, query.header)
@@ -169,7 +168,7 @@ def _read_ends(
         ends.append(reader.database.array(dtype, (reader.count,)))
     # Without a join, rows have their order.
     rest = f"{' '.join(joins)} ORDER BY {reader.table}.rowid" if joins else ""
-    phase, expected = f"{Path(reader.query.where).name}: ids to numbers", "an id of the node table"
+    phase, expected = f"{reader.query.owner}: ids to numbers", "an id of the node table"
     with reader.database.phases.phase(phase, reader.count) as progress:
         for first, batch in reader.scan(*columns, rest=rest):
             for name, rows, array in zip(nodes, batch.columns, ends, strict=True):
@@ -233,7 +232,7 @@ def _read_splits(reader: QueryReader) -> dict[str, NDArray[np.int64]]:
     text, splits = reader.text("split"), dict[str, NDArray[np.int64]]()
     groups = f"WHERE {text} IS NOT NULL GROUP BY 1 ORDER BY min(rowid)"
     for name, count in reader.database.fetch(reader.select(f"{text}, count(*)", groups)):
-        check_name(name, "split", str(Path(reader.query.where).parent))
+        check_name(name, "split", reader.query.where)
         splits[name] = rows = reader.database.array(np.int64, (count,))
         for first, batch in reader.scan("rowid", rest=f"WHERE {text} = {quote_text(name)}"):
             rows[first : first + batch.num_rows] = batch.column(0).to_numpy()

@@ -1,0 +1,172 @@
+"""How attention vectors begin: GAT's accuracy by the first values of its parameters.
+
+Every side trains the same GAT with Adam on the same batches, and differs in the standard deviation
+of the weights and of the attention vectors alone: Hopper's default, those of DGL's and of PyG's
+layers (the maths is the same), and attention vectors of zeros, which weigh all neighbours alike at
+first. A cell is a graph and a number of heads, whose widths together are 64; a round is a seed, of
+the split too where a graph has none of its own. DIR of ``--data`` holds cora, ms_academic_cs,
+amazon_computers and tolokers in the npy layout of docs/howto/import.md; the graphs of communities
+are presets. The accuracy is that of the test split after the last epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+import hopper
+from benchmarks.rounds import Results, make_parser, positive
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, write_tables
+from hopper.graph.importers.npy import read_npy
+from hopper.graph.synthesise import make
+from hopper.models.gat import GAT, GATLayer
+from hopper.partition import partition_graph
+
+WIDTH = 64
+"""of the hidden rows of all heads"""
+
+
+class Case(NamedTuple):
+    """A graph, and how it is trained."""
+
+    name: str
+    epochs: int
+    fanout: int
+    batch_size: int
+    scale: float = 0.0
+    """of a preset"""
+    options: ImportOptions = ImportOptions()
+    random_split: bool = False
+
+
+CASES = (
+    Case("cora", 60, -1, 1024, options=ImportOptions(row_normalize=True)),
+    Case("ms_academic_cs", 20, -1, 1024, options=ImportOptions(row_normalize=True),
+         random_split=True),
+    Case("amazon_computers", 60, -1, 1024,
+         options=ImportOptions(symmetrize=True, row_normalize=True), random_split=True),
+    Case("tolokers", 10, 10, 1024, options=ImportOptions(scale="standard")),
+    Case("arxiv-like", 10, 10, 128, scale=0.05),
+    Case("products-like", 10, 10, 128, scale=0.01),
+)  # fmt: skip
+
+
+def _normal(tensor: torch.Tensor, deviation: float) -> None:
+    nn.init.normal_(tensor, std=deviation) if deviation else nn.init.zeros_(tensor)
+
+
+def _start(layer: GATLayer, gain: float, attention: Callable[[int, int], float]) -> None:
+    """Draw a layer's parameters: weights by Xavier's rule with a gain, attention vectors with the
+    standard deviation that a function of heads and width returns."""
+    with torch.no_grad():
+        nn.init.xavier_normal_(layer.linear.weight, gain)
+        for vector in (layer.attention_src, layer.attention_dst):
+            _normal(vector, attention(layer.heads, layer.width))
+
+
+_RELU = math.sqrt(2)
+SIDES: dict[str, Callable[[GATLayer], None]] = {
+    "hopper": lambda layer: None,
+    # nn/pytorch/conv/gatconv.py: attention vectors have the shape (1, heads, width).
+    "dgl": lambda layer: _start(
+        layer, _RELU, lambda heads, width: _RELU * math.sqrt(2 / (width * (heads + 1)))
+    ),
+    # nn/conv/gat_conv.py: glorot's rule for heads and width; it draws uniformly.
+    "pyg": lambda layer: _start(layer, 1.0, lambda heads, width: math.sqrt(2 / (heads + width))),
+    "zeros": lambda layer: _start(layer, _RELU, lambda heads, width: 0.0),
+    "zeros, gain 1": lambda layer: _start(layer, 1.0, lambda heads, width: 0.0),
+}
+
+
+def make_parts(case: Case, seed: int, data: Path, folder: Path) -> Path:
+    """Make the partitioned directory of a case and a seed, with one server."""
+    if case.scale:
+        make(case.name, folder / "graph", scale=case.scale, seed=seed)
+    else:
+        split = RandomSplit.parse("random:20:30") if case.random_split else None
+        options = dataclasses.replace(case.options, split=split, seed=seed)
+        write_tables(read_npy(data / case.name), folder / "graph", options)
+    partition_graph(GraphDirectory.open(folder / "graph"), folder / "parts", 1, "random")
+    return folder / "parts"
+
+
+def train(case: Case, heads: int, seed: int, parts: Path) -> Iterator[tuple[str, float]]:
+    """Train every side on the same batches; yield its test accuracy."""
+    fanouts = [case.fanout] * 2
+    with (
+        hopper.connect(parts) as graph,
+        hopper.loader(graph, fanouts, batch_size=case.batch_size, seed=seed) as batches,
+        hopper.loader(graph, [-1, -1], batch_size=1024, roots="test", shuffle=False) as test,
+    ):
+        kind = graph.graph.schema.node_types[graph.graph.schema.target_type()]
+        classes = graph.graph.schema.labels[graph.graph.schema.target_type()].classes
+        models = {}
+        for name, start in SIDES.items():
+            torch.manual_seed(seed)
+            models[name] = GAT(
+                in_dim=kind.feature_dim or 0, out_dim=classes, layers=2, hidden=WIDTH // heads,
+                heads=heads, dropout=0.5,
+            )  # fmt: skip
+            for layer in models[name].layers:
+                start(layer)
+        optimizers = {
+            name: torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+            for name, model in models.items()
+        }
+        for _ in range(case.epochs):
+            for batch in batches:
+                for name, model in models.items():
+                    optimizers[name].zero_grad()
+                    logits = model(batch.blocks(), batch.x)
+                    functional.cross_entropy(logits, batch.labels).backward()
+                    optimizers[name].step()
+        right, count = dict.fromkeys(models, 0), 0
+        for batch in test:
+            count += batch.labels.numel()
+            for name, model in models.items():
+                with torch.no_grad():
+                    logits = model.eval()(batch.blocks(), batch.x)
+                right[name] += int((logits.argmax(1) == batch.labels).sum())
+        yield from ((name, right[name] / count) for name in models)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = make_parser(__doc__, rounds=10)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--only", metavar="NAME,...", help="graphs; default: all")
+    parser.add_argument("--threads", type=positive, default=1)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    names = [case.name for case in CASES]
+    only = options.only.split(",") if options.only else names
+    if unknown := sorted(set(only) - set(names)):
+        parser.error(f"--only: expected some of {names}, given {unknown}")
+    results = Results("attention-start", options.out)
+    for case in (case for case in CASES if case.name in only):
+        found = {heads: [] for heads in (1, 8)}
+        for seed in range(options.rounds):
+            with tempfile.TemporaryDirectory(prefix="attention-start-") as work:
+                parts = make_parts(case, seed, options.data, Path(work))
+                for heads, runs in found.items():
+                    runs.append(dict(train(case, heads, seed, parts)))
+        for heads, runs in found.items():
+            measured = {side: {"test accuracy": np.array([[run[side]] for run in runs])}
+                        for side in SIDES}  # fmt: skip
+            results.add(f"{case.name}, {heads} heads", measured)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

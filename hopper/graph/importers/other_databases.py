@@ -1,0 +1,67 @@
+"""Databases beside DuckDB, through their ADBC drivers, which stream results as Arrow batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from hopper.errors import GraphError, HopperError, RequestError, cannot_import
+
+_PASSWORD: Final = re.compile(r"(://[^:/@\s'\"]*):[^@\s'\"]+(?=@)|([?&])password=[^&\s'\"]*")
+_DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
+
+
+def open_database_of(url: str, folder: Path) -> Any:
+    """Connect to ``postgresql://...`` or ``sqlite:PATH``, and return a connection of DB-API 2.
+
+    Parameters
+    ----------
+    folder: where a relative path begins.
+
+    Raises
+    ------
+    GraphError: the address has another form.
+    RequestError: the driver is not installed.
+    """
+    kind, _, rest = url.partition(":")
+    if kind not in _DRIVERS:
+        raise GraphError(f"expected duckdb:PATH, sqlite:PATH or postgresql://..., given {url!r}")
+    package = f"adbc_driver_{_DRIVERS[kind]}"
+    try:
+        driver = import_module(f"{package}.dbapi")
+    except ImportError as error:
+        text = cannot_import(f"a {kind} database", package.replace("_", "-"), error)
+        raise RequestError(text) from error
+    if kind == "sqlite":
+        # Without a mode, a file that is not there would be made.
+        url = f"file:{quote(str((folder / rest).absolute()))}?mode=ro"
+    return driver.connect(url)
+
+
+def find_casts(schema: Any) -> dict[str, str]:
+    """Return the casts in SQL of columns of an Arrow schema that have a type of the database, by
+    name: NUMERIC of Postgres comes as texts."""
+    is_numeric = {field.name: getattr(field.type, "type_name", "") == "numeric" for field in schema}
+    return {name: "DOUBLE" for name, numeric in is_numeric.items() if numeric}
+
+
+def without_password(text: str) -> str:
+    """Return a text without the passwords of addresses in it."""
+    return _PASSWORD.sub(r"\1\2", text)
+
+
+@contextmanager
+def hide_passwords() -> Iterator[None]:
+    """Raise Hopper's errors without the passwords of addresses in their texts."""
+    try:
+        yield
+    except HopperError as error:
+        text = without_password(str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
