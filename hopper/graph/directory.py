@@ -167,10 +167,11 @@ class GraphDirectory:
         options: ImportOptions | None = None,
         name: str = "graph",
     ) -> GraphDirectory:
-        """Write what SQL queries return as a graph directory, and open it (docs/howto/import-sql.md).
+        """Write what SQL queries return as a graph directory, and open it.
 
-        Queries are in DuckDB's SQL, which reads Parquet, CSV and JSON files, also at fsspec
-        addresses, or mappings ``{"database": name, "sql": query}`` in that of another database.
+        docs/howto/import-sql.md says what they return. Queries are in DuckDB's SQL, which reads
+        Parquet, CSV and JSON files, also at addresses of fsspec, or mappings
+        ``{"database": name, "sql": query}`` in that of another database.
 
         Parameters
         ----------

