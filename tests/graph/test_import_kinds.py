@@ -65,7 +65,7 @@ def import_sql(folder: Path, options: ImportOptions) -> None:
     for name, frame in frames().items():
         frame = frame.assign(row=range(len(frame))).sample(frac=1, random_state=1)
         for part in range(2):
-            (folder / name / f"part={part}").mkdir(parents=True)
+            (folder / name / f"part={part}").mkdir(parents=True, exist_ok=True)
             frame[part::2].to_parquet(folder / name / f"part={part}/rows.parquet", index=False)
         queries.append(f"SELECT * EXCLUDE (row, part) FROM '{name}/*/*.parquet' ORDER BY row;")
     (folder / "graph.toml").write_text(text.format(*queries))
@@ -86,7 +86,7 @@ def from_database(folder: Path, url: str, options: ImportOptions) -> None:
 def from_sqlite(folder: Path, options: ImportOptions) -> None:
     with closing(sqlite3.connect(folder / "shop.sqlite")) as connection:
         for name, frame in frames().items():
-            frame.to_sql(name, connection, index=False)
+            frame.to_sql(name, connection, index=False, if_exists="replace")
     from_database(folder, f"sqlite:{folder}/shop.sqlite", options)
 
 
@@ -94,7 +94,7 @@ def from_duckdb(folder: Path, options: ImportOptions) -> None:
     with duckdb.connect(folder / "shop.duckdb") as connection:
         for name, frame in frames().items():
             connection.register("frame", frame)
-            connection.execute(f"CREATE TABLE {name} AS FROM frame")
+            connection.execute(f"CREATE OR REPLACE TABLE {name} AS FROM frame")
     queries = {"node": "FROM shop.nodes"}, {"node/edge/node": "FROM shop.edges"}
     databases = {"shop": f"duckdb:{folder}/shop.duckdb"}
     GraphDirectory.from_sql(folder / "out", *queries, databases=databases, options=options)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import RequestError
+from hopper.files.local_path import refuse_address
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.importers.transforms import RandomSplit
 from hopper.graph.importers.write_graph import ImportOptions, write_tables
@@ -68,6 +69,7 @@ def import_graph(
         )
     if kind not in KINDS:
         raise RequestError(f"import: expected one of {', '.join(KINDS)}, given {kind!r}")
+    refuse_address(source)
     refuse_occupied(Path(out))
     shows: dict[str, Any] = {"progress": progress, "tell": tell}
     if kind == "sql":
