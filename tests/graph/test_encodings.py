@@ -235,3 +235,36 @@ def test_scales_of_lists_are_fitted_on_later_rows_too(import_tables: Import) -> 
     expected = (rows - rows.mean(0, np.float64)) / rows.std(0, np.float64)
     np.testing.assert_allclose(features[:, :2], expected, atol=1e-5)
     np.testing.assert_array_equal(features[:2, 2:], np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refusal"),
+    [
+        ({"label": [0, 2, 1]}, {"label": [1, 0, 1]}, ""),
+        ({"label": [0, 1, 1]}, {"label": [1, 0, 2]}, "class of width 2, .* given class of width 3"),
+        ({"label": ["x", "y", "y"]}, {"value": [1.5, 2, 3]}, "class of width 2, .* given float"),
+        (
+            {"label": [0, 1, 2]},
+            {"label": ["x", "y", "y"]},
+            "class of width 3, .* given names of classes",
+        ),
+        (
+            {"label_0": [0, 1, 1], "label_1": [1, 0, 1]},
+            {"label_0": [0, 1, 1]},
+            "multi_hot of width 2, .* given multi_hot of width 1",
+        ),
+    ],
+)
+def test_labels_have_the_form_of_the_earlier_graph(
+    before: dict[str, Any], now: dict[str, Any], refusal: str, import_tables: Import
+) -> None:
+    edges = {"src": [0], "dst": [1]}
+    old, _ = import_tables({"nodes": {"id": [0, 1, 2]} | before, "edges": edges})
+    new = {"nodes": {"id": [0, 1, 2]} | now, "edges": edges}
+    if refusal:
+        with pytest.raises(GraphError, match=f"labels of node: expected {refusal}"):
+            import_tables(new, encode_like=str(old.path))
+        return
+    graph, _ = import_tables(new, encode_like=str(old.path))
+    assert graph.schema.labels["node"] == old.schema.labels["node"]
+    np.testing.assert_array_equal(graph.labels("node"), now["label"])

@@ -377,7 +377,9 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
         assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 
     check_refused(r"--memory-limit: expected at least \d+M, given 100M", memory_limit=100 << 20)
-    with pytest.raises(RequestError, match="--memory-limit: expected an import of csv, parquet or sql"):
+    with pytest.raises(
+        RequestError, match="--memory-limit: expected an import of csv, parquet or sql"
+    ):
         import_graph("npy", folder, out, ImportOptions(memory_limit=4 << 30))
     leaves, disk = "needs about .* of which --memory-limit leaves", "too little disk space: about"
     for module, name, option, text in (
