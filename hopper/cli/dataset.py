@@ -11,7 +11,10 @@ from typing import Any, Final
 
 from hopper.cli.options import CommandParser, seed, whole
 
-KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml", "database")
+KINDS: Final = (
+    *("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml", "graphbolt", "distdgl"),
+    "database",
+)
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 
 
@@ -52,9 +55,10 @@ def _add_import(kinds: Any) -> None:
     parser.option("kind KIND", f"one of {', '.join(KINDS)}", choices=KINDS)
     parser.option(
         "source SOURCE",
-        "a folder (npy, csv, parquet), a file (sql: of queries; dgl: by dgl.save_graphs; pyg: by "
-        "torch.save; graphml), a dataset's name (ogb), or an address or a folder of RelBench "
-        "(database: writes a file of queries that import sql takes)",
+        "a folder (npy, csv, parquet, graphbolt), a file (sql: of queries; dgl: by "
+        "dgl.save_graphs; pyg: by torch.save; graphml; "
+        "distdgl: the JSON file of partition_graph), a dataset's name (ogb), or an address or a "
+        "folder of RelBench (database: writes a file of queries for import sql)",
     )
     parser.option("--out DIR", "where to write", type=Path, required=True)
     parser.option("--name NAME", "name of the graph")

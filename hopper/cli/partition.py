@@ -76,7 +76,8 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser.option("--servers P", "number of servers", type=whole, required=True)
     parser.option(
         "--method",
-        "how to divide: metis (default), stream, random, meta or package.module:Class",
+        "how to divide: metis (default), stream, random, given (by servers/TYPE.npy in DIR), meta "
+        "or package.module:Class",
         default="metis",
     )
     parser.option("--out DIR", "where to write", type=Path, required=True)

@@ -87,6 +87,12 @@ def names_file(root: Path, node_type: str) -> Path:
     return root / "names" / f"{node_type}.txt"
 
 
+def servers_file(root: Path, node_type: str) -> Path:
+    """Return the optional file of the servers that a type's nodes are given to, [count] integers;
+    ``hopper partition --method given`` reads it."""
+    return root / "servers" / f"{node_type}.npy"
+
+
 def id_dtype(count: int) -> np.dtype[Any]:
     """Return the dtype of ids, or of places or degrees, that are below a count."""
     return ID_DTYPES[count >= 1 << 31]

@@ -137,6 +137,12 @@ class GraphWriter:
             raise GraphError(f"{self.out}: names of {node_type}: {expected}, given {len(names)}")
         self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
 
+    def servers(self, node_type: str, servers: NDArray[np.int32]) -> None:
+        """Write [count] int32, the servers that a type's nodes are given to, by original id."""
+        file = layout.servers_file(self._work, node_type)
+        file.parent.mkdir(exist_ok=True)
+        np.save(file, servers)
+
     def label_names(self, owner: Labelled, names: Sequence[str], task: str = "") -> None:
         """Write the source's names of classes, of a task if there are several, one line a class."""
         file = layout.label_names_file(self._work, owner, task)

@@ -15,6 +15,7 @@ from cache_server.draws.counter import absorb_each, key_of
 from hopper.config.plug_ins import FORM, find_plug_in
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.layout import servers_file
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import metis_weights
@@ -23,7 +24,7 @@ from hopper.partition.stacked_ids import NodeArrays, count_nodes, hash_word, spl
 from hopper.partition.streaming import assign_stream
 from hopper.timing.phases import Phases
 
-METHODS: Final = ("metis", "stream", "random")
+METHODS: Final = ("metis", "stream", "random", "given")
 BY_RELATION: Final = "meta"
 """The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
@@ -78,7 +79,7 @@ class Assigner:
         """Return whether the result depends on the seed."""
         if self.method == "stream":
             return servers > 1
-        return self.library != "dgl"
+        return self.method != "given" and self.library != "dgl"
 
     def assign(
         self, graph: GraphDirectory, servers: int, seed: int
@@ -90,6 +91,8 @@ class Assigner:
                 homes = plug_in.assign(graph, servers, seed)
             _check_homes(f"method: {self.method}", homes, graph.schema, servers)
             return {n: np.asarray(homes[n]).astype(np.int32) for n in graph.schema.node_types}
+        if self.method == "given":
+            return read_given(graph, servers)
         arrays = NodeArrays(self.scratch)
         if self.method == "random":
             with self.phases.phase("assign nodes (random)"):
@@ -105,6 +108,20 @@ class Assigner:
             weights = metis_weights(graph.schema, self.roots, degrees, backend)
             stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
         return split_by_type(graph.schema, stacked)
+
+
+def read_given(graph: GraphDirectory, servers: int) -> Mapping[str, NDArray[np.int32]]:
+    """Read the server of every node from the graph directory (``servers/TYPE.npy``)."""
+    homes = {}
+    for name in graph.schema.node_types:
+        file = servers_file(graph.path, name)
+        if not file.is_file():
+            raise RequestError(
+                f"--method given: {file}: no such file; it has the server of every node of {name}"
+            )
+        homes[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+    _check_homes("--method given", homes, graph.schema, servers)
+    return {name: np.asarray(home).astype(np.int32) for name, home in homes.items()}
 
 
 def assign_random(

@@ -15,6 +15,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+import yaml
 
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
@@ -116,6 +117,41 @@ def import_npy(folder: Path, options: ImportOptions) -> None:
     import_graph("npy", str(folder), folder / "out", options)
 
 
+def import_graphbolt(folder: Path, options: ImportOptions) -> None:
+    (folder / "data").mkdir(exist_ok=True)
+    np.savetxt(folder / "data/edges.csv", ENDS.T, "%d", ",")
+    np.save(folder / "data/x.npy", X[:, :2])
+    torch.save(torch.from_numpy(X[:, 2]), folder / "data/last.pt")
+    np.save(folder / "data/amount.npy", AMOUNT)
+    columns = [("node", "x", "numpy", "x.npy"), ("node", "last", "torch", "last.pt")]
+    columns.append(("edge", "amount", "numpy", "amount.npy"))
+    sets = {"train": "train_set", "val": "validation_set", "test": "test_set"}
+    tasks: dict[str, Any] = {"name": "topic", "num_classes": 3}
+    for name, ids in SPLITS.items():
+        np.save(folder / f"data/{name}.npy", ids)
+        np.save(folder / f"data/{name}-labels.npy", LABELS[ids])
+        files = {"seeds": f"data/{name}.npy", "labels": f"data/{name}-labels.npy"}
+        data = [{"name": key, "format": "numpy", "path": path} for key, path in files.items()]
+        tasks[sets[name]] = [{"data": data}]
+    metadata = {
+        "dataset_name": "graph",
+        "graph": {"nodes": [{"num": N}], "edges": [{"format": "csv", "path": "data/edges.csv"}]},
+        "feature_data": [
+            {
+                "domain": domain,
+                "name": name,
+                "format": of,
+                "path": f"data/{file}",
+                "in_memory": True,
+            }
+            for domain, name, of, file in columns
+        ],
+        "tasks": [tasks],
+    }
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(metadata))
+    import_graph("graphbolt", str(folder), folder / "out", options)
+
+
 def masks() -> dict[str, torch.Tensor]:
     is_in = {name: torch.from_numpy(np.isin(np.arange(N), ids)) for name, ids in SPLITS.items()}
     return {f"{name}_mask": mask for name, mask in is_in.items()}
@@ -176,13 +212,18 @@ KINDS: dict[str, Importer] = {
     "sqlite": from_sqlite,
     "duckdb": from_duckdb,
     "npy": import_npy,
+    "graphbolt": import_graphbolt,
     "pyg": import_pyg,
     "dgl": import_dgl,
     "ogb": import_ogb,
     "networkx": import_networkx,
     "arrays": from_arrays,
 }
-LACKING = {"npy": {"edge_features"}, "ogb": {"weights", "times"}}
+LACKING = {
+    "npy": {"edge_features"},
+    "ogb": {"weights", "times"},
+    "graphbolt": {"weights", "times"},
+}
 """What a kind cannot say."""
 
 
@@ -232,7 +273,7 @@ def test_every_kind_becomes_the_same_graph(
     (tmp_path / "changed").mkdir()
     KINDS[kind](tmp_path / "changed", CHANGES)
     graph = GraphDirectory.open(tmp_path / "changed/out")
-    if kind in ("networkx", "npy", "ogb"):
+    if kind in ("networkx", "npy", "ogb", "graphbolt"):
         # Their edges have another order or lack times, on which counterparts depend.
         assert graph.features("node").min() == 0
         assert sum(graph.schema.splits.values()) == graph.schema.target_count

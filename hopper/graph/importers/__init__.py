@@ -16,7 +16,18 @@ from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.publish import refuse_occupied
 from hopper.timing.phases import Progress
 
-KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml")
+KINDS: Final = (
+    "npy",
+    "ogb",
+    "dgl",
+    "pyg",
+    "csv",
+    "parquet",
+    "sql",
+    "graphml",
+    "graphbolt",
+    "distdgl",
+)
 _QUERIED: Final = ("csv", "parquet", "sql")
 
 __all__ = [
@@ -46,7 +57,8 @@ def import_graph(
     ----------
     kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``),
         ``pyg`` (a file of ``torch.save``), ``csv`` or ``parquet`` (a folder), ``sql`` (a file of
-        queries) or ``graphml`` (a file).
+        queries), ``graphml`` (a file), ``graphbolt`` (a folder) or
+        ``distdgl`` (the JSON file of ``dgl.distributed.partition_graph``).
     name: name of the graph; None = the source's name for it.
     root: folder in which the ogb library keeps its downloads.
     progress: shows the progress of an import of tables.

@@ -15,18 +15,24 @@ from hopper.graph.importers.tables import GraphTables
 
 _MARKS: Final = ("inner_node", "inner_edge")
 """data that tell a part's own nodes and edges from its halo"""
-_KEYS: Final = {"features": "feat", "labels": "label", "times": "time"}
-_KEYS_OF_EDGES: Final = {**_KEYS, "weights": "weight"}
+KEYS: Final = {"features": "feat", "labels": "label", "times": "time"}
+KEYS_OF_EDGES: Final = {**KEYS, "weights": "weight"}
+
+
+def load_dgl(what: str) -> Any:
+    """Import DGL for ``what`` needs it; a RequestError tells that it is not installed."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    try:
+        import dgl
+    except ImportError as error:
+        raise RequestError(cannot_import(what, "dgl", error)) from error
+    return dgl
 
 
 def read_dgl(file: Path) -> GraphTables:
     """Read the one graph that a file holds."""
     require_file(file, "saved graphs")
-    os.environ.setdefault("DGLBACKEND", "pytorch")
-    try:
-        import dgl
-    except ImportError as error:
-        raise RequestError(cannot_import("import dgl", "dgl", error)) from error
+    dgl = load_dgl("import dgl")
     with explain_errors(f"{file}: DGL cannot read it as saved graphs"):
         graphs, _ = dgl.load_graphs(str(file))
     if len(graphs) != 1:
@@ -42,14 +48,14 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
     if marks:
         raise GraphError(
             f"{where}: expected a whole graph, given one part of a graph that DistDGL divided (it "
-            f"has {', '.join(marks)}), with copies of nodes of other parts; import the graph that "
-            "was divided, saved by dgl.save_graphs before dgl.distributed.partition_graph"
+            f"has {', '.join(marks)}), with copies of nodes of other parts; give hopper "
+            "dataset import distdgl the NAME.json beside the parts"
         )
     reader = TableReader(name, f"DGL graph {Path(where).name}", where)
     for node_type, data in nodes.items():
-        reader.add_nodes(node_type, data, _KEYS, int(graph.num_nodes(node_type)))
+        reader.add_nodes(node_type, data, KEYS, int(graph.num_nodes(node_type)))
     for triple, data in edges.items():
         ends = [ids.cpu().numpy() for ids in graph.edges(etype=triple, order="eid")]
-        reader.add_edges(triple, np.stack(ends), data, _KEYS_OF_EDGES)
+        reader.add_edges(triple, np.stack(ends), data, KEYS_OF_EDGES)
     reader.tables.choose_target(where)
     return reader.tables

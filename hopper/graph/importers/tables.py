@@ -100,6 +100,8 @@ class Table:
     """rows by split"""
     names: Sequence[str] | None = None
     """the source's names of nodes, unless it numbers them"""
+    servers: NDArray[np.int32] | None = None
+    """the servers of nodes that the source was divided over"""
 
     @property
     def feature_columns(self) -> Sequence[FeatureColumn]:

@@ -218,6 +218,7 @@ def _write_columns(tables: GraphTables, writer: GraphWriter) -> None:
             (table.times, writer.times),
             (table.labels and table.labels[1], writer.labels),
             (table.names, writer.names),
+            (table.servers, writer.servers),
         ]
         for values, write in columns:
             if values is not None:
