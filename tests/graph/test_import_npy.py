@@ -221,7 +221,7 @@ def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     np.save(source / "feat__paper.npy", -np.ones((6, 4)))
     with pytest.raises(RequestError, match=r"features of paper: .* expected no negative feature"):
         import_graph("npy", str(source), tmp_path / "refused", options)
-    with pytest.raises(RequestError, match=r"expected one of npy, ogb, .*, graphml, given 'json'"):
+    with pytest.raises(RequestError, match=r"expected one of npy, ogb, .*, distdgl, given 'json'"):
         import_graph("json", str(source), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
