@@ -80,6 +80,12 @@ def add_parser(commands: Any, text: str = "") -> None:
         "or package.module:Class",
         default="metis",
     )
+    parser.option(
+        "--like PARTS",
+        "keep nodes that this partitioned directory knows by name on their servers, and place new "
+        "ones beside their neighbours",
+        type=Path,
+    )
     parser.option("--out DIR", "where to write", type=Path, required=True)
     parser.option(
         "--feature-dtype [TABLE=]DTYPE",
@@ -105,6 +111,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from hopper.cli.partition_run import divide
         from hopper.partition.partitioner import BY_RELATION
 
+    if arguments.like is not None:
+        if arguments.method != "metis":
+            raise RequestError(f"--like: expected no --method beside it, given {arguments.method}")
+        arguments.method = "like"
     _refuse_unread(arguments, BY_RELATION)
     return divide(arguments)
 

@@ -74,6 +74,8 @@ def _method_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.method == BY_RELATION:
         return {}
     options = _options(arguments.method_options)
+    if arguments.like is not None:
+        options = options | {"parts": arguments.like}
     check_method(arguments.servers, arguments.method, options)
     names = ("seed", "backend", "topology", "features")
     return {"method_options": options, **{name: getattr(arguments, name) for name in names}}

@@ -65,7 +65,9 @@ def partition_graph(
     ----------
     out: the directory to write; it must not exist or be empty. It appears when it is complete.
     method: "metis" (few cut edges; balanced nodes, degrees and training nodes), "stream" (the same
-        in passes over the graph on disk; edges are balanced roughly), "random", or
+        in passes over the graph on disk; edges are balanced roughly), "random", "given" (by the
+        files ``servers/TYPE.npy`` of the graph), "like" (as ``{"parts": PATH}`` of
+        ``method_options``, a partitioned directory, has those nodes that it knows by name), or
         "package.module:Class", a :class:`~hopper.partition.partitioner.Partitioner`.
     seed: seed of all methods but DGL's METIS, which takes none.
     method_options: keywords of the constructor of a plug-in class.

@@ -19,12 +19,13 @@ from hopper.graph.layout import servers_file
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import metis_weights
+from hopper.partition.extend import assign_like
 from hopper.partition.metis import assign_metis, choose_backend, symmetrize
 from hopper.partition.stacked_ids import NodeArrays, count_nodes, hash_word, split_by_type
 from hopper.partition.streaming import assign_stream
 from hopper.timing.phases import Phases
 
-METHODS: Final = ("metis", "stream", "random", "given")
+METHODS: Final = ("metis", "stream", "random", "given", "like")
 BY_RELATION: Final = "meta"
 """The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
@@ -66,7 +67,7 @@ class Assigner:
     backend: str = "auto"
     """which METIS: "auto", "dgl" or "pymetis\""""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """keywords of a plug-in's constructor"""
+    """keywords of a plug-in's constructor; of "like", the partitioned directory ``parts``"""
 
     @property
     def library(self) -> str:
@@ -79,7 +80,7 @@ class Assigner:
         """Return whether the result depends on the seed."""
         if self.method == "stream":
             return servers > 1
-        return self.method != "given" and self.library != "dgl"
+        return self.method not in ("given", "like") and self.library != "dgl"
 
     def assign(
         self, graph: GraphDirectory, servers: int, seed: int
@@ -94,6 +95,9 @@ class Assigner:
         if self.method == "given":
             return read_given(graph, servers)
         arrays = NodeArrays(self.scratch)
+        if self.method == "like":
+            step = (Path(self.options["parts"]), servers, self.roots, self.phases, arrays)
+            return split_by_type(graph.schema, assign_like(graph, *step))
         if self.method == "random":
             with self.phases.phase("assign nodes (random)"):
                 return assign_random(graph.schema, servers, seed, arrays)
@@ -173,6 +177,9 @@ def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -
             f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
             f"divide nodes ({BY_RELATION} divides relations), or {FORM}"
         )
+    elif method == "like":
+        if set(options) != {"parts"}:
+            raise RequestError("method like: expected --like PARTS, a partitioned directory")
     elif options:
         raise RequestError(f"method_options: method {method} has none; got {sorted(options)}")
     if servers < 1:

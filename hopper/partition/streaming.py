@@ -98,6 +98,20 @@ def assign_stream(
     return homes
 
 
+def place_new(stream: NeighborStream, state: Labelling, phases: Phases, what: str) -> None:
+    """Give servers to the nodes that have none: those of most of their neighbours with room."""
+    new = state.labels < 0
+    most = _CLAIM_PASSES + len(_THRESHOLDS) + 1
+    with _passes(stream, phases, f"place nodes ({what})", most) as run:
+        while run(lambda chunk: label_passes.claim(chunk, state)) > new.sum() * _SETTLED:
+            pass
+        label_passes.spill(state)
+        _settle(run, state, _THRESHOLDS)
+        votes = np.full(new.size, label_passes.NOT_POLLED, np.int32)
+        votes[new & ~stream.have_neighbors()] = label_passes.NO_LABEL
+        _place_sources(run, state, (votes, np.zeros(new.size, np.int32)))
+
+
 def number_of_blocks(nodes: int, servers: int) -> int:
     """Return the number of blocks, all pairs of which memory must hold."""
     most = min(MOST_BLOCKS, math.isqrt(memory_budget().chunk * _PIECES // DENSE_BYTES))

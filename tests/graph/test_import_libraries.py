@@ -210,7 +210,8 @@ def test_files_of_dgl_that_are_refused(
         import_dgl(dgl.heterograph({("a", "to", "b"): ([0], [0])}))
     dgl.distributed.partition_graph(dgl.rand_graph(50, 200), "shop", 2, str(tmp_path / "parts"))
     with pytest.raises(
-        GraphError, match=r"one part of a .* \(it has inner_edge, inner_node\).*; give hopper dataset import distdgl"
+        GraphError,
+        match=r"one part of a .* \(it has inner_edge, inner_node\).*; give hopper dataset import distdgl",
     ):
         read_dgl(tmp_path / "parts/part0/graph.dgl")
     monkeypatch.setitem(sys.modules, "dgl", None)

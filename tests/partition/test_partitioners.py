@@ -143,7 +143,11 @@ OWN = {
         (RANGES, {"slack": 1}, r"method_options.slack: range_part.* takes training_weight"),
         ("random", {"slack": 1}, "method_options: method random has none"),
         ("ranges", {}, r"unknown partition method 'ranges'; expected .* or package.module:Class"),
-        ("meta", {}, "unknown partition method 'meta'; expected one of: metis, stream, random, given, wh"),
+        (
+            "meta",
+            {},
+            "unknown partition method 'meta'; expected one of: metis, stream, random, g",
+        ),
     ],
 )
 def test_bad_methods_and_bad_results_of_a_plug_in_are_refused(
