@@ -1,9 +1,9 @@
 """How attention vectors begin: GAT's accuracy by the first values of its parameters.
 
-Every side trains the same GAT with Adam on the same batches, and differs in the standard deviation
-of the weights and of the attention vectors alone: Hopper's default, those of DGL's and of PyG's
-layers (the maths is the same), and attention vectors of zeros, which weigh all neighbours alike at
-first. A cell is a graph and a number of heads, whose widths together are 64; a round is a seed, of
+Every side trains the same GAT with Adam on the same batches, and differs in the first values of the
+weights and of the attention vectors alone: zeros, which weigh all neighbours alike at first, and
+normal ones with the standard deviations of Xavier's rule, of DGL's and of PyG's layers (the maths
+is the same). A cell is a graph and a number of heads, whose widths together are 64; a round is a seed, of
 the split too where a graph has none of its own. DIR of ``--data`` holds cora, ms_academic_cs,
 amazon_computers and tolokers in the npy layout of docs/howto/import.md; the graphs of communities
 are presets. The accuracy is that of the test split after the last epoch.
@@ -62,30 +62,28 @@ CASES = (
 )  # fmt: skip
 
 
-def _normal(tensor: torch.Tensor, deviation: float) -> None:
-    nn.init.normal_(tensor, std=deviation) if deviation else nn.init.zeros_(tensor)
-
-
 def _start(layer: GATLayer, gain: float, attention: Callable[[int, int], float]) -> None:
     """Draw a layer's parameters: weights by Xavier's rule with a gain, attention vectors with the
     standard deviation that a function of heads and width returns."""
     with torch.no_grad():
         nn.init.xavier_normal_(layer.linear.weight, gain)
         for vector in (layer.attention_src, layer.attention_dst):
-            _normal(vector, attention(layer.heads, layer.width))
+            nn.init.normal_(vector, std=attention(layer.heads, layer.width))
 
 
 _RELU = math.sqrt(2)
 SIDES: dict[str, Callable[[GATLayer], None]] = {
-    "hopper": lambda layer: None,
+    "zeros": lambda layer: None,
+    # Vectors of all heads as one matrix.
+    "xavier": lambda layer: _start(
+        layer, _RELU, lambda heads, width: _RELU * math.sqrt(2 / (heads + width))
+    ),
     # nn/pytorch/conv/gatconv.py: attention vectors have the shape (1, heads, width).
     "dgl": lambda layer: _start(
         layer, _RELU, lambda heads, width: _RELU * math.sqrt(2 / (width * (heads + 1)))
     ),
     # nn/conv/gat_conv.py: glorot's rule for heads and width; it draws uniformly.
     "pyg": lambda layer: _start(layer, 1.0, lambda heads, width: math.sqrt(2 / (heads + width))),
-    "zeros": lambda layer: _start(layer, _RELU, lambda heads, width: 0.0),
-    "zeros, gain 1": lambda layer: _start(layer, 1.0, lambda heads, width: 0.0),
 }
 
 

@@ -34,6 +34,10 @@ class GATLayer(AttentionLayer):
     Features e_uv of edges add ``a_edge . e_uv`` to the argument of leaky_relu, for each head. The
     term of v itself has no features.
 
+    The attention vectors begin at zero, so that all neighbours weigh alike at first. Drawn at
+    random, they may let the softmax of a node with many neighbours choose one of them before
+    anything is learned (docs/results/attention-start.md).
+
     Parameters
     ----------
     width: the output width per head.
@@ -61,16 +65,13 @@ class GATLayer(AttentionLayer):
         super().__init__()
         self.heads, self.width, self.concat = heads, width, concat
         self.linear = nn.Linear(in_dim, heads * width, bias=False)
-        self.attention_src = nn.Parameter(torch.empty(heads, width))
-        self.attention_dst = nn.Parameter(torch.empty(heads, width))
+        self.attention_src = nn.Parameter(torch.zeros(heads, width))
+        self.attention_dst = nn.Parameter(torch.zeros(heads, width))
         self.bias = nn.Parameter(torch.zeros(heads * width if concat else width))
         self.edge_dropout = EdgeDropout(dropout, index)
         self.self_dropout = SelfDropout(dropout, index)
         self.activation = activation
-        gain = nn.init.calculate_gain("relu")
-        nn.init.xavier_normal_(self.linear.weight, gain)
-        nn.init.xavier_normal_(self.attention_src, gain)
-        nn.init.xavier_normal_(self.attention_dst, gain)
+        nn.init.xavier_normal_(self.linear.weight, nn.init.calculate_gain("relu"))
         self.edge_dim = edge_dim
         if edge_dim:
             self.edge_linear = edge_linear(edge_dim, heads)

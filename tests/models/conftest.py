@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
+from hopper.models.gat import GATLayer
 
 
 @dataclass
@@ -70,6 +71,13 @@ class Graph:
         pairs += [(v, v) for v in range(self.num_nodes)] if self_loops else []
         src, dst = torch.tensor(pairs, dtype=torch.int64).T
         return src, dst
+
+
+def attentive(layer: GATLayer) -> GATLayer:
+    """The layer in float64 with attention vectors that are not zero, as they are at first."""
+    for vectors in (layer.attention_src, layer.attention_dst):
+        torch.nn.init.normal_(vectors)
+    return layer.double()
 
 
 def make_rows(graph: Graph, width: int = 6, seed: int = 1) -> Tensor:

@@ -17,7 +17,7 @@ from hopper.models.gcn import GCNLayer
 from hopper.models.sage import LSTMLayer, PoolLayer, SAGELayer
 from hopper.ops import message_passing
 
-from .conftest import make_rows
+from .conftest import attentive, make_rows
 
 NAMES = ["gcn", "sage", "gat", "deepgcn", "film"]
 
@@ -33,7 +33,7 @@ def make_layers(in_dim, out_dim):
     return [
         GCNLayer(in_dim, out_dim, activation=torch.relu).double(),
         SAGELayer(in_dim, out_dim, activation=torch.relu).double(),
-        GATLayer(in_dim, out_dim, 2, concat=True, dropout=0.3).double(),
+        attentive(GATLayer(in_dim, out_dim, 2, concat=True, dropout=0.3)),
         film,
         PoolLayer(in_dim, out_dim, activation=torch.relu).double(),
         LSTMLayer(in_dim, out_dim, activation=torch.relu).double(),
@@ -135,7 +135,7 @@ def test_gat_softmax_is_over_the_sampled_edges_and_self(graph):
     """Sampling is the same as deleting the edges that were not drawn: nothing is rescaled."""
     v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
     neighbors = graph.neighbors[v][::2]
-    layer = GATLayer(6, 4, 2, concat=True).double()
+    layer = attentive(GATLayer(6, 4, 2, concat=True))
     h = make_rows(graph)
     block = graph.block([v], sampled_neighbors={v: neighbors})
     z, z_v = layer.project(h[neighbors]), layer.project(h[[v]])

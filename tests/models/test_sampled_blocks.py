@@ -12,7 +12,7 @@ from hopper.models.gat import GATLayer
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
 
-from .conftest import make_rows
+from .conftest import attentive, make_rows
 
 NAMES = ["gcn", "sage", "gat"]
 
@@ -59,7 +59,7 @@ def test_sage_takes_the_mean_weighted_by_inverse_probabilities(graph, hub):
 def test_gat_weighs_exponentials_by_inverse_probability_over_their_mean(graph, hub):
     block = make_unequal_block(graph, [hub, 39])
     h = make_rows(graph)
-    layer = GATLayer(6, 4, 2, concat=True).double()
+    layer = attentive(GATLayer(6, 4, 2, concat=True))
     z, z_v = layer.project(h[graph.neighbors[hub]]), layer.project(h[[hub]])
     z_all = torch.cat([z, z_v])
     logits = (z_all * layer.attention_src).sum(-1) + (z_v * layer.attention_dst).sum(-1)
