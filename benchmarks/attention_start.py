@@ -3,10 +3,10 @@
 Every side trains the same GAT with Adam on the same batches, and differs in the first values of the
 weights and of the attention vectors alone: zeros, which weigh all neighbours alike at first, and
 normal ones with the standard deviations of Xavier's rule, of DGL's and of PyG's layers (the maths
-is the same). A cell is a graph and a number of heads, whose widths together are 64; a round is a seed, of
-the split too where a graph has none of its own. DIR of ``--data`` holds cora, ms_academic_cs,
-amazon_computers and tolokers in the npy layout of docs/howto/import.md; the graphs of communities
-are presets. The accuracy is that of the test split after the last epoch.
+is the same). A cell is a graph and a number of heads, whose widths together are 64; a round is a
+seed, of the split too where a graph has none of its own. DIR of ``--data`` holds cora,
+ms_academic_cs, amazon_computers and tolokers in the npy layout of docs/howto/import.md; the graphs
+of communities are presets. The accuracy is that of the test split after the last epoch.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class GATLayer(AttentionLayer):
 
     The attention vectors begin at zero, so that all neighbours weigh alike at first. Drawn at
     random, they may let the softmax of a node with many neighbours choose one of them before
-    anything is learned (docs/results/attention-start.md).
+    anything is learned (docs/results/distdglv2.md, How GAT begins).
 
     Parameters
     ----------
