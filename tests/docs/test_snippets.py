@@ -111,6 +111,6 @@ def test_scripts_that_pages_name_exist() -> None:
 
 def test_languages_are_known() -> None:
     """A misspelt language would keep a snippet from being read."""
-    known = {"", "bash", "sh", "python", "toml", "json", "text", "yaml", "csv", "diff"}
+    known = {"", "bash", "sh", "python", "sql", "toml", "json", "text", "yaml", "csv", "diff"}
     directives = {"{toctree}"}
     assert {snippet.language for snippet in SNIPPETS} <= known | directives
