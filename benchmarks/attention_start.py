@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for heads, runs in found.items():
             measured = {side: {"test accuracy": np.array([[run[side]] for run in runs])}
                         for side in SIDES}  # fmt: skip
-            results.add(f"{case.name}, {heads} heads", measured)
+            results.add(f"{case.name}, {heads} {'head' if heads == 1 else 'heads'}", measured)
     return 0
 
 

@@ -44,7 +44,7 @@ compare() { # NAME PARTS MODEL ENGINES FANOUTS KEYS...: engines against the firs
   printf '[sampler]\nfanouts = %s\n' "$fanouts" >"$out/$name.toml"
   "${hopper[@]}" bench ab "$out/$name.toml" --out "$out/$name" \
     --engines "$engines" --rounds "$rounds" --data.partitioned "$parts" --model.name "$model" \
-    --model.hidden 64 --train.batch_size 512 --train.epochs "$epochs" \
+    --model.layers 2 --model.hidden 64 --train.batch_size 512 --train.epochs "$epochs" \
     --train.iterations_per_epoch 8 --train.device "$device" --cluster.share_gpus true "$@"
 }
 
