@@ -86,14 +86,15 @@ class Assigner:
         self, graph: GraphDirectory, servers: int, seed: int
     ) -> Mapping[str, NDArray[np.int32]]:
         """Choose the server of every node, for each type [count] int32, by original id."""
-        if ":" in self.method:
+        if ":" in self.method or self.method == "given":
             with self.phases.phase(f"assign nodes ({self.method})"):
-                plug_in = find_plug_in("method", self.method, Partitioner, {}, self.options).make()
-                homes = plug_in.assign(graph, servers, seed)
+                if self.method == "given":
+                    homes = read_given(graph)
+                else:
+                    plug_in = find_plug_in("method", self.method, Partitioner, {}, self.options)
+                    homes = plug_in.make().assign(graph, servers, seed)
             _check_homes(f"method: {self.method}", homes, graph.schema, servers)
             return {n: np.asarray(homes[n]).astype(np.int32) for n in graph.schema.node_types}
-        if self.method == "given":
-            return read_given(graph, servers)
         arrays = NodeArrays(self.scratch)
         if self.method == "like":
             step = (Path(self.options["parts"]), servers, self.roots, self.phases, arrays)
@@ -114,8 +115,8 @@ class Assigner:
         return split_by_type(graph.schema, stacked)
 
 
-def read_given(graph: GraphDirectory, servers: int) -> Mapping[str, NDArray[np.int32]]:
-    """Read the server of every node from the graph directory (``servers/TYPE.npy``)."""
+def read_given(graph: GraphDirectory) -> Mapping[str, NDArray[np.integer[Any]]]:
+    """Map the server of every node, by type, in the graph directory (``servers/TYPE.npy``)."""
     homes = {}
     for name in graph.schema.node_types:
         file = servers_file(graph.path, name)
@@ -124,8 +125,7 @@ def read_given(graph: GraphDirectory, servers: int) -> Mapping[str, NDArray[np.i
                 f"--method given: {file}: no such file; it has the server of every node of {name}"
             )
         homes[name] = np.load(file, mmap_mode="r", allow_pickle=False)
-    _check_homes("--method given", homes, graph.schema, servers)
-    return {name: np.asarray(home).astype(np.int32) for name, home in homes.items()}
+    return homes
 
 
 def assign_random(

@@ -82,6 +82,11 @@ class KeyedTable:
         return cls(name, source, kinds, key, references or {}, time or (found or [""])[0])
 
     @property
+    def id(self) -> str:
+        """What identifies a row, in SQL."""
+        return _quote(self.key) if self.key else "row_number() OVER ()"
+
+    @property
     def is_link(self) -> bool:
         """Whether it only joins two other tables."""
         return not self.key and len(self.references) == 2
@@ -208,8 +213,7 @@ def _describe(tables: Sequence[KeyedTable]) -> Iterator[str]:
     yield "\n[nodes]\n"
     for table in tables:
         if not table.is_link:
-            key = _quote(table.key) if table.key else "row_number() OVER ()"
-            yield _query(table.name, table, [f"{key} AS id"])
+            yield _query(table.name, table, [f"{table.id} AS id"])
     yield "\n[edges]\n"
     for table in tables:
         if table.is_link:
@@ -217,13 +221,12 @@ def _describe(tables: Sequence[KeyedTable]) -> Iterator[str]:
             ends = [f"{_quote(src)} AS src", f"{_quote(dst)} AS dst"]
             yield _query(f'"{first}/{table.name}/{second}"', table, ends)
             continue
-        key = _quote(table.key) if table.key else "row_number() OVER ()"
         for column, other in table.references.items():
             if other in names:
                 end, source = _quote(column), table.source
                 yield (
                     f'"{table.name}/{safe_name(column)}/{other}" = """\n'  # noqa: S608
-                    f"SELECT * FROM (SELECT {key} AS src, {end} AS dst FROM {source})\n"
+                    f"SELECT * FROM (SELECT {table.id} AS src, {end} AS dst FROM {source})\n"
                     'WHERE dst IS NOT NULL"""\n'
                 )
 
