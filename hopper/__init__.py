@@ -241,6 +241,8 @@ def predict(
     overrides: Sequence[str] = (),
     node_type: str = "",
     at: int | None = None,
+    top: int = 0,
+    dtype: Literal["float32", "float16"] = "float32",
 ) -> Predictions:
     """Predict labels, probabilities, logits or embeddings of a graph's nodes with a trained model.
 
@@ -249,8 +251,9 @@ def predict(
     Parameters
     ----------
     run: a finished run, or its folder.
-    out: a folder for the prediction. The same call continues a prediction that was ended early.
-        None = return the prediction without keeping files.
+    out: a folder for the prediction, or an address of fsspec, such as "s3://bucket/folder". The
+        same call continues a prediction that was ended early. None = return the prediction without
+        keeping files.
     what: "labels", "probabilities", "logits" or "embeddings". Labels have the form of the graph's:
         class numbers, 0 and 1 for each of several labels, or values. Embeddings are the rows that
         the classifier reads.
@@ -263,6 +266,8 @@ def predict(
     node_type: the type of the nodes; "" = the target type. A run that predicts links gives
         embeddings of the types of both ends.
     at: the time to predict for, if the run's draws are in time; None = the time of each root.
+    top: of probabilities, only this many largest ones of each node, and their classes; 0 = all.
+    dtype: of probabilities, logits and embeddings: "float32" or "float16".
 
     Returns
     -------
@@ -279,8 +284,9 @@ def predict(
     from hopper.predict.parts import Predictions
     from hopper.predict.request import PredictionRequest
 
-    file_format = "npy" if out is None else format
-    request = PredictionRequest(what, nodes, file_format, memory, tuple(overrides), node_type, at)
+    file_format = "npy" if out is None and not top else format
+    words = tuple(overrides)
+    request = PredictionRequest(what, nodes, file_format, memory, words, node_type, at, top, dtype)
     folder = run if isinstance(run, str | os.PathLike) else run.run_dir
     if out is None:
         return predict_once(folder, request)

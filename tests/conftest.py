@@ -274,3 +274,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield folder
     # Lazily, because on a busy machine a process that was killed may still have files open.
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The address of an empty bucket on a real S3 server, which the processes that tests start
+    reach too."""
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "shop")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "paint")
+        s3fs.S3FileSystem.clear_instance_cache()
+        # The server's buckets belong to this process, and so to several modules.
+        s3fs.S3FileSystem().mkdir(name := f"shop-{port}")
+        yield f"s3://{name}"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()

@@ -126,7 +126,7 @@ def test_output_paths_that_cannot_be_written_are_refused(
         "partition GRAPH --servers 2 --out URL",
         "partition URL --servers 2 --out out",
         "precompute metapaths GRAPH --out URL",
-        "predict run --out URL",
+        "dataset fetch parts --out URL",
         "train URL",
         "train c.toml --data.partitioned URL",
         "train c.toml --data.partitioned parts --train.run_dir URL",

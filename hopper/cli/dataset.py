@@ -1,4 +1,4 @@
-"""``hopper dataset make | import | info``: make, import and describe graph directories."""
+"""``hopper dataset make | import | fetch | info``: make, import, fetch and describe graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopper.cli.options import CommandParser, seed, whole
 
 KINDS: Final = (
     *("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml", "graphbolt", "distdgl"),
-    "database",
+    *("database", "graphstorm"),
 )
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 
@@ -23,11 +23,20 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser = commands.add_parser(
         "dataset",
         help=text,
-        description="Make, import and describe graph directories.",
+        description="Make, import and describe graph directories; fetch partitioned ones.",
     )
     kinds = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
     _add_make(kinds)
     _add_import(kinds)
+    fetch = kinds.add_parser(
+        "fetch", help="fetch a partitioned directory from an address, and check it"
+    )
+    fetch.option("address ADDRESS", "such as s3://bucket/parts")
+    fetch.option("--out DIR", "where to write", type=Path, required=True)
+    fetch.option(
+        "--server I", "only what this server needs; may be repeated", type=whole, several=True
+    )
+    fetch.set_defaults(run=run_fetch)
     info = kinds.add_parser("info", help="check and describe a graph directory")
     info.option("graph DIR", "graph directory", type=Path)
     info.option("--json", "print JSON instead of tables")
@@ -58,7 +67,8 @@ def _add_import(kinds: Any) -> None:
         "a folder (npy, csv, parquet, graphbolt), a file (sql: of queries; dgl: by "
         "dgl.save_graphs; pyg: by torch.save; graphml; "
         "distdgl: the JSON file of partition_graph), a dataset's name (ogb), or an address or a "
-        "folder of RelBench (database: writes a file of queries for import sql)",
+        "folder of RelBench (database), or the JSON file of GraphStorm's construction "
+        "(graphstorm); these two write a file of queries for import sql",
     )
     parser.option("--out DIR", "where to write", type=Path, required=True)
     parser.option("--name NAME", "name of the graph")
@@ -163,10 +173,14 @@ def run_import(arguments: argparse.Namespace) -> int:
     from hopper.config.bounds import parse_size
     from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 
-    if arguments.kind == "database":
+    if arguments.kind in ("database", "graphstorm"):
+        from hopper.graph.importers.graphstorm import propose_graphstorm
         from hopper.graph.importers.propose import propose_queries
 
-        propose_queries(arguments.source, arguments.out)
+        if arguments.kind == "database":
+            propose_queries(arguments.source, arguments.out)
+        else:
+            propose_graphstorm(Path(arguments.source), arguments.out)
         print(
             f"{arguments.out}: edit it, then: hopper dataset import sql {arguments.out} --out DIR"
         )
@@ -192,6 +206,18 @@ def run_import(arguments: argparse.Namespace) -> int:
     for note in notes:
         print(note)
     _print_written(arguments.out)
+    return 0
+
+
+def run_fetch(arguments: argparse.Namespace) -> int:
+    """Run ``hopper dataset fetch`` and return the exit code; errors are those of
+    :func:`hopper.partition.fetch.fetch_partitioned`."""
+    from hopper.cli.phases import show_progress
+    from hopper.partition.fetch import fetch_partitioned
+
+    progress = show_progress()[1]
+    nbytes = fetch_partitioned(arguments.address, arguments.out, arguments.server, progress)
+    print(f"{arguments.out}: {nbytes:,} bytes")
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper.files.local_path import EXPECTED, is_address
+from hopper.files.addresses import EXPECTED, is_address
 from hopper.process.override_words import split_overrides
 
 

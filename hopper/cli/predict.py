@@ -26,7 +26,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         "as --section.key VALUE: --data.partitioned names another graph.",
     )
     parser.option("run_dir RUN", "folder of a finished run", type=Path)
-    parser.option("--out DIR", "where to write", type=Path, required=True)
+    parser.option("--out DIR", "where to write: a folder, or an address of fsspec", required=True)
     parser.option(
         "--what",
         "what to write (default labels); labels are classes or values, as in the graph",
@@ -50,6 +50,18 @@ def add_parser(commands: Any, text: str = "") -> None:
         "(default: the time of each root)",
     )
     parser.option("--format", choices=("parquet", "npy"), default="parquet")
+    parser.option(
+        "--top K",
+        "of probabilities, only the K largest of each node, and their classes",
+        type=int,
+        default=0,
+    )
+    parser.option(
+        "--dtype",
+        "of probabilities, logits and embeddings (default float32)",
+        choices=("float32", "float16"),
+        default="float32",
+    )
     parser.option("--memory SIZE", "for one pass's rows (default 256M)", default="256M")
     parser.option(
         "--prepare",
@@ -81,6 +93,7 @@ def _run(options: argparse.Namespace) -> int:
     config = None if options.prepare else _read_config(options)
     with forked_ahead(config, work="hopper.predict.rank"):
         with quick_imports():
+            from hopper.files.addresses import without_password
             from hopper.predict.launch import predict_into, prepare_prediction
             from hopper.predict.request import PredictionRequest
         request = PredictionRequest(
@@ -88,13 +101,14 @@ def _run(options: argparse.Namespace) -> int:
             tuple(options.overrides),
             options.type,
             None if options.at is None else _time(options.at),
+            *(options.top, options.dtype),
         )
         if options.prepare:
             file = prepare_prediction(options.run_dir, options.out, request)
             print(f"torchrun ... -m hopper.predict {file}")
             return 0
         count = predict_into(options.run_dir, options.out, request)
-    print(f"{options.out}: {count:,} {options.what}")
+    print(f"{without_password(options.out)}: {count:,} {options.what}")
     return 0
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from hopper.config.sections import Config
 from hopper.errors import ConfigError
-from hopper.files.local_path import EXPECTED, is_address
+from hopper.files.addresses import EXPECTED, is_address
 
 CONFIG_VARIABLE: Final = "HOPPER_CONFIG"
 """The environment variable with the file of the configuration for scripts of a user's own."""

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from cache_server import limits
 from hopper.config.bounds import COUNTS, SEEDS, is_fanout
 from hopper.config.plug_ins import describe_choices, is_named
-from hopper.files.local_path import EXPECTED, is_address
+from hopper.files.addresses import EXPECTED, is_address
 
 Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
 NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]

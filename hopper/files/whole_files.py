@@ -8,7 +8,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from hopper.files.addresses import remote_errors
+from hopper.files.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 _UNFINISHED: Final = ".unfinished"
 _NON_FINITE: Final = ("nan", "inf", "-inf")
@@ -44,19 +50,30 @@ def read_non_finite(value: Any) -> Any:
     return [read_non_finite(entry) for entry in value] if isinstance(value, list) else value
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it."""
+def write_text(path: Path | UPath, text: str) -> None:
+    """Write a file under a temporary name, then rename it, or put it at its address."""
     with replacing(path) as unfinished:
         unfinished.write_text(text)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name to write a file under, and rename the file to ``path`` afterwards.
+def replacing(path: Path | UPath) -> Iterator[Path]:
+    """Yield a temporary name to write a file under, and rename the file to ``path`` afterwards, or
+    put it at that address, where it appears once it is complete.
 
     The content is on the disk before the file is renamed, so a power loss leaves the old file or
     the new one. After an error the temporary file is removed.
+
+    Raises
+    ------
+    StorageError: the address cannot be written; names it.
     """
+    if not isinstance(path, Path):
+        with scratch_folder("hopper-upload-") as scratch:
+            yield scratch / path.name
+            with remote_errors(path):
+                path.fs.put_file(str(scratch / path.name), path.path)
+        return
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         yield unfinished

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from hopper.errors import RequestError
-from hopper.files.local_path import refuse_address
+from hopper.files.addresses import refuse_address
 from hopper.files.scratch import scratch_folder
 
 _FLUSHED_AT_ONCE: Final = 16

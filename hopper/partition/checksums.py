@@ -96,6 +96,12 @@ def read_division(path: Path) -> str:
     return read_checksums(path).division if (path / CHECKSUMS_FILE).exists() else ""
 
 
+def server_of(name: str) -> int | None:
+    """Return the server in whose folder a file lies; None for what all need."""
+    match = _SERVER.match(name)
+    return int(match[1]) if match else None
+
+
 def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
     """Check the sizes of all files that some servers need, and return these by relative path.
     Folders of other servers may be missing. A :class:`GraphError` names a file that is missing or
@@ -193,10 +199,10 @@ def _find_needed(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
     """Find the files that must be there; folders of other servers may be missing."""
 
     def is_needed(name: str) -> bool:
-        match = _SERVER.match(name)
-        if match is None or int(match[1]) in servers:
+        server = server_of(name)
+        if server is None or server in servers:
             return True
-        return server_folder(path, int(match[1])).is_dir() and not _is_rows(name)
+        return server_folder(path, server).is_dir() and not _is_rows(name)
 
     files = read_checksums(path).files
     return {name: file for name, file in files.items() if is_needed(name)}

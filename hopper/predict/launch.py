@@ -6,14 +6,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.features import open_graph
-from hopper.files.local_path import refuse_address
+from hopper.files.addresses import path_of
 from hopper.files.scratch import scratch_folder
+from hopper.files.whole_files import write_text
 from hopper.inference import check_output
 from hopper.launch.run import (
     ranks_of,
@@ -24,19 +24,23 @@ from hopper.launch.run import (
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.predict.parts import Predictions
-from hopper.predict.request import PredictionRequest, begin_description, read_description
+from hopper.predict.request import (
+    ADDRESS_FILE,
+    PredictionRequest,
+    begin_description,
+    read_description,
+    work_folder,
+)
 from hopper.predict.trained import TrainedRun
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
-
-_WORK_FOLDER: Final = "_work"
 
 
 def predict_into(
     run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
 ) -> int:
-    """Predict with the model of a finished run, by its folder, on this machine, into the folder
-    ``out``; return the number of nodes or edges.
+    """Predict with the model of a finished run, by its folder, on this machine, into ``out``, a
+    folder or an address; return the number of nodes or edges.
 
     This starts servers and ranks, waits for them and stops them. A prediction that was interrupted
     continues from the parts that its folder has. If the request cannot be fulfilled
@@ -44,14 +48,14 @@ def predict_into(
     :class:`ServerLost`, :class:`RankLost` and :class:`ClusterError` name who ended early.
     """
     require_main_thread("hopper.predict")
-    prepared, work = _prepare(run, out, request), Path(out).absolute() / _WORK_FOLDER
+    prepared, work = _prepare(run, out, request), work_folder(path_of(out), Path(run))
     if prepared is not None:
         config, graph = prepared
         verify_data(config, graph, range(graph.book.servers))
         with lock_run_folder(work, "launcher"):
             run_on_this_machine(config, graph, work, "hopper.predict")
     shutil.rmtree(work, ignore_errors=True)
-    return int(read_description(Path(out))[1]["count"])
+    return int(read_description(path_of(out))[1]["count"])
 
 
 def predict_once(run: str | os.PathLike[str], request: PredictionRequest) -> Predictions:
@@ -79,9 +83,8 @@ def _prepare(
 ) -> tuple[Config, PartitionedGraph] | None:
     """Check a prediction and create its folders; return the configuration to predict with, and the
     graph, or None if the prediction is finished."""
-    refuse_address(out)
-    trained, folder = TrainedRun(Path(run)), Path(out).absolute()
-    nodes, work = prediction.nodes, folder / _WORK_FOLDER
+    trained, folder = TrainedRun(Path(run)), path_of(out)
+    nodes, work = prediction.nodes, work_folder(folder, Path(run))
     config = trained.request_config([*prediction.overrides, f"--train.run_dir={work}"])
     graph = open_graph(config)
     request = Request(config, graph)
@@ -106,4 +109,6 @@ def _prepare(
     if begin_description(folder, prediction):
         return None
     make_run_folder(work)
+    if not isinstance(folder, Path):
+        write_text(work / ADDRESS_FILE, str(folder))
     return config, graph

@@ -6,26 +6,48 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
+from hopper.files.addresses import path_of, remote_errors
+from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
 from hopper.predict.request import Format, PredictionRequest, TaskColumns, read_description
 
+if TYPE_CHECKING:
+    from upath import UPath
+
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
+CLASSES: Final = "classes"
+"""the column with the most probable classes"""
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
-Columns = dict[str, tuple[type[str] | type[int], Callable[[slice, NDArray[Any]], Any]]]
-"""by name, the type of a column, and a function that makes its values from a slice of the part and
-the predicted values of that slice"""
+@dataclass(frozen=True)
+class Column:
+    """A column of a part in Parquet.
+
+    Attributes
+    ----------
+    dtype: str, or what NumPy takes for a dtype.
+    make: makes its values, [n] or [n, width], from a slice of the part and the predicted values of
+        that slice.
+    width: of its lists; 0 = one value a row.
+    """
+
+    dtype: Any
+    make: Callable[[slice, NDArray[Any]], Any]
+    width: int = 0
+
+
+Columns = dict[str, Column]
 
 
 @dataclass(frozen=True)
@@ -50,18 +72,18 @@ class Part:
             yield piece, self.order[piece]
 
 
-def part_file(out: Path, rank: int, block: int, file_format: Format) -> Path:
+def part_file(out: Path | UPath, rank: int, block: int, file_format: Format) -> Path | UPath:
     """Return the file of a rank's part of a block, which exists once the part is complete."""
     return out / f"part-{block:05d}-{rank:05d}.{file_format}"
 
 
-def ids_file(part: Path) -> Path:
+def ids_file(part: Path | UPath) -> Path | UPath:
     """Return the file with the ids of a part in .npy."""
     return part.with_name(part.name.replace("part-", "ids-"))
 
 
 def write_part(
-    file: Path,
+    file: Path | UPath,
     part: Part,
     name: str,
     rows: Iterator[tuple[slice, NDArray[Any]]],
@@ -87,20 +109,28 @@ def write_part(
     import pyarrow as arrow
     from pyarrow import parquet
 
-    arrow_type = arrow.from_numpy_dtype(sample.dtype)
-    if sample.ndim == 2:
-        arrow_type = arrow.list_(arrow_type, sample.shape[1])
-    kinds = {str: arrow.string(), int: arrow.int64()}
-    columns = more or {}
-    fields = [("id", arrow.int64()), (name, arrow_type)]
-    schema = arrow.schema([*fields, *((key, kinds[of]) for key, (of, _) in columns.items())])
+    width = sample.shape[1] if sample.ndim == 2 else 0
+    columns = {
+        "id": Column(np.int64, lambda piece, _: part.ids[piece]),
+        name: Column(sample.dtype, lambda _, values: values, width),
+    } | (more or {})
+    kinds = [
+        arrow.string() if column.dtype is str else arrow.from_numpy_dtype(np.dtype(column.dtype))
+        for column in columns.values()
+    ]
+    types = [
+        arrow.list_(kind, column.width) if column.width else kind
+        for kind, column in zip(kinds, columns.values(), strict=True)
+    ]
+    schema = arrow.schema(list(zip(columns, types, strict=True)))
     with replacing(file) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
         for piece, values in rows:
-            column = arrow.array(values.reshape(-1))
-            if sample.ndim == 2:
-                column = arrow.FixedSizeListArray.from_arrays(column, sample.shape[1])
-            arrays = [arrow.array(part.ids[piece]), column]
-            arrays += [arrow.array(make(piece, values), kinds[of]) for of, make in columns.values()]
+            arrays = []
+            for kind, column in zip(kinds, columns.values(), strict=True):
+                array = arrow.array(np.ravel(column.make(piece, values)), kind)
+                if column.width:
+                    array = arrow.FixedSizeListArray.from_arrays(array, column.width)
+                arrays.append(array)
             writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
 
 
@@ -112,6 +142,8 @@ class Predictions:
     ----------
     ids: [n] int64, ascending: original ids of nodes or edges.
     values: [n] class numbers or values, or [n, width] of anything else, in the same order.
+    classes: [n, top] int64: the classes of the ``top`` largest probabilities; None unless only
+        these were asked for.
     names: [n] the source's names of the nodes; None if it numbered them. For files in .npy they are
         read from the partitioned directory, and None if that is gone.
     label_names: the source's names of the classes by number; empty if it numbered them.
@@ -123,15 +155,21 @@ class Predictions:
     names: NDArray[np.str_] | None = None
     label_names: tuple[str, ...] = ()
     tasks: Mapping[str, TaskColumns] = field(default_factory=dict)
+    classes: NDArray[np.int64] | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Read all files that ``hopper predict`` wrote into memory.
+        """Read all files that ``hopper predict`` wrote, into a folder or to an address, into
+        memory.
 
         A :class:`GraphError` says that the folder has no prediction, or that a part is altered, a
         :class:`RequestError` that the prediction is not finished, or that parts are missing.
         """
-        out = Path(folder)
+        out = path_of(folder)
+        if not isinstance(out, Path):
+            with scratch_folder("hopper-predictions-") as copy, remote_errors(out):
+                out.fs.get(f"{out.path}/", f"{copy}/", recursive=True)
+                return cls.open(copy)
         request, description = read_description(out)
         if not description.get("finished"):
             raise RequestError(f"{out}: the prediction is not finished; run it again to go on")
@@ -150,7 +188,9 @@ class Predictions:
         sorted_names = np.concatenate(names)[ascending] if names else _read_names(request, ids)
         label_names = tuple(description.get("label_names", ()))
         tasks = {task["name"]: TaskColumns(**task) for task in description.get("tasks", ())}
-        return cls(ids, values, sorted_names, label_names, tasks)
+        classes = [part.classes for part in parts if part.classes is not None]
+        sorted_classes = np.concatenate(classes)[ascending] if classes else None
+        return cls(ids, values, sorted_names, label_names, tasks, sorted_classes)
 
     def task(self, name: str) -> NDArray[Any]:
         """Return the predictions of one task: [n] class numbers or values, or [n, width]; refuse
@@ -170,15 +210,20 @@ def _read_names(request: PredictionRequest, ids: NDArray[np.int64]) -> NDArray[n
 def _read(file: Path, request: PredictionRequest) -> Predictions:
     if file.suffix == ".npy":
         values = np.load(file, mmap_mode="r", allow_pickle=False)
-        return Predictions(open_array(ids_file(file), "ids", np.int64, (len(values),)), values)
+        return Predictions(
+            open_array(Path(ids_file(file)), "ids", np.int64, (len(values),)), values
+        )
     from pyarrow import parquet
 
     table = parquet.read_table(file)
-    ids, column = (table.column(name).combine_chunks() for name in ("id", request.what))
-    names = None
-    if "name" in table.column_names:
-        names = np.array(table.column("name").to_pylist(), np.str_)
-    values = column.values if hasattr(column, "values") and column.type.num_fields else column
-    array = values.to_numpy(zero_copy_only=False)
-    width = getattr(column.type, "list_size", 0)
-    return Predictions(ids.to_numpy(), array.reshape(-1, width) if width else array, names)
+    arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
+    names = np.array(arrays["name"].to_pylist(), np.str_) if "name" in arrays else None
+    classes = _to_numpy(arrays[CLASSES]) if request.top else None
+    values = _to_numpy(arrays[request.what])
+    return Predictions(_to_numpy(arrays["id"]), values, names, classes=classes)
+
+
+def _to_numpy(array: Any) -> NDArray[Any]:
+    width = getattr(array.type, "list_size", 0)
+    values: NDArray[Any] = (array.values if width else array).to_numpy(zero_copy_only=False)
+    return values.reshape(-1, width) if width else values

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from hopper.engines.assemble import DTYPES
 from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
+from hopper.files.addresses import remote_errors
 from hopper.inference import (
     EndRows,
     Inference,
@@ -41,11 +42,21 @@ from hopper.inference import (
 )
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.predict.parts import LABEL_NAME, Columns, Part, part_file, write_part
+from hopper.predict.parts import (
+    CLASSES,
+    LABEL_NAME,
+    Column,
+    Columns,
+    Part,
+    part_file,
+    write_part,
+)
 from hopper.predict.request import (
     PredictionRequest,
     columns_of,
+    out_of,
     read_description,
+    top_classes,
     write_description,
 )
 from hopper.predict.trained import TrainedRun
@@ -54,6 +65,9 @@ from hopper.train.console import RunConsole
 from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.verify import RowCheck
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 Ids = NDArray[np.int64]
 _NODES_A_BLOCK: Final = 1 << 14
@@ -69,7 +83,7 @@ class PredictionTask(ABC):
     predicted: ClassVar[str]
     """what is predicted, in words"""
     request: PredictionRequest
-    out: Path
+    out: Path | UPath
     trained: TrainedRun
     inference: Inference
     model: torch.nn.Module
@@ -82,7 +96,10 @@ class PredictionTask(ABC):
         """Predict all blocks that not every rank has written yet; return the number of nodes or
         edges over all ranks."""
         blocks = self._blocks()
-        written = torch.tensor([int(self._file(number).exists()) for number in range(len(blocks))])
+        with remote_errors(self.out):
+            known = {file.name for file in self.out.glob("part-*")}
+        mine = [int(self._file(number).name in known) for number in range(len(blocks))]
+        written = torch.tensor(mine)
         self._cluster.all_reduce(written, "control", "finding the blocks to do")
         console = RunConsole(self._cluster.rank == 0)
         for number, block in enumerate(blocks):
@@ -120,7 +137,8 @@ class PredictionTask(ABC):
 
     @cached_property
     def _label_names(self) -> list[str]:
-        if self.request.what == "labels" and self.trained.target.kind == "class":
+        is_class = self.request.what == "labels" or self.request.top
+        if is_class and self.trained.target.kind == "class":
             return self.trained.label_names.get("", [])
         return []
 
@@ -138,13 +156,20 @@ class PredictionTask(ABC):
     ) -> None:
         """Write this rank's part of a block, with a column of class names if classes have names.
         ``none`` are no rows, [0, width], in host memory."""
-        names = self._label_names
-        if names:
-            columns[LABEL_NAME] = (str, lambda _, values: [names[i] for i in values.tolist()])
-        file, what = self._file(number), self.request.what
-        write_part(file, part, what, pieces, self._finish(none), columns)
+        top, what = self.request.top, self.request.what
+        names = np.array(self._label_names, np.str_)
 
-    def _file(self, number: int) -> Path:
+        def classes(_: slice, values: NDArray[Any]) -> NDArray[Any]:
+            return top_classes(values, top)[0] if top else values
+
+        if top:
+            columns[what] = Column(self.request.dtype, lambda _, v: top_classes(v, top)[1], top)
+            columns[CLASSES] = Column(np.int64, classes, top)
+        if names.size:
+            columns[LABEL_NAME] = Column(str, lambda at, values: names[classes(at, values)], top)
+        write_part(self._file(number), part, what, pieces, self._finish(none), columns)
+
+    def _file(self, number: int) -> Path | UPath:
         return part_file(self.out, self._cluster.rank, number, self.request.format)
 
     @property
@@ -191,7 +216,7 @@ class NodeTask(PredictionTask):
         columns: Columns = {}
         names = graph.names(node_type)
         if names is not None:
-            columns["name"] = (str, lambda piece, _: names.of(part.ids[piece]))
+            columns["name"] = Column(str, lambda piece, _: names.of(part.ids[piece]))
         self._write(number, part, pieces(), rows[:0].cpu(), columns)
         space.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
@@ -242,12 +267,12 @@ class EdgeTask(PredictionTask):
         src = graph.original_ids(relation.src)[table.src[rank_ids]]
         dst = graph.original_ids(relation.dst)[table.dst[rank_ids]]
         columns: Columns = {
-            "src": (int, lambda piece, _: src[piece]),
-            "dst": (int, lambda piece, _: dst[piece]),
+            "src": Column(np.int64, lambda piece, _: src[piece]),
+            "dst": Column(np.int64, lambda piece, _: dst[piece]),
         }
         if len(table.targets) > 1:
             name = str(relation)
-            columns["relation"] = (str, lambda _, values: [name] * len(values))
+            columns["relation"] = Column(str, lambda _, values: [name] * len(values))
         pieces = ((piece, self._finish(rows[piece])) for piece, _ in part.pieces())
         self._write(number, part, pieces, rows[:0], columns)
 
@@ -257,7 +282,7 @@ def predict_rank(config: Config) -> None:
     """Compute and write this rank's parts of a prediction. A :class:`RequestError` says that the
     model, the graph or the number of ranks differs from the folder's; other errors are those of
     :func:`hopper.train.rank.run_rank`."""
-    out = Path(config.train.run_dir).parent
+    out = out_of(Path(config.train.run_dir))
     prediction, _ = read_description(out)
     run = TrainedRun(Path(prediction.run))
     if run.checksum() != prediction.model:

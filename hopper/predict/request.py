@@ -7,15 +7,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
+from hopper.files.addresses import path_of, remote_errors
 from hopper.files.whole_files import write_text
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
@@ -24,13 +26,21 @@ from hopper.inference import Output
 from hopper.partition import PartitionedGraph
 from hopper.tasks import LinkTable, Target, TargetEdges
 
+if TYPE_CHECKING:
+    from upath import UPath
+
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
+Precision = Literal["float32", "float16"]
 WHATS: Final = ("labels", "probabilities", "logits", "embeddings")
 FORMATS: Final = ("parquet", "npy")
+PRECISIONS: Final = ("float32", "float16")
 ALL: Final = "all"
 DESCRIPTION_FILE: Final = "_prediction.json"
 """file in a prediction's folder; readers of Parquet folders ignore names that begin with ``_``"""
+ADDRESS_FILE: Final = "address"
+"""file in the folder of work, with the address that parts are put to, if they are"""
+_WORK_FOLDER: Final = "_work"
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class PredictionRequest:
         and ``cluster``, ``train.device`` and ``train.threads``. The folder does not have them.
     node_type: type of the nodes; of edges, the type of either end; empty = the target type.
     at: the time to predict for, if the run's draws are in time; None = the time of each root.
+    top: of probabilities, only this many largest ones of each node, and their classes; 0 = all.
+    dtype: of probabilities, logits and embeddings.
     run: absolute folder of the run whose model predicts. This and what follows is filled in when
         the prediction begins.
     model: checksum of the model's file.
@@ -68,6 +80,8 @@ class PredictionRequest:
     overrides: tuple[str, ...] = ()
     node_type: str = ""
     at: int | None = None
+    top: int = 0
+    dtype: Precision = "float32"
     run: str = ""
     model: str = ""
     graph: str = ""
@@ -84,7 +98,11 @@ class PredictionRequest:
     def check(self, target: Target, *, in_time: bool) -> None:
         """Refuse (:class:`RequestError`) unknown values, and values that do not fit what the run
         predicts. ``in_time`` says whether the rows of a node depend on the time of the root."""
-        for option, given, known in (("what", self.what, WHATS), ("format", self.format, FORMATS)):
+        for option, given, known in (
+            ("what", self.what, WHATS),
+            ("format", self.format, FORMATS),
+            ("dtype", self.dtype, PRECISIONS),
+        ):
             if given not in known:
                 raise RequestError(
                     f"--{option}: expected one of {', '.join(known)}, given {given!r}"
@@ -108,6 +126,22 @@ class PredictionRequest:
                 "--what probabilities: the labels are values, which have none; expected labels, "
                 "logits or embeddings"
             )
+        if self.dtype != "float32" and self.what == "labels":
+            raise RequestError(
+                f"--dtype {self.dtype}: labels have no fractions; expected --what probabilities, "
+                "logits or embeddings"
+            )
+        if not self.top:
+            return
+        if (self.what, self.format, target.kind) != ("probabilities", "parquet", "class"):
+            raise RequestError(
+                f"--top {self.top}: expected probabilities of classes in parquet, given "
+                f"{self.what} in {self.format} of a target of kind {target.kind}"
+            )
+        if not 0 < self.top <= target.width:
+            raise RequestError(
+                f"--top {self.top}: expected 1 to {target.width}, the number of classes"
+            )
 
     def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None = None) -> NDArray[Any]:
         """Convert rows [n, width] that the model computed, in host memory, to the values that are
@@ -120,7 +154,7 @@ class PredictionRequest:
                 for task, logits, _ in labels.task_slices().values()
             ]
             columns = [part if part.ndim == 2 else part[:, np.newaxis] for part in parts]
-            return np.concatenate(columns, 1, dtype=np.float32)
+            return np.concatenate(columns, 1, dtype=self.dtype)
         if self.what in ("logits", "embeddings"):
             values = rows
         elif kind == "class":
@@ -129,7 +163,17 @@ class PredictionRequest:
             values = (rows > 0).to(torch.uint8) if self.what == "labels" else torch.sigmoid(rows)
         else:
             values = rows[:, 0] if rows.shape[1] == 1 else rows
-        return np.ascontiguousarray(values.numpy())
+        found = np.ascontiguousarray(values.numpy())
+        if self.dtype == "float32":
+            return found
+        with np.errstate(over="ignore"):
+            rounded = found.astype(self.dtype)
+        if not np.array_equal(np.isfinite(rounded), np.isfinite(found)):
+            raise RequestError(
+                f"--dtype {self.dtype}: a value is {np.abs(found).max():g}, which it cannot hold; "
+                "expected float32"
+            )
+        return rounded
 
     def node_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
         """Return [n] int64, ascending: the global ids of the nodes to predict. A
@@ -198,6 +242,13 @@ class PredictionRequest:
         return distinct
 
 
+def top_classes(probabilities: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the ``count`` most probable classes of each row of [n, classes], the most probable
+    first, and their probabilities: [n, count] each. Of equals the smaller class comes first."""
+    classes = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]
+    return classes, np.take_along_axis(probabilities, classes, 1)
+
+
 @dataclass(frozen=True)
 class TaskColumns:
     """The columns of one of several tasks: from ``first`` up to ``stop``, or one column with class
@@ -237,7 +288,21 @@ def columns_of(labels: Labels, what: What, names: Mapping[str, Sequence[str]]) -
 _FIELDS: Final = [of.name for of in fields(PredictionRequest) if of.name != "overrides"]
 
 
-def read_description(out: Path) -> tuple[PredictionRequest, dict[str, Any]]:
+def work_folder(out: Path | UPath, run: Path) -> Path:
+    """Return the folder on this machine for a prediction's work, below the prediction's own, or
+    below the run's if the prediction goes to an address."""
+    if isinstance(out, Path):
+        return out / _WORK_FOLDER
+    return run.absolute() / "predictions" / xxhash.xxh64_hexdigest(str(out).encode())
+
+
+def out_of(work: Path) -> Path | UPath:
+    """Return where the prediction of a :func:`work_folder` goes."""
+    file = work / ADDRESS_FILE
+    return path_of(file.read_text()) if file.exists() else work.parent
+
+
+def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, Any]]:
     """Read the request of a prediction's folder, and the whole description in it. A
     :class:`GraphError` says that the folder has none, or that it lacks a field."""
     file = out / DESCRIPTION_FILE
@@ -248,10 +313,15 @@ def read_description(out: Path) -> tuple[PredictionRequest, dict[str, Any]]:
     return PredictionRequest(**{name: description[name] for name in _FIELDS}), description
 
 
-def begin_description(out: Path, request: PredictionRequest) -> bool:
+def begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
     """Create the folder of a prediction, or check that it has this one already; return whether the
     prediction is finished. A :class:`RequestError` says that the folder has another prediction or
-    other content, or cannot be created."""
+    other content, or cannot be created, a :class:`StorageError` that an address cannot be used."""
+    with remote_errors(out):
+        return _begin_description(out, request)
+
+
+def _begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
     if (out / DESCRIPTION_FILE).exists():
         _, description = read_description(out)
         for name in _FIELDS:
@@ -265,8 +335,11 @@ def begin_description(out: Path, request: PredictionRequest) -> bool:
     try:
         out.mkdir(parents=True, exist_ok=True)
         # A prediction that was interrupted early may have left an unfinished description only.
-        is_empty = all(content.name.startswith(DESCRIPTION_FILE) for content in out.iterdir())
+        names = [content.name for content in out.iterdir()] if out.exists() else []
+        is_empty = all(name.startswith(DESCRIPTION_FILE) for name in names)
     except OSError as error:
+        if not isinstance(out, Path):
+            raise
         raise RequestError(f"--out: {out}: cannot be made: {error.strerror}") from error
     if not is_empty:
         raise RequestError(f"--out: {out}: expected a new or an empty folder; it has content")
@@ -274,7 +347,7 @@ def begin_description(out: Path, request: PredictionRequest) -> bool:
     return False
 
 
-def write_description(out: Path, request: PredictionRequest, **more: Any) -> None:
+def write_description(out: Path | UPath, request: PredictionRequest, **more: Any) -> None:
     """Write a prediction's request, and whatever else its description says."""
     description = {name: value for name, value in asdict(request).items() if name in _FIELDS}
     write_text(out / DESCRIPTION_FILE, json.dumps(description | more, indent=1))

@@ -87,4 +87,4 @@ def test_a_parser_of_one_command_has_the_same_options() -> None:
 
 
 def test_the_command_knows_every_kind_of_import() -> None:
-    assert (*KINDS, "database") == dataset.KINDS
+    assert (*KINDS, "database", "graphstorm") == dataset.KINDS

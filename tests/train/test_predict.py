@@ -121,6 +121,30 @@ def test_learnable_rows_are_used_for_predictions(
     }
 
 
+def test_a_prediction_is_put_to_an_address(
+    reference: Any, runs: Any, bucket: str, tmp_path: Path
+) -> None:
+    local = run_predict(runs, reference.run_dir, tmp_path / "here", "--what=probabilities")
+    words = ["--what=probabilities", "--top=2", "--out", f"{bucket}/top"]
+    run = runs.call("there", "predict", str(reference.run_dir), *words)
+    assert run.code == 0, run.stdout + run.stderr
+    assert f"{bucket}/top: {local.ids.size:,} probabilities" in run.stdout
+    top = Predictions.open(f"{bucket}/top")
+    np.testing.assert_array_equal(top.ids, local.ids)
+    classes = np.argsort(-local.values, axis=1, kind="stable")[:, :2]
+    assert top.classes is not None
+    np.testing.assert_array_equal(top.classes, classes)
+    np.testing.assert_array_equal(top.values, np.take_along_axis(local.values, classes, 1))
+    # Nothing is left on this machine, and nothing to do. What is there is not written over.
+    assert not list((reference.run_dir / "predictions").iterdir())
+    request = PredictionRequest("probabilities", top=2)
+    assert predict_into(reference.run_dir, f"{bucket}/top", request) == local.ids.size
+    with pytest.raises(hopper.RequestError, match="/top: holds a prediction with what"):
+        predict_into(reference.run_dir, f"{bucket}/top", PredictionRequest("labels"))
+    with pytest.raises(hopper.RequestError, match="nosuch://me@host"):
+        predict_into(reference.run_dir, "nosuch://me:secret@host/x", PredictionRequest())
+
+
 def test_rounded_features_are_reported_once(
     reference: Any, runs: Any, community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
@@ -202,6 +226,10 @@ def test_bad_requests_are_refused_before_any_work(
     assert_refused("model: belongs to the model as it was trained", overrides=("--model.hidden=9",))
     assert_refused("--what: expected one of labels", what="classes")
     assert_refused("--format: expected one of parquet, npy", format="csv")
+    assert_refused("--dtype: expected one of float32, float16", what="logits", dtype="int8")
+    assert_refused("--dtype float16: labels have no fractions", dtype="float16")
+    assert_refused("--top 2: expected probabilities of classes in parquet, given labels", top=2)
+    assert_refused("--top 99: expected 1 to", what="probabilities", top=99)
     assert_refused("unknown key", overrides=("--data.place=9",))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
@@ -227,18 +255,23 @@ def test_labels_of_every_kind() -> None:
     assert finish("labels", "float") == rows.tolist()
     np.testing.assert_allclose(np.sum(finish("probabilities", "class"), 1), 1, rtol=1e-6)
     assert finish("probabilities", "multi_hot") == torch.sigmoid(rows).tolist()
+    half = PredictionRequest("logits", dtype="float16")
+    assert half.finish(rows, "class").dtype == np.float16
+    with pytest.raises(hopper.RequestError, match="a value is 70000, which it cannot hold"):
+        half.finish(torch.tensor([[7e4]]), "class")
     with pytest.raises(hopper.RequestError, match="--what probabilities: the labels are values"):
         PredictionRequest("probabilities").check(Target("node", "float", 2, 2), in_time=False)
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "npy"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (0, 3), (0,)])
 def test_parts_are_read_as_they_were_written(
-    file_format: Any, shape: tuple[int, ...], tmp_path: Path
+    file_format: Any, shape: tuple[int, ...], dtype: str, tmp_path: Path
 ) -> None:
     from hopper.predict.parts import _read
 
-    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    values = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
     part = Part.of(np.array([4, 9, 1, 0, 7])[: shape[0]])
     file = tmp_path / f"part-0.{file_format}"
     pieces = ((piece, values[places]) for piece, places in part.pieces())
@@ -246,5 +279,5 @@ def test_parts_are_read_as_they_were_written(
     read_back = _read(file, PredictionRequest("logits", format=file_format))
     np.testing.assert_array_equal(read_back.ids, part.ids)
     np.testing.assert_array_equal(read_back.values, values[part.order])
-    assert read_back.values.dtype == np.float32
+    assert read_back.values.dtype == dtype
     assert read_back.names is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import RequestError
-from hopper.files.local_path import refuse_address
+from hopper.files.addresses import refuse_address
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.importers.transforms import RandomSplit
 from hopper.graph.importers.write_graph import ImportOptions, write_tables

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -85,6 +85,12 @@ class Database:
         import fsspec
 
         self._connection.register_filesystem(fsspec.filesystem(protocol))
+
+    def add_text_function(self, name: str, encode: Callable[[Any], Any]) -> None:
+        """Let queries call a function that turns a pyarrow array of texts into one of lists of
+        float32; NULL stays NULL."""
+        words: dict[str, Any] = {"type": "arrow"}
+        self._connection.create_function(name, encode, ["VARCHAR"], "FLOAT[]", **words)
 
     def check_select(self, sql: str) -> str:
         """Check that a text is one SELECT that can be run, and return it without the semicolon."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -11,8 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hopper.errors import GraphError, HopperError, RequestError, cannot_import
+from hopper.files.addresses import without_password
 
-_PASSWORD: Final = re.compile(r"(://[^:/@\s'\"]*):[^@\s'\"]+(?=@)|([?&])password=[^&\s'\"]*")
 _DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
 
 
@@ -48,11 +47,6 @@ def find_casts(schema: Any) -> dict[str, str]:
     name: NUMERIC of Postgres comes as texts."""
     is_numeric = {field.name: getattr(field.type, "type_name", "") == "numeric" for field in schema}
     return {name: "DOUBLE" for name, numeric in is_numeric.items() if numeric}
-
-
-def without_password(text: str) -> str:
-    """Return a text without the passwords of addresses in it."""
-    return _PASSWORD.sub(r"\1\2", text)
 
 
 @contextmanager

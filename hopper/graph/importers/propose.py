@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError, HopperError
+from hopper.files.addresses import without_password
 from hopper.files.whole_files import write_text
-from hopper.graph.importers.other_databases import (
-    find_casts,
-    hide_passwords,
-    open_database_of,
-    without_password,
-)
+from hopper.graph.importers.other_databases import find_casts, hide_passwords, open_database_of
 from hopper.graph.importers.query import quote_text
 from hopper.graph.importers.query_features import MOST_CATEGORIES
 from hopper.graph.importers.source_files import first_line

@@ -23,6 +23,7 @@ from hopper.graph.importers.query import Query, quote_text
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.source_files import explain_errors, require_file
 from hopper.graph.importers.tables import GraphTables, read_relation
+from hopper.graph.importers.text_encoders import EncoderFunction
 from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.json_file import parse_json
 from hopper.graph.layout import check_name
@@ -62,6 +63,7 @@ class GraphQueries:
     tables: by name, further tables that queries in DuckDB's SQL may read, made in this order; from
         Python also what DuckDB can read, such as a pandas, Polars or Arrow table.
     databases: by name, the address of a database.
+    encoders: by name, functions for queries in DuckDB's SQL that encode texts.
     name: name of the graph.
     """
 
@@ -70,6 +72,7 @@ class GraphQueries:
     edges: Mapping[str, str | DatabaseQuery] = field(default_factory=dict)
     tables: Mapping[str, str | DatabaseQuery | object] = field(default_factory=dict)
     databases: Mapping[str, str] = field(default_factory=dict)
+    encoders: Mapping[str, EncoderFunction] = field(default_factory=dict)
     name: str = ""
 
     @classmethod
@@ -108,7 +111,7 @@ def import_sql(
     with hide_passwords(), open_database(out, options.memory_limit, Phases(progress)) as database:
         tell(f"memory: at most {database.limit / 2**30:.2f} GiB (--memory-limit)")
         tables = GraphTables(name, f"queries of {file.name if file else 'Python'}")
-        source = _Source(queries, file, database)
+        source = _Source(queries, file, database, tell)
         found, follows = list(source.find_queries(tables)), bool(options.targets)
         where = str(file or "queries")
         read_queries(found, database, tables, where, follows=follows, like=like)
@@ -118,7 +121,13 @@ def import_sql(
 class _Source:
     """Makes the tables that queries read, and the queries of nodes and edges."""
 
-    def __init__(self, queries: GraphQueries, file: Path | None, database: Database) -> None:
+    def __init__(
+        self,
+        queries: GraphQueries,
+        file: Path | None,
+        database: Database,
+        tell: Callable[[str], None],
+    ) -> None:
         self._queries, self._database = queries, database
         self._prefix, self._folder = (f"{file}: ", file.parent) if file else ("", Path())
         database.search_files(self._folder)
@@ -130,6 +139,10 @@ class _Source:
                     path = quote_text(str(self._folder / url.removeprefix("duckdb:")))
                     database.fetch(f'ATTACH {path} AS "{name}" (READ_ONLY)')
                     self._attached.add(name)
+        for name, encoder in queries.encoders.items():
+            with self._explain(f"encoders.{name}"):
+                texts = encoder.make(check_name(name, "name", ""), self._folder, tell)
+                database.add_text_function(name, texts)
         for name, table in queries.tables.items():
             with self._explain(f"tables.{name}"):
                 self._make_table(check_name(name, "name", ""), table)

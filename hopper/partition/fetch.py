@@ -1,0 +1,111 @@
+"""Fetch a partitioned directory, or what some servers need of it, from an address."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import fsspec
+
+from cache_server.store.manifest import file_checksum
+from hopper.errors import GraphError, RequestError
+from hopper.files.addresses import path_of, refuse_address, remote_errors
+from hopper.files.scratch import scratch_folder
+from hopper.files.whole_files import remove_unfinished, replacing
+from hopper.graph.publish import require_space
+from hopper.partition.checksums import CHECKSUMS_FILE, read_checksums, server_of
+from hopper.partition.description import DESCRIPTION_FILE
+from hopper.timing.phases import Phases, Progress
+
+_FILES_AT_ONCE: Final = 4
+
+
+def fetch_partitioned(
+    address: str, out: Path, servers: Collection[int] = (), progress: Progress | None = None
+) -> int:
+    """Copy a partitioned directory from an address of fsspec, such as ``s3://bucket/parts``, or
+    from another folder, and check its checksums.
+
+    A copy that was interrupted goes on: files that are there and whole are not read again. The
+    folder can be used once ``partition.json`` and ``checksums.json`` are in it, which come last.
+
+    Parameters
+    ----------
+    address: with ``checksums.json`` in it.
+    out: a folder on this machine, which is made.
+    servers: the servers whose rows are wanted; empty = all.
+
+    Returns
+    -------
+    The bytes of the copy.
+
+    Raises
+    ------
+    GraphError: there is no partitioned directory, or a file differs from its checksum; names it.
+    RequestError: a server does not exist, or the folder has other content or too little space.
+    StorageError: the address cannot be read; names it.
+    """
+    refuse_address(out)
+    source = path_of(address)
+    system, root = fsspec.core.url_to_fs(str(source))
+
+    def fetch(name: str, to: Path) -> None:
+        with remote_errors(source):
+            try:
+                system.get_file(f"{root}/{name}", str(to))
+            except FileNotFoundError as error:
+                raise GraphError(f"{source}/{name}: missing file") from error
+
+    with scratch_folder("hopper-checksums-") as scratch:
+        fetch(CHECKSUMS_FILE, scratch / CHECKSUMS_FILE)
+        files = read_checksums(scratch).files
+        known = {server for name in files if (server := server_of(name)) is not None}
+        for server in servers:
+            if server not in known:
+                raise RequestError(f"--server {server}: expected 0 to {max(known)}")
+        wanted = {None, *servers} if servers else {None, *known}
+        files = {name: file for name, file in files.items() if server_of(name) in wanted}
+        _prepare(out, {name: file.size for name, file in files.items()})
+
+        def copy(name: str) -> int:
+            target, expected = out / name, files[name]
+            if target.is_file() and file_checksum(target) == expected.checksum:
+                return expected.size
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as unfinished:
+                fetch(name, unfinished)
+                if file_checksum(unfinished) != expected.checksum:
+                    raise GraphError(
+                        f"{source}/{name}: altered since it was written: expected checksum "
+                        f"{expected.checksum}"
+                    )
+            return expected.size
+
+        nbytes = 0
+        with (
+            Phases(progress).phase("files", len(files) - 1) as bar,
+            ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="fetch") as pool,
+        ):
+            # Without its description a directory cannot be opened.
+            for size in pool.map(copy, files.keys() - {DESCRIPTION_FILE}):
+                nbytes += size
+                bar.advance(1)
+        nbytes += copy(DESCRIPTION_FILE)
+        with replacing(out / CHECKSUMS_FILE) as unfinished:
+            unfinished.write_bytes((scratch / CHECKSUMS_FILE).read_bytes())
+    return nbytes
+
+
+def _prepare(out: Path, sizes: Mapping[str, int]) -> None:
+    """Make the folder, and refuse one with other files than those of ``sizes``, the bytes by name,
+    or on a disk that lacks room for what is missing."""
+    if out.exists() and not out.is_dir():
+        raise RequestError(f"{out}: expected a folder; it is a file")
+    out.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(out)
+    there = {file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file()}
+    for name in sorted(there - sizes.keys() - {CHECKSUMS_FILE}):
+        raise RequestError(f"{out / name}: not of this directory; choose another --out")
+    require_space(out, sum(size for name, size in sizes.items() if name not in there))
