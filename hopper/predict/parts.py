@@ -210,9 +210,8 @@ def _read_names(request: PredictionRequest, ids: NDArray[np.int64]) -> NDArray[n
 def _read(file: Path, request: PredictionRequest) -> Predictions:
     if file.suffix == ".npy":
         values = np.load(file, mmap_mode="r", allow_pickle=False)
-        return Predictions(
-            open_array(Path(ids_file(file)), "ids", np.int64, (len(values),)), values
-        )
+        ids = open_array(Path(str(ids_file(file))), "ids", np.int64, (len(values),))
+        return Predictions(ids, values)
     from pyarrow import parquet
 
     table = parquet.read_table(file)
