@@ -32,6 +32,7 @@ with quick_imports():
     from hopper.graph.directory import GraphDirectory
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
+    from tests.data_servers import postgres_database, s3_bucket
     from tests.rank_pool import RankPool
     from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
 
@@ -280,18 +281,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def bucket() -> Iterator[str]:
     """The address of an empty bucket on a real S3 server, which the processes that tests start
     reach too."""
-    moto = pytest.importorskip("moto.server", reason="moto is not installed")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "shop")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "paint")
-        s3fs.S3FileSystem.clear_instance_cache()
-        # The server's buckets belong to this process, and so to several modules.
-        s3fs.S3FileSystem().mkdir(name := f"shop-{port}")
-        yield f"s3://{name}"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def postgres_server() -> Iterator[str]:
+    """The address, with its password, of a real Postgres server without tables."""
+    with postgres_database(free_ports()) as address:
+        yield address

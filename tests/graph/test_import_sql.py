@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sqlite3
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
@@ -25,7 +20,6 @@ from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import import_graph
 from hopper.graph.importers.propose import propose_queries
-from tests.conftest import free_ports
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # notes on the import
 
@@ -41,8 +35,6 @@ CUSTOMERS = pandas.DataFrame(
 ORDERS = pandas.DataFrame(
     {"customer": [10, 10, 40, 20], "product": ["a", "b", "b", "a"], "price": [1.25, 2.5, 5.0, 0.1]}
 )
-POSTGRES = shutil.which("postgres"), shutil.which("initdb")
-"""the programs of a server"""
 
 
 NODES = """
@@ -88,55 +80,30 @@ def assert_is_the_shop(graph: GraphDirectory) -> None:
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
+def postgres(postgres_server: str) -> str:
     """The address of a Postgres server with the shop's tables, of NUMERIC, DATE and BOOLEAN."""
-    if None in POSTGRES:
-        pytest.skip("Postgres is not installed")
-    adbc = pytest.importorskip("adbc_driver_postgresql.dbapi")
-    server, initdb = map(str, POSTGRES)
-    # Its programs refuse to run as root, and pytest's folders are closed to other users.
-    as_user = {"user": "postgres"} if os.getuid() == 0 else {}
-    folder = tempfile.mkdtemp(prefix="postgres-")
-    if as_user:
-        shutil.chown(folder, "postgres")
-    (port,) = [free_ports(1)]
-    password = Path(folder, "password")
-    password.write_text("paint")
-    password.chmod(0o644)
-    words = [initdb, "-D", f"{folder}/data", "-A", "scram-sha-256", "-U", "shop", "--no-sync"]
-    subprocess.run([*words, f"--pwfile={password}"], check=True, capture_output=True, **as_user)
-    words = [server, "-D", f"{folder}/data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL, **as_user) as process:
-        url, deadline = f"postgresql://shop:paint@127.0.0.1:{port}/postgres", time.monotonic() + 60
-        while True:
-            try:
-                connection = adbc.connect(url)
-                break
-            except Exception:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        with connection, connection.cursor() as cursor:
-            cursor.execute(
-                "CREATE TABLE customers (number BIGINT PRIMARY KEY, country VARCHAR(2), "
-                "balance NUMERIC(12, 2), since DATE, churned BOOLEAN)"
-            )
-            cursor.execute(
-                "INSERT INTO customers VALUES (30, 'de', 1.5, '2025-01-01', true), "
-                "(10, 'fr', -2, '2025-02-01', false), (20, 'de', NULL, '2025-03-01', NULL), "
-                "(40, NULL, 1e6, '2026-01-01', false)"
-            )
-            cursor.execute(
-                "CREATE TABLE orders (customer BIGINT REFERENCES customers, product TEXT, "
-                "price NUMERIC)"
-            )
-            cursor.execute(
-                "INSERT INTO orders VALUES (10, 'a', 1.25), (10, 'b', 2.5), (40, 'b', 5), "
-                "(20, 'a', 0.1)"
-            )
-            connection.commit()
-        yield url
-        process.terminate()
-    shutil.rmtree(folder)
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(postgres_server) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE customers (number BIGINT PRIMARY KEY, country VARCHAR(2), "
+            "balance NUMERIC(12, 2), since DATE, churned BOOLEAN)"
+        )
+        cursor.execute(
+            "INSERT INTO customers VALUES (30, 'de', 1.5, '2025-01-01', true), "
+            "(10, 'fr', -2, '2025-02-01', false), (20, 'de', NULL, '2025-03-01', NULL), "
+            "(40, NULL, 1e6, '2026-01-01', false)"
+        )
+        cursor.execute(
+            "CREATE TABLE orders (customer BIGINT REFERENCES customers, product TEXT, "
+            "price NUMERIC)"
+        )
+        cursor.execute(
+            "INSERT INTO orders VALUES (10, 'a', 1.25), (10, 'b', 2.5), (40, 'b', 5), "
+            "(20, 'a', 0.1)"
+        )
+        connection.commit()
+    return postgres_server
 
 
 def test_files_on_an_s3_server(bucket: str, tmp_path: Path) -> None:

@@ -69,7 +69,11 @@ class KeyedTable:
         kinds |= {column: "time" for column in times if kinds.get(column) == "text"}
         texts = [column for column, kind in kinds.items() if kind == "text" and column not in keys]
         if texts:
-            counts = ", ".join(f"count(DISTINCT {_quote(column)})" for column in texts)
+            # Postgres would name all of them "count".
+            counts = ", ".join(
+                f"count(DISTINCT {_quote(column)}) AS c{place}"
+                for place, column in enumerate(texts)
+            )
             row = run(f"SELECT {counts} FROM {source}").to_pylist()[0]  # noqa: S608
             for column, count in zip(texts, row.values(), strict=True):
                 if count > MOST_CATEGORIES:

@@ -1,0 +1,71 @@
+"""Real servers of data: object storage and a database."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+POSTGRES = shutil.which("postgres"), shutil.which("initdb")
+"""the programs of a server"""
+
+
+@contextmanager
+def s3_bucket() -> Iterator[str]:
+    """Start an S3 server with a bucket, which variables of the environment lead to; yield its
+    address."""
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "shop")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "paint")
+        s3fs.S3FileSystem.clear_instance_cache()
+        # Buckets belong to this process, and so to the tests of several modules.
+        s3fs.S3FileSystem().mkdir(name := f"shop-{port}")
+        yield f"s3://{name}"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@contextmanager
+def postgres_database(port: int) -> Iterator[str]:
+    """Start a Postgres server; yield the address of its database, with a password."""
+    if None in POSTGRES:
+        pytest.skip("Postgres is not installed")
+    adbc = pytest.importorskip("adbc_driver_postgresql.dbapi")
+    server, initdb = map(str, POSTGRES)
+    # Its programs refuse to run as root, and pytest's folders are closed to other users.
+    as_user: dict[str, Any] = {"user": "postgres"} if os.getuid() == 0 else {}
+    folder = tempfile.mkdtemp(prefix="postgres-")
+    if as_user:
+        shutil.chown(folder, "postgres")
+    password = Path(folder, "password")
+    password.write_text("paint")
+    password.chmod(0o644)
+    words = [initdb, "-D", f"{folder}/data", "-A", "scram-sha-256", "-U", "shop", "--no-sync"]
+    subprocess.run([*words, f"--pwfile={password}"], check=True, capture_output=True, **as_user)
+    words = [server, "-D", f"{folder}/data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, **as_user) as process:
+        url, deadline = f"postgresql://shop:paint@127.0.0.1:{port}/postgres", time.monotonic() + 60
+        while True:
+            try:
+                adbc.connect(url).close()
+                break
+            except Exception:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        yield url
+        process.terminate()
+    shutil.rmtree(folder)
