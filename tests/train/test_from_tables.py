@@ -1,12 +1,13 @@
-"""The pages for users of a database and of a data lake: their statements, files and commands run as
-they stand, against databases and an S3 server that really run."""
+"""The pages for users of a database, of a data lake and of other systems' directories: their
+statements, files and commands run as they stand, against servers that really run."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,13 @@ import fsspec
 import numpy as np
 import pandas
 import pytest
+import torch
+import yaml
+from numpy.typing import NDArray
 
-START = Path(__file__).resolve().parents[2] / "docs" / "start"
+from hopper.graph import GraphDirectory
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 CUSTOMERS, PRODUCTS = 150, 20
 Rows = dict[str, list[tuple[Any, ...]]]
 COLUMNS = {
@@ -48,7 +54,7 @@ class Page:
     """The blocks of a page, with other addresses in them."""
 
     def __init__(self, name: str, *changes: tuple[str, str]) -> None:
-        text = (START / name).read_text()
+        text = (DOCS / name).read_text()
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
@@ -59,9 +65,11 @@ class Page:
         """The texts of the blocks in a language."""
         return [text for of, text in self._blocks if of == language]
 
-    def commands(self) -> Iterator[list[str]]:
-        """The commands, as words."""
-        for text in self.texts(""):
+    def commands(self, language: str = "", beginning: str = "") -> Iterator[list[str]]:
+        """The commands of blocks that begin so, as words."""
+        for text in self.texts(language):
+            if not text.startswith(beginning):
+                continue
             yield from map(shlex.split, text.splitlines())
 
     def run(self, number: int, words: list[str], runs: Any) -> None:
@@ -91,7 +99,7 @@ def test_from_a_database_to_plans_by_name(
         address = request.getfixturevalue("postgres_server").replace(":paint", "")
     else:
         pytest.importorskip("adbc_driver_sqlite", reason="the driver is not installed")
-    page = Page("from-a-database.md", ("sqlite:shop.sqlite", address))
+    page = Page("start/from-a-database.md", ("sqlite:shop.sqlite", address))
     fill(address, page.texts("sql")[0], rows)
     (tmp_path / "config.toml").write_text(page.texts("toml")[0])
     before, after = (
@@ -137,7 +145,7 @@ def test_from_a_data_lake_to_predictions_beside_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (rows, plans), page = shop, Page("from-a-data-lake.md", ("s3://lake", bucket))
+    (rows, plans), page = shop, Page("start/from-a-data-lake.md", ("s3://lake", bucket))
     monkeypatch.chdir(tmp_path)
     for name, values in rows.items():
         table = pandas.DataFrame(values, columns=COLUMNS[name])
@@ -155,3 +163,77 @@ def test_from_a_data_lake_to_predictions_beside_it(
     found = {name: label[0] for name, label in zip(table["name"], table["label_name"], strict=True)}
     assert found.keys() == plans.keys()
     assert np.mean([found[name] == plan for name, plan in plans.items()]) > 0.9
+
+
+def write_graphbolt(graph: GraphDirectory) -> NDArray[np.int64]:
+    """Write the dataset ``shop`` as GraphBolt's users do; return the original id of each id."""
+    folder, sets = Path("shop"), {"train": "train_set", "val": "validation_set"}
+    folder.mkdir()
+    np.savetxt(folder / "edges.csv", np.stack(ends_of(graph), 1), "%d", ",")
+    np.save(folder / "x.npy", graph.features("item"))
+    tasks: dict[str, Any] = {"name": "topic"}
+    for split, name in sets.items():
+        ids = graph.split(split)
+        np.save(folder / f"{split}.npy", ids)
+        np.save(folder / f"{split}-labels.npy", graph.labels("item")[ids])
+        files = {"seeds": f"{split}.npy", "labels": f"{split}-labels.npy"}
+        data = [{"name": key, "format": "numpy", "path": path} for key, path in files.items()]
+        tasks[name] = [{"data": data}]
+    x = {"domain": "node", "name": "x", "format": "numpy", "path": "x.npy"}
+    count = graph.schema.node_types["item"].count
+    described = {"nodes": [{"num": count}], "edges": [{"format": "csv", "path": "edges.csv"}]}
+    metadata = {"graph": described, "feature_data": [x], "tasks": [tasks]}
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(metadata))
+    return np.arange(count)
+
+
+def write_distdgl(graph: GraphDirectory) -> NDArray[np.int64]:
+    """Divide the graph as DistDGL's users do; return the original id of each of its ids."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    dgl = pytest.importorskip("dgl", reason="DGL is not installed", exc_type=ImportError)
+    count = graph.schema.node_types["item"].count
+    whole = dgl.graph(tuple(map(torch.from_numpy, ends_of(graph))), num_nodes=count)
+    whole.ndata["feat"] = torch.from_numpy(np.array(graph.features("item")))
+    whole.ndata["label"] = torch.from_numpy(np.array(graph.labels("item")))
+    for split in ("train", "val"):
+        whole.ndata[f"{split}_mask"] = torch.from_numpy(np.isin(range(count), graph.split(split)))
+    words = {"part_method": "random", "return_mapping": True}
+    ids: torch.Tensor = dgl.distributed.partition_graph(whole, "shop", 2, "shop", **words)[0]
+    return ids.numpy()
+
+
+def ends_of(graph: GraphDirectory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    topology = graph.topology(next(iter(graph.schema.relations)))
+    destinations = np.repeat(np.arange(topology.indptr.size - 1), np.diff(topology.indptr))
+    return np.array(topology.indices, np.int64), destinations
+
+
+@pytest.mark.filterwarnings("ignore")  # of DGL
+@pytest.mark.parametrize("write", [write_graphbolt, write_distdgl])
+def test_other_systems_directories_lead_to_predictions(
+    write: Callable[[GraphDirectory], NDArray[np.int64]],
+    community_graph: GraphDirectory,
+    tmp_path: Path,
+    runs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    originals = write(community_graph)
+    (tmp_path / "config.toml").write_text(
+        "model = {name = 'sage', layers = 2}\nsampler.fanouts = [5, 5]\n"
+        "train = {epochs = 6, batch_size = 16, learning_rate = 0.02}\n"
+    )
+    kind, page = write.__name__.removeprefix("write_"), Page("howto/import.md")
+    commands = list(page.commands("bash", f"hopper dataset import {kind}"))
+    assert len(commands) == 4
+    for number, words in enumerate(commands):
+        page.run(number, words, runs)
+    mapping = pandas.DataFrame({"id": np.arange(originals.size), "original": originals})
+    query = "SELECT original, labels FROM 'labels/*.parquet' JOIN mapping USING (id)"
+    with duckdb.connect() as connection:
+        connection.register("mapping", mapping)
+        found = connection.execute(query).fetchnumpy()
+    assert found["labels"].size == originals.size
+    nodes = np.isin(found["original"], community_graph.split("val"))
+    right = found["labels"] == community_graph.labels("item")[found["original"]]
+    assert right[nodes].mean() > 0.6
