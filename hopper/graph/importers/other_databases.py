@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from hopper.errors import GraphError, HopperError, RequestError, cannot_import
 from hopper.files.addresses import without_password
+from hopper.graph.importers.source_files import require_file
 
 _DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
 
@@ -37,6 +38,7 @@ def open_database_of(url: str, folder: Path) -> Any:
         text = cannot_import(f"a {kind} database", package.replace("_", "-"), error)
         raise RequestError(text) from error
     if kind == "sqlite":
+        require_file(folder / rest, "database")
         # Without a mode, a file that is not there would be made.
         url = f"file:{quote(str((folder / rest).absolute()))}?mode=ro"
     return driver.connect(url)

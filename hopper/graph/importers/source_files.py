@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
 
 _ARCHIVE: Final = b"PK"
+_LONGEST: Final = 200
+_ADVICE: Final = re.compile(r"\. +(?=If you |This is an internal )")
 
 
 @contextmanager
@@ -30,8 +33,10 @@ def explain_errors(text: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text; libraries in C++ append their stack."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Return the first line of an error's text; libraries in C++ append their stack, and others
+    what to do, which is for their own users."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _ADVICE.split(line)[0][:_LONGEST]
 
 
 def require_file(file: Path, what: str) -> Path:
