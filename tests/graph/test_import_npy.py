@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph, tables
+from hopper.graph.layout import TOPOLOGY_ARRAYS
 
 META: dict[str, Any] = {
     "name": "small",
@@ -199,6 +201,59 @@ def test_files_that_do_not_fit_are_refused(source: Path, try_import: Importer) -
         file.unlink()
         file.write_bytes(before)
     assert try_import() == ""
+
+
+def raw(file: str, dtype: str, *shape: int) -> dict[str, Any]:
+    return {"file": file, "dtype": dtype, "shape": shape}
+
+
+def test_files_without_a_header_are_as_those_with_one(source: Path, try_import: Importer) -> None:
+    import_graph("npy", str(source), source / "out")
+    meta = json.loads(json.dumps(META))
+    paper, edge = meta["node_types"]["paper"], meta["edge_types"][0]
+    np.load(source / "feat__paper.npy").tofile(source / "feat.raw")
+    np.load(source / "edges.npy").T.astype(np.int32).tofile(source / "edges.raw")
+    paper["feat_file"], edge["file"] = raw("feat.raw", "f4", 6, 5), raw("edges.raw", "i4", 7, 2)
+    write_meta(source, meta)
+    import_graph("npy", str(source), source / "again")
+    first, again = (GraphDirectory.open(source / name) for name in ("out", "again"))
+    np.testing.assert_array_equal(first.features("paper"), again.features("paper"))
+    (relation,) = first.schema.relations
+    for name in TOPOLOGY_ARRAYS:
+        arrays = [getattr(graph.topology(relation), name) for graph in (first, again)]
+        np.testing.assert_array_equal(*arrays)
+    shutil.rmtree(source / "out")
+    for wrong, error in [
+        (
+            raw("feat.raw", "f8", 6, 5),
+            r"expected 240 bytes of float64 of shape \[6, 5\], given 120",
+        ),
+        (raw("feat.raw", "U1", 6, 5), r"expected 120 bytes of <U1 of shape"),
+        (raw("feat.raw", "nothing", 6, 5), r"paper\.feat_file: dtype: .*nothing"),
+        (
+            raw("feat.raw", "f4", 6, -5),
+            r"shape: expected numbers of rows and columns, given \[6, -5",
+        ),
+        (raw("../feat.raw", "f4", 6, 5), r"expected a file inside"),
+        ({"file": "feat.raw"}, r"paper\.feat_file: shape: missing field"),
+    ]:
+        paper["feat_file"] = wrong
+        write_meta(source, meta)
+        assert re.search(error, try_import()), error
+
+
+def test_features_for_which_there_is_no_room_are_refused_at_once(
+    source: Path, try_import: Importer
+) -> None:
+    """They have the size of IGB's largest, 1.1 TB, of which the disk holds nothing."""
+    rows, meta = 269_346_174, json.loads(json.dumps(META))
+    with (source / "feat.raw").open("wb") as file:
+        file.truncate(rows * 1024 * 4)
+    feat = raw("feat.raw", "float32", rows, 1024)
+    meta["node_types"]["paper"] = {"count": rows, "feat_file": feat}
+    meta["labels"] = {}
+    write_meta(source, meta)
+    assert "too little disk space: 10" in try_import()
 
 
 def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,23 @@ The file is specified in docs/howto/import.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.arrays import TableReader, set_column
-from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
+from hopper.graph.importers.source_files import (
+    explain_errors,
+    find_inside,
+    load_csr,
+    load_npy,
+    require_file,
+)
 from hopper.graph.importers.tables import GraphTables, Table, array_features
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
@@ -24,7 +34,8 @@ _OF_EDGES: Final = {"label_file": "labels", "weight_file": "weights", "time_file
 
 
 def read_npy(source: Path) -> GraphTables:
-    """Read such a folder; dense features are mapped, other arrays are loaded."""
+    """Read such a folder; dense features, and files without a header, are mapped, other arrays are
+    loaded."""
     meta = read_json(source / "meta.json", "missing file")
     where = str(source / "meta.json")
     target = safe_name(_field(meta, "target_type", str, where))
@@ -39,9 +50,12 @@ def read_npy(source: Path) -> GraphTables:
     for index, entry in enumerate(_field(meta, "edge_types", list, where)):
         place = f"{where}: edge_types[{index}]"
         src, rel, dst = (_field(entry, key, str, place) for key in ("src", "rel", "dst"))
-        file, what = _find(source, entry, "file", place), f"edges of {src}/{rel}/{dst}"
+        what = f"edges of {src}/{rel}/{dst}"
+        file, pairs = _array(source, entry, "file", what, place)
         reader.where = str(file)
-        table = reader.add_edges((src, rel, dst), load_npy(file, what), {}, {})
+        # Others have a row for each edge.
+        pairs = pairs.T if pairs.ndim == 2 and pairs.shape[0] != 2 == pairs.shape[1] else pairs
+        table = reader.add_edges((src, rel, dst), pairs, {}, {})
         if "count" in entry and entry["count"] != table.count:
             raise GraphError(
                 f"{file}: {what}: expected {entry['count']} edges, as meta.json says, given "
@@ -62,8 +76,8 @@ def read_npy(source: Path) -> GraphTables:
                 table.labels = Labels("class", classes), table.labels[1]
     splits = {}
     for name, entry in _optional(meta, "splits", where).items():
-        file = _find(source, entry, "file", f"{where}: splits.{name}")
-        splits[name] = load_npy(file, f"split {name}")
+        place = f"{where}: splits.{name}"
+        splits[name] = _array(source, entry, "file", f"split {name}", place)[1]
     tables.divide_splits(splits)
     return tables
 
@@ -75,18 +89,44 @@ def _add_columns(
     for key, column in columns.items():
         if fields.get(key) is None:
             continue
-        file = _find(source, fields, key, place)
         if column != "features":
-            set_column(table, column, load_npy(file, f"{column} of {owner}"), str(file))
-        elif file.suffix == ".npz":
+            file, array = _array(source, fields, key, f"{column} of {owner}", place)
+            set_column(table, column, array, str(file))
+        elif str(fields[key]).endswith(".npz"):
+            file = find_inside(source, _field(fields, key, str, place), f"{place}.{key}")
             table.features = array_features(load_csr(file, column))
         else:
-            set_column(table, column, load_npy(file, column, "r"), f"{file}: {column}")
+            file, array = _array(source, fields, key, column, place, "r")
+            set_column(table, column, array, f"{file}: {column}")
 
 
-def _find(source: Path, fields: Any, key: str, where: str) -> Path:
-    """Find the file that a field names."""
-    return find_inside(source, _field(fields, key, str, where), f"{where}.{key}")
+def _array(
+    source: Path,
+    fields: Any,
+    key: str,
+    what: str,
+    place: str,
+    mmap_mode: Literal["r"] | None = None,
+) -> tuple[Path, NDArray[Any]]:
+    """Read or map the array of a field: the name of a .npy file, or the name, dtype and shape of a
+    file that has no header, which is mapped."""
+    where = f"{place}.{key}"
+    if not isinstance(fields, dict) or not isinstance(fields.get(key), dict):
+        file = find_inside(source, _field(fields, key, str, place), where)
+        return file, load_npy(file, what, mmap_mode)
+    described = fields[key]
+    file = require_file(find_inside(source, _field(described, "file", str, where), where), what)
+    shape = _field(described, "shape", list, where)
+    if not shape or not all(type(size) is int and size >= 0 for size in shape):
+        raise GraphError(f"{where}: shape: expected numbers of rows and columns, given {shape}")
+    with explain_errors(f"{where}: dtype"):
+        dtype = np.dtype(_field(described, "dtype", str, where))
+    expected, size = dtype.itemsize * math.prod(shape), file.stat().st_size
+    if size != expected or dtype.kind not in "iuf":
+        of = f"{expected:,} bytes of {dtype} of shape {shape}"
+        raise GraphError(f"{file}: {what}: expected {of}, given {size:,}")
+    array = np.memmap(file, dtype, "r", shape=tuple(shape)) if size else np.empty(shape, dtype)
+    return file, array
 
 
 def _optional(meta: dict[str, Any], key: str, where: str) -> dict[str, Any]:

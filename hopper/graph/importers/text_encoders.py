@@ -128,20 +128,19 @@ class _RowFile:
         try:
             self._connection = sqlite3.connect(file, check_same_thread=False)
             self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
+                "CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID"
             )
         except sqlite3.Error as error:
             raise GraphError(f"{file}: cannot keep encoded texts: {error}") from error
 
-    def _keys(self, texts: Sequence[str]) -> list[bytes]:
-        return [xxhash.xxh3_128_digest(self._encoder + b"\0" + text.encode()) for text in texts]
+    def _keys(self, texts: Sequence[str]) -> list[str]:
+        return [xxhash.xxh3_128_hexdigest(self._encoder + b"\0" + text.encode()) for text in texts]
 
     def read(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the rows that are there, by text."""
         by_key = dict(zip(self._keys(texts), texts, strict=True))
-        marks = ", ".join("?" * len(by_key))
-        query = f"SELECT key, row FROM rows WHERE key IN ({marks})"  # noqa: S608 # marks only
-        found = self._connection.execute(query, list(by_key))
+        query = "SELECT key, row FROM rows WHERE key IN (SELECT value FROM json_each(?))"
+        found = self._connection.execute(query, [json.dumps(list(by_key))])
         return {by_key[key]: np.frombuffer(row, np.float32) for key, row in found}
 
     def add(self, texts: Sequence[str], rows: NDArray[np.float32]) -> None:
