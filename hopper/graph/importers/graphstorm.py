@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from hopper.errors import GraphError
 from hopper.files.whole_files import write_text
-from hopper.graph.importers.query import quote_text
+from hopper.graph.importers.query import quote_name, quote_text
 from hopper.graph.json_file import parse_json, read_json
 
 _HEAD: Final = """\
@@ -103,11 +103,14 @@ def propose_graphstorm(file: Path, out: Path) -> None:
         ids = [block.node_id_col for block in blocks if block.node_id_col]
         if not ids:
             raise GraphError(f"{file}: nodes: {node_type}: node_id_col: missing field")
-        query = node_type, [f"{_quote(ids[0])} AS id"], blocks, encoders
+        query = node_type, [f"{quote_name(ids[0])} AS id"], blocks, encoders
         parts.append(_query(*query, f"{file}: nodes: {node_type}"))
     parts.append("\n[edges]\n")
     for edges in described.edges:
-        ends = [f"{_quote(edges.source_id_col)} AS src", f"{_quote(edges.dest_id_col)} AS dst"]
+        ends = [
+            f"{quote_name(edges.source_id_col)} AS src",
+            f"{quote_name(edges.dest_id_col)} AS dst",
+        ]
         name = "/".join(edges.relation)
         parts.append(_query(f'"{name}"', ends, [edges], encoders, f"{file}: edges: {name}"))
     head = "\n[encoders]\n" if encoders else ""
@@ -143,9 +146,9 @@ def _features(feature: _Feature, encoders: dict[str, str], remarks: list[str]) -
     for column in [given] if isinstance(given, str) else given:
         name = feature.feature_name or column
         name = name if isinstance(given, str) else f"{name}_{column}"
-        sql = _transform(_quote(column), transform, encoders)
+        sql = _transform(quote_name(column), transform, encoders)
         if sql:
-            yield f"{sql} AS {_quote(name)}"
+            yield f"{sql} AS {quote_name(name)}"
         else:
             remarks.append(f"{name}: {json.dumps(transform)} of {column}")
 
@@ -194,7 +197,7 @@ def _labels(block: _Table, key: str, remarks: list[str]) -> Iterator[str]:
         task = f".{label.label_col}" if len(block.labels) > 1 else ""
         if label.task_type in ("classification", "regression"):
             kind = "label" if label.task_type == "classification" else "value"
-            yield f"{_quote(label.label_col)} AS {_quote(kind + task)}"
+            yield f"{quote_name(label.label_col)} AS {quote_name(kind + task)}"
         elif label.task_type != "link_prediction":
             remarks.append(f"label {label.label_col}: task_type {label.task_type!r}")
         if place:
@@ -223,13 +226,9 @@ def _custom_splits(files: Mapping[str, Any], key: str) -> str:
             column = files.get("column") or ["id"]
             column = column if isinstance(column, str) else column[0]
             ids = (
-                f"FROM {quote_text(path)} SELECT {_quote(column)}::VARCHAR"
+                f"FROM {quote_text(path)} SELECT {quote_name(column)}::VARCHAR"
                 if path.endswith(".parquet")
                 else f"FROM read_csv({quote_text(path)}, header=false, columns={{'id': 'VARCHAR'}})"
             )
             cases.append(f"WHEN {key}::VARCHAR IN ({ids}) THEN '{split}'")
     return f"CASE {' '.join(cases)} END AS split"
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

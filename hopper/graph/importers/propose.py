@@ -12,7 +12,7 @@ from hopper.errors import GraphError, HopperError
 from hopper.files.addresses import without_password
 from hopper.files.whole_files import write_text
 from hopper.graph.importers.other_databases import find_casts, hide_passwords, open_database_of
-from hopper.graph.importers.query import quote_text
+from hopper.graph.importers.query import quote_name, quote_text
 from hopper.graph.importers.query_features import MOST_CATEGORIES
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.layout import safe_name
@@ -71,7 +71,7 @@ class KeyedTable:
         if texts:
             # Postgres would name all of them "count".
             counts = ", ".join(
-                f"count(DISTINCT {_quote(column)}) AS c{place}"
+                f"count(DISTINCT {quote_name(column)}) AS c{place}"
                 for place, column in enumerate(texts)
             )
             row = run(f"SELECT {counts} FROM {source}").to_pylist()[0]  # noqa: S608
@@ -84,7 +84,7 @@ class KeyedTable:
     @property
     def id(self) -> str:
         """What identifies a row, in SQL."""
-        return _quote(self.key) if self.key else "row_number() OVER ()"
+        return quote_name(self.key) if self.key else "row_number() OVER ()"
 
     @property
     def is_link(self) -> bool:
@@ -121,7 +121,7 @@ def propose_queries(source: str, out: Path) -> None:
                 for table in tables:
                     sql = f"SELECT * FROM {table.source}"  # noqa: S608
                     head += f"{table.name} = {{database = \"db\", sql = '{sql}'}}\n"
-                    table.source = _quote(table.name)
+                    table.source = quote_name(table.name)
         except HopperError:
             raise
         except Exception as error:  # of a driver, DuckDB or pyarrow
@@ -156,7 +156,7 @@ def _read_adbc(connection: Any) -> Iterator[KeyedTable]:
                         key = columns[0]
                     if len(columns) == 1 and rule["constraint_type"] == "FOREIGN KEY":
                         references[columns[0]] = safe_name(usage[0]["fk_table"])
-                source = ".".join(map(_quote, filter(None, (prefix, name))))
+                source = ".".join(map(quote_name, filter(None, (prefix, name))))
                 # SQLite has dates as texts.
                 times = [
                     column["column_name"]
@@ -185,8 +185,8 @@ def _read_duckdb(path: str) -> Iterator[KeyedTable]:
                 references.setdefault(table, {})[columns[0]] = referenced
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall():
             of_table = keys.get(name, ""), references.get(name, {})
-            read = KeyedTable.read(run, safe_name(name), _quote(name), *of_table)
-            read.source = f"db.{_quote(name)}"
+            read = KeyedTable.read(run, safe_name(name), quote_name(name), *of_table)
+            read.source = f"db.{quote_name(name)}"
             yield read
 
 
@@ -218,12 +218,12 @@ def _describe(tables: Sequence[KeyedTable]) -> Iterator[str]:
     for table in tables:
         if table.is_link:
             (src, first), (dst, second) = table.references.items()
-            ends = [f"{_quote(src)} AS src", f"{_quote(dst)} AS dst"]
+            ends = [f"{quote_name(src)} AS src", f"{quote_name(dst)} AS dst"]
             yield _query(f'"{first}/{table.name}/{second}"', table, ends)
             continue
         for column, other in table.references.items():
             if other in names:
-                end, source = _quote(column), table.source
+                end, source = quote_name(column), table.source
                 yield (
                     f'"{table.name}/{safe_name(column)}/{other}" = """\n'  # noqa: S608
                     f"SELECT * FROM (SELECT {table.id} AS src, {end} AS dst FROM {source})\n"
@@ -235,7 +235,7 @@ def _query(name: str, table: KeyedTable, columns: list[str]) -> str:
     """Return the query of a table with further columns as features, and one with the time."""
     remarks = []
     for column, kind in table.kinds.items():
-        quoted = _quote(column)
+        quoted = quote_name(column)
         if column == table.time and kind == "time":
             columns.append(f"{quoted} AS time")
         elif column == table.key or column in table.references:
@@ -266,7 +266,3 @@ def _kind(arrow_type: Any, is_numeric: bool) -> str:
         return "time"
     is_text = types.is_string(arrow_type) or types.is_large_string(arrow_type)
     return "text" if is_text else f"values of type {arrow_type}"
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -277,6 +277,11 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def quote_name(name: str) -> str:
+    """Return the name of a column or a table as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 class QueryTexts(Sequence[str]):
     """The texts of a column, read when they are asked for."""
 
