@@ -32,7 +32,7 @@ with quick_imports():
     from hopper.graph.directory import GraphDirectory
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
-    from tests.data_servers import postgres_database, s3_bucket
+    from tests.data_servers import postgres_database, s3_server
     from tests.rank_pool import RankPool
     from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
 
@@ -277,12 +277,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.fixture(scope="session")
+def s3() -> Iterator[None]:
+    """A real S3 server, which the processes that tests start reach too."""
+    with s3_server():
+        yield
+
+
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """The address of an empty bucket on a real S3 server, which the processes that tests start
-    reach too."""
-    with s3_bucket() as address:
-        yield address
+def bucket(s3: None) -> str:
+    """The address of an empty bucket."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem().mkdir(name := f"shop-{secrets.token_hex(4)}")
+    return f"s3://{name}"
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,10 @@ POSTGRES = shutil.which("postgres"), shutil.which("initdb")
 
 
 @contextmanager
-def s3_bucket() -> Iterator[str]:
-    """Start an S3 server with a bucket, which variables of the environment lead to; yield its
-    address."""
+def s3_server() -> Iterator[None]:
+    """Start an S3 server, which variables of the environment lead to."""
     moto = pytest.importorskip("moto.server", reason="moto is not installed")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -31,11 +30,7 @@ def s3_bucket() -> Iterator[str]:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "shop")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "paint")
-        s3fs.S3FileSystem.clear_instance_cache()
-        # Buckets belong to this process, and so to the tests of several modules.
-        s3fs.S3FileSystem().mkdir(name := f"shop-{port}")
-        yield f"s3://{name}"
-        s3fs.S3FileSystem.clear_instance_cache()
+        yield
     server.stop()
 
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How an address begins. A path object has dropped the second slash."""
-_PASSWORD: Final = re.compile(r"(://[^:/@\s'\"]*):[^@\s'\"]+(?=@)|([?&])password=[^&\s'\"]*")
+_PASSWORD: Final = re.compile(
+    r"(://[^:/@\s'\"]*):[^\s'\"]+(?=@)"
+    r"|([?&][\w-]*(?:password|sig|signature|token|secret|key)[\w-]*=)[^&\s'\"]*",
+    re.I,
+)
 EXPECTED: Final = "expected a path on this machine, not an address"
 
 
@@ -56,7 +60,7 @@ def path_of(path: str | os.PathLike[str] | UPath) -> Path | UPath:
         found.fs.invalidate_cache()
     except Exception as error:  # a package that is missing, or a host that does not answer
         raise RequestError(
-            f"{without_password(text)}: expected an address that fsspec can reach: {error}"
+            without_password(f"{text}: expected an address that fsspec can reach: {error}")
         ) from error
     return Path(found.path) if found.protocol in ("file", "local") else found
 
@@ -75,6 +79,19 @@ def remote_errors(path: Path | UPath) -> Iterator[None]:
         # Botocore and others have errors of their own.
         reason = str(error) or type(error).__name__
         raise StorageError(without_password(f"{path}: {reason}")) from error
+
+
+@contextmanager
+def hide_passwords() -> Iterator[None]:
+    """Raise Hopper's errors without the passwords of addresses in their texts; also as a
+    decorator."""
+    try:
+        yield
+    except HopperError as error:
+        text = without_password(str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
 
 
 def without_password(text: str) -> str:

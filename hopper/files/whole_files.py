@@ -16,7 +16,7 @@ from hopper.files.scratch import scratch_folder
 if TYPE_CHECKING:
     from upath import UPath
 
-_UNFINISHED: Final = ".unfinished"
+UNFINISHED: Final = ".unfinished"
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 
 
@@ -72,9 +72,11 @@ def replacing(path: Path | UPath) -> Iterator[Path]:
         with scratch_folder("hopper-upload-") as scratch:
             yield scratch / path.name
             with remote_errors(path):
-                path.fs.put_file(str(scratch / path.name), path.path)
+                # Object storage renames by copying, but there a file only appears once complete.
+                path.fs.put_file(str(scratch / path.name), path.path + UNFINISHED)
+                path.fs.mv(path.path + UNFINISHED, path.path)
         return
-    unfinished = path.with_name(path.name + _UNFINISHED)
+    unfinished = path.with_name(path.name + UNFINISHED)
     try:
         yield unfinished
         with unfinished.open("rb") as file:
@@ -96,5 +98,5 @@ def remove_unfinished(folder: Path) -> None:
     No process may be writing there. Errors of the file system are ignored.
     """
     with suppress(OSError):
-        for file in folder.rglob(f"*{_UNFINISHED}"):
+        for file in folder.rglob(f"*{UNFINISHED}"):
             file.unlink(missing_ok=True)

@@ -11,9 +11,9 @@ import fsspec
 
 from cache_server.store.manifest import file_checksum
 from hopper.errors import GraphError, RequestError
-from hopper.files.addresses import path_of, refuse_address, remote_errors
+from hopper.files.addresses import hide_passwords, path_of, refuse_address, remote_errors
 from hopper.files.scratch import scratch_folder
-from hopper.files.whole_files import remove_unfinished, replacing
+from hopper.files.whole_files import UNFINISHED, remove_unfinished, replacing
 from hopper.graph.publish import require_space
 from hopper.partition.checksums import CHECKSUMS_FILE, read_checksums, server_of
 from hopper.partition.description import DESCRIPTION_FILE
@@ -22,6 +22,7 @@ from hopper.timing.phases import Phases, Progress
 _FILES_AT_ONCE: Final = 4
 
 
+@hide_passwords()
 def fetch_partitioned(
     address: str, out: Path, servers: Collection[int] = (), progress: Progress | None = None
 ) -> int:
@@ -60,14 +61,22 @@ def fetch_partitioned(
 
     with scratch_folder("hopper-checksums-") as scratch:
         fetch(CHECKSUMS_FILE, scratch / CHECKSUMS_FILE)
-        files = read_checksums(scratch).files
-        known = {server for name in files if (server := server_of(name)) is not None}
+        try:
+            all_files = read_checksums(scratch).files
+        except GraphError as error:
+            raise GraphError(str(error).replace(str(scratch), str(source))) from error
+        known = {server for name in all_files if (server := server_of(name)) is not None}
         for server in servers:
             if server not in known:
                 raise RequestError(f"--server {server}: expected 0 to {max(known)}")
         wanted = {None, *servers} if servers else {None, *known}
-        files = {name: file for name, file in files.items() if server_of(name) in wanted}
-        _prepare(out, {name: file.size for name, file in files.items()})
+        files = {name: file for name, file in all_files.items() if server_of(name) in wanted}
+        _prepare(out, all_files, {name: file.size for name, file in files.items()})
+        checksums = (scratch / CHECKSUMS_FILE).read_bytes()
+        if (out / CHECKSUMS_FILE).exists() and (out / CHECKSUMS_FILE).read_bytes() != checksums:
+            # A mix of two divisions must not be opened.
+            for name in (CHECKSUMS_FILE, DESCRIPTION_FILE):
+                (out / name).unlink(missing_ok=True)
 
         def copy(name: str) -> int:
             target, expected = out / name, files[name]
@@ -94,18 +103,19 @@ def fetch_partitioned(
                 bar.advance(1)
         nbytes += copy(DESCRIPTION_FILE)
         with replacing(out / CHECKSUMS_FILE) as unfinished:
-            unfinished.write_bytes((scratch / CHECKSUMS_FILE).read_bytes())
+            unfinished.write_bytes(checksums)
     return nbytes
 
 
-def _prepare(out: Path, sizes: Mapping[str, int]) -> None:
-    """Make the folder, and refuse one with other files than those of ``sizes``, the bytes by name,
-    or on a disk that lacks room for what is missing."""
+def _prepare(out: Path, known: Collection[str], sizes: Mapping[str, int]) -> None:
+    """Make the folder, and refuse one with other files than ``known`` ones, or on a disk that lacks
+    room for what is missing of ``sizes``, the bytes by name."""
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out}: expected a folder; it is a file")
     out.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(out)
     there = {file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file()}
-    for name in sorted(there - sizes.keys() - {CHECKSUMS_FILE}):
-        raise RequestError(f"{out / name}: not of this directory; choose another --out")
+    for name in sorted(there - {*known, CHECKSUMS_FILE}):
+        if name.removesuffix(UNFINISHED) not in known:
+            raise RequestError(f"{out / name}: not of this directory; choose another --out")
+    remove_unfinished(out)
     require_space(out, sum(size for name, size in sizes.items() if name not in there))

@@ -11,7 +11,7 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.features import open_graph
-from hopper.files.addresses import path_of
+from hopper.files.addresses import hide_passwords, path_of
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import write_text
 from hopper.inference import check_output
@@ -36,6 +36,7 @@ from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
 
 
+@hide_passwords()
 def predict_into(
     run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
 ) -> int:
@@ -65,6 +66,7 @@ def predict_once(run: str | os.PathLike[str], request: PredictionRequest) -> Pre
         return Predictions.open(folder / "out")
 
 
+@hide_passwords()
 def prepare_prediction(
     run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
 ) -> Path:
@@ -110,5 +112,7 @@ def _prepare(
         return None
     make_run_folder(work)
     if not isinstance(folder, Path):
+        # An address may have a password.
+        work.chmod(0o700)
         write_text(work / ADDRESS_FILE, str(folder))
     return config, graph

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.files.addresses import path_of, remote_errors
+from hopper.files.addresses import hide_passwords, path_of, remote_errors
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
@@ -37,13 +37,13 @@ class Column:
     Attributes
     ----------
     dtype: str, or what NumPy takes for a dtype.
-    make: makes its values, [n] or [n, width], from a slice of the part and the predicted values of
+    make: makes its values, [n] or [n, width], from a slice of the part and what was predicted of
         that slice.
     width: of its lists; 0 = one value a row.
     """
 
     dtype: Any
-    make: Callable[[slice, NDArray[Any]], Any]
+    make: Callable[[slice, Any], Any]
     width: int = 0
 
 
@@ -86,7 +86,7 @@ def write_part(
     file: Path | UPath,
     part: Part,
     name: str,
-    rows: Iterator[tuple[slice, NDArray[Any]]],
+    rows: Iterator[tuple[slice, Any]],
     sample: Any,
     more: Columns | None = None,
 ) -> None:
@@ -158,6 +158,7 @@ class Predictions:
     classes: NDArray[np.int64] | None = None
 
     @classmethod
+    @hide_passwords()
     def open(cls, folder: str | os.PathLike[str]) -> Self:
         """Read all files that ``hopper predict`` wrote, into a folder or to an address, into
         memory.
@@ -166,13 +167,14 @@ class Predictions:
         :class:`RequestError` that the prediction is not finished, or that parts are missing.
         """
         out = path_of(folder)
-        if not isinstance(out, Path):
-            with scratch_folder("hopper-predictions-") as copy, remote_errors(out):
-                out.fs.get(f"{out.path}/", f"{copy}/", recursive=True)
-                return cls.open(copy)
         request, description = read_description(out)
         if not description.get("finished"):
             raise RequestError(f"{out}: the prediction is not finished; run it again to go on")
+        if not isinstance(out, Path):
+            with scratch_folder("hopper-predictions-") as copy:
+                with remote_errors(out):
+                    out.fs.get(f"{out.path}/", f"{copy}/", recursive=True)
+                return cls.open(copy)
         parts = [_read(file, request) for file in sorted(out.glob(f"part-*.{request.format}"))]
         found, expected = sum(part.ids.size for part in parts), description["count"]
         if found != expected:

@@ -6,6 +6,7 @@ It predicts nodes, or edges from the rows of both ends.
 from __future__ import annotations
 
 import copy
+import operator
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -150,7 +151,7 @@ class PredictionTask(ABC):
         self,
         number: int,
         part: Part,
-        pieces: Iterator[tuple[slice, NDArray[Any]]],
+        pieces: Iterator[tuple[slice, Any]],
         none: Tensor,
         columns: Columns,
     ) -> None:
@@ -159,14 +160,14 @@ class PredictionTask(ABC):
         top, what = self.request.top, self.request.what
         names = np.array(self._label_names, np.str_)
 
-        def classes(_: slice, values: NDArray[Any]) -> NDArray[Any]:
-            return top_classes(values, top)[0] if top else values
-
+        classes = operator.itemgetter(0) if top else lambda values: values
         if top:
-            columns[what] = Column(self.request.dtype, lambda _, v: top_classes(v, top)[1], top)
-            columns[CLASSES] = Column(np.int64, classes, top)
+            pieces = ((piece, top_classes(values, top)) for piece, values in pieces)
+            dtype = np.dtype(self.request.dtype)
+            columns[what] = Column(dtype, lambda _, found: found[1].astype(dtype), top)
+            columns[CLASSES] = Column(np.int64, lambda _, found: found[0], top)
         if names.size:
-            columns[LABEL_NAME] = Column(str, lambda at, values: names[classes(at, values)], top)
+            columns[LABEL_NAME] = Column(str, lambda _, values: names[classes(values)], top)
         write_part(self._file(number), part, what, pieces, self._finish(none), columns)
 
     def _file(self, number: int) -> Path | UPath:

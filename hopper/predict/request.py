@@ -164,7 +164,8 @@ class PredictionRequest:
         else:
             values = rows[:, 0] if rows.shape[1] == 1 else rows
         found = np.ascontiguousarray(values.numpy())
-        if self.dtype == "float32":
+        # The most probable classes are those before rounding.
+        if self.dtype == "float32" or self.top:
             return found
         with np.errstate(over="ignore"):
             rounded = found.astype(self.dtype)
@@ -297,8 +298,11 @@ def work_folder(out: Path | UPath, run: Path) -> Path:
 
 
 def out_of(work: Path) -> Path | UPath:
-    """Return where the prediction of a :func:`work_folder` goes."""
+    """Return where the prediction of a :func:`work_folder` goes. A :class:`RequestError` says that
+    the folder was copied without the address."""
     file = work / ADDRESS_FILE
+    if work.name != _WORK_FOLDER and not file.exists():
+        raise RequestError(f"{file}: missing file: it says where the prediction goes; copy it too")
     return path_of(file.read_text()) if file.exists() else work.parent
 
 
@@ -306,7 +310,8 @@ def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, An
     """Read the request of a prediction's folder, and the whole description in it. A
     :class:`GraphError` says that the folder has none, or that it lacks a field."""
     file = out / DESCRIPTION_FILE
-    description = read_json(file, "no such file; expected the folder of a prediction")
+    with remote_errors(out):
+        description = read_json(file, "no such file; expected the folder of a prediction")
     for name in _FIELDS:
         if name not in description:
             raise GraphError(f"{file}: {name}: missing field")
@@ -333,7 +338,8 @@ def _begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
                 )
         return bool(description.get("finished"))
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        # Otherwise a wrong name would become a bucket.
+        out.mkdir(parents=isinstance(out, Path), exist_ok=True)
         # A prediction that was interrupted early may have left an unfinished description only.
         names = [content.name for content in out.iterdir()] if out.exists() else []
         is_empty = all(name.startswith(DESCRIPTION_FILE) for name in names)

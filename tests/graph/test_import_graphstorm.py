@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_shares_of_splits_tasks_and_encoders(folder: Path) -> None:
     item = config["nodes"][0]
     item["labels"] = [
         {"task_type": "classification", "label_col": "kind", "split_pct": [0.5, 0.25, 0.25]},
-        {"task_type": "regression", "label_col": "price"},
+        {"task_type": "regression", "label_col": "the_price", "split_pct": [1, 0, 0]},
     ]
     item["features"] = [
         feature("color", "text", name="bert_hf", bert_model="bert-base", max_seq_length=8),
@@ -134,13 +135,40 @@ def test_shares_of_splits_tasks_and_encoders(folder: Path) -> None:
     text = propose(folder, config)
     assert "< 0.5 THEN 'train'" in text
     assert "< 0.75 THEN 'val'" in text
-    assert '"kind" AS "label.kind"' in text
-    assert '"price" AS "value.price"' in text
+    assert "< 1 THEN 'test'" in text
+    assert 'AS "label.kind"' in text
+    assert 'AS "value.the-price"' in text
     assert 'model_name_or_path = "bert-base"' in text
-    assert 'embed_1("color") AS "text"' in text
-    assert 'embed_1("id") AS "name"' in text
+    assert 'embed_1(b0."color") AS "text"' in text
+    assert 'embed_1(b0."id") AS "name"' in text
     assert text.count("SentenceTransformer") == 1
     assert '-- splits: {"train": "t.parquet"}' in text
+    assert "-- splits of the_price" in text
+
+
+def test_what_is_missing_stays_missing_and_names_of_hopper_are_left_to_it(folder: Path) -> None:
+    """The blocks of a type need not be neighbours, and have columns of one name."""
+    (folder / "more.json").write_text('{"id": 1, "w": 2}\n{"id": 2}\n{"id": 3}\n{"id": 4, "w": 6}')
+    config = json.loads(json.dumps(CONFIG))
+    item, more, user = config["nodes"]
+    item["features"] = []
+    more["features"] = [
+        feature("w", "weight", name="max_min_norm"),
+        feature("w", "bucket", name="bucket_numerical", range=[0, 8], bucket_cnt=4),
+    ]
+    config["nodes"], config["edges"] = [item, user | {"node_type": 'a "b"'}, more], []
+    text = propose(folder, config)
+    assert list(tomllib.loads(text)["nodes"]) == ["item", 'a "b"']
+    config["nodes"] = [item, user, more]
+    (folder / "graph.toml").unlink()
+    propose(folder, config)
+    words = [str(folder / "graph.toml"), "--out", str(folder / "graph"), "--missing", "zero"]
+    assert main(["dataset", "import", "sql", *words]) == 0
+    graph = GraphDirectory.open(folder / "graph")
+    columns = [column.name for column in graph.schema.node_types["item"].columns]
+    assert columns == ["weight_feature", "bucket"]
+    expected = [[0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 1]]
+    np.testing.assert_array_equal(graph.features("item"), expected)
 
 
 @pytest.mark.parametrize(

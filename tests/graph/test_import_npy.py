@@ -228,7 +228,7 @@ def test_files_without_a_header_are_as_those_with_one(source: Path, try_import: 
             raw("feat.raw", "f8", 6, 5),
             r"expected 240 bytes of float64 of shape \[6, 5\], given 120",
         ),
-        (raw("feat.raw", "U1", 6, 5), r"expected 120 bytes of <U1 of shape"),
+        (raw("feat.raw", "U1", 6, 5), r"dtype: expected integers or floats, given <U1"),
         (raw("feat.raw", "nothing", 6, 5), r"paper\.feat_file: dtype: .*nothing"),
         (
             raw("feat.raw", "f4", 6, -5),

@@ -7,9 +7,9 @@ Construction"). What SQL cannot say stands in the file as a remark.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from hopper.errors import GraphError
 from hopper.files.whole_files import write_text
-from hopper.graph.importers.query import quote_name, quote_text
+from hopper.graph.importers.query import quote_name, quote_text, toml_text
 from hopper.graph.json_file import parse_json, read_json
 
 _HEAD: Final = """\
@@ -27,6 +27,10 @@ _HEAD: Final = """\
 _READERS: Final = {"parquet": "read_parquet", "json": "read_json", "csv": "read_csv"}
 _SPLITS: Final = {"train": "train", "valid": "val", "test": "test"}
 """GraphStorm's names of splits, and Hopper's."""
+_LABELS: Final = {"classification": "label", "regression": "value"}
+"""Hopper's columns of labels, by GraphStorm's types of tasks"""
+_SPECIAL: Final = re.compile(r"id|src|dst|split|time|weight|(label|value)([._].*)?")
+"""Columns that mean something to Hopper."""
 _SHARES: Final = (0.8, 0.1, 0.1)
 """GraphStorm's shares of splits by default."""
 
@@ -95,62 +99,112 @@ def propose_graphstorm(file: Path, out: Path) -> None:
     if out.exists():
         raise GraphError(f"{out}: expected no such file, found one; remove it, or choose another")
     described = parse_json(TypeAdapter(_Construction), read_json(file), str(file))
-    encoders: dict[str, str] = {}
-    parts = ["\n[nodes]\n"]
-    for node_type, group in groupby(described.nodes, lambda nodes: nodes.node_type):
-        blocks = list(group)
-        # Further blocks of a type have its rows in the same order.
-        ids = [block.node_id_col for block in blocks if block.node_id_col]
-        if not ids:
-            raise GraphError(f"{file}: nodes: {node_type}: node_id_col: missing field")
-        query = node_type, [f"{quote_name(ids[0])} AS id"], blocks, encoders
-        parts.append(_query(*query, f"{file}: nodes: {node_type}"))
-    parts.append("\n[edges]\n")
+    queries: dict[str, dict[str, list[_Table]]] = {"nodes": {}, "edges": {}}
+    for nodes in described.nodes:
+        queries["nodes"].setdefault(nodes.node_type, []).append(nodes)
     for edges in described.edges:
-        ends = [
-            f"{quote_name(edges.source_id_col)} AS src",
-            f"{quote_name(edges.dest_id_col)} AS dst",
-        ]
-        name = "/".join(edges.relation)
-        parts.append(_query(f'"{name}"', ends, [edges], encoders, f"{file}: edges: {name}"))
+        queries["edges"].setdefault("/".join(edges.relation), []).append(edges)
+    encoders: dict[str, str] = {}
+    text = ""
+    for kind, of_kind in queries.items():
+        text += f"\n[{kind}]\n"
+        for name, blocks in of_kind.items():
+            sql = _Query(f"{file}: {kind}: {name}", blocks, encoders).sql()
+            text += f"{json.dumps(name, ensure_ascii=False)} = {toml_text(sql)}\n"
     head = "\n[encoders]\n" if encoders else ""
     for name, model in encoders.items():
         options = f"{{model_name_or_path = {json.dumps(model)}}}"
         words = f'encoder = "sentence_transformers:SentenceTransformer", options = {options}'
         head += f'{name} = {{{words}, cache = "texts.sqlite"}}\n'
-    write_text(out, _HEAD.format(file=file.name) + head + "".join(parts))
+    write_text(out, _HEAD.format(file=file.name) + head + text)
 
 
-def _query(
-    name: str,
-    columns: list[str],
-    blocks: Sequence[_Table],
-    encoders: dict[str, str],
-    where: str,
-) -> str:
-    """Return the query of a type's or relation's tables, whose rows stand side by side."""
-    remarks: list[str] = []
-    for block in blocks:
-        for feature in block.features:
-            columns += _features(feature, encoders, remarks)
-        columns += _labels(block, columns[0].removesuffix(" AS id"), remarks)
-    listed = ",\n       ".join(columns)
-    told = "".join(f"       -- {remark}\n" for remark in remarks)
-    sources = "\nPOSITIONAL JOIN ".join(block.source(where) for block in blocks)
-    return f"{name} = '''\nSELECT {listed}\n{told}FROM {sources}\n'''\n"
+class _Query:
+    """The query of a node type or a relation, whose blocks have its rows side by side."""
 
+    def __init__(self, where: str, blocks: Sequence[_Table], encoders: dict[str, str]) -> None:
+        self._where, self._blocks, self._encoders = where, blocks, encoders
+        self._remarks: list[str] = []
+        self._tasks = sum(len(block.labels) for block in blocks)
 
-def _features(feature: _Feature, encoders: dict[str, str], remarks: list[str]) -> Iterator[str]:
-    """Yield the columns of a feature, or tell why it has none."""
-    transform, given = dict(feature.transform), feature.feature_col
-    for column in [given] if isinstance(given, str) else given:
-        name = feature.feature_name or column
-        name = name if isinstance(given, str) else f"{name}_{column}"
-        sql = _transform(quote_name(column), transform, encoders)
-        if sql:
+    def sql(self) -> str:
+        """Return the query."""
+        columns = [f"{sql} AS {name}" for name, sql in self._keys().items()]
+        has_split = False
+        for number, block in enumerate(self._blocks):
+            for feature in block.features:
+                columns += self._features(number, feature)
+            for label in block.labels:
+                columns += self._label(number, label)
+                split = self._split(number, label)
+                if split and has_split:
+                    self._remarks.append(f"splits of {label.label_col}")
+                elif split:
+                    columns.append(f"{split} AS split")
+                    has_split = True
+        sources = [
+            f"{block.source(self._where)} AS b{number}" for number, block in enumerate(self._blocks)
+        ]
+        remarks = "".join(f"       -- {remark}\n" for remark in self._remarks)
+        selected = ",\n       ".join(columns)
+        return f"SELECT {selected}\n{remarks}FROM " + "\nPOSITIONAL JOIN ".join(sources)
+
+    def _column(self, number: int, name: str) -> str:
+        """Return a block's column in SQL."""
+        prefix = f"b{number}." if len(self._blocks) > 1 else ""
+        return prefix + quote_name(name)
+
+    def _keys(self) -> dict[str, str]:
+        """Return the columns that identify nodes or edges, by Hopper's names."""
+        for number, block in enumerate(self._blocks):
+            if isinstance(block, _Edges):
+                ends = {"src": block.source_id_col, "dst": block.dest_id_col}
+                return {end: self._column(number, name) for end, name in ends.items()}
+            if isinstance(block, _Nodes) and block.node_id_col:
+                return {"id": self._column(number, block.node_id_col)}
+        raise GraphError(f"{self._where}: node_id_col: missing field")
+
+    def _features(self, number: int, feature: _Feature) -> Iterator[str]:
+        """Yield the columns of a feature, or tell why it has none."""
+        transform, given = dict(feature.transform), feature.feature_col
+        for column in [given] if isinstance(given, str) else given:
+            name = feature.feature_name or column
+            name = name if isinstance(given, str) else f"{name}_{column}"
+            sql = _transform(self._column(number, column), transform, self._encoders)
+            if not sql:
+                self._remarks.append(f"{name}: {json.dumps(transform)} of {column}")
+                continue
+            # Otherwise it would be no feature.
+            name = f"{name}_feature" if _SPECIAL.fullmatch(name) else name
             yield f"{sql} AS {quote_name(name)}"
-        else:
-            remarks.append(f"{name}: {json.dumps(transform)} of {column}")
+
+    def _label(self, number: int, label: _Label) -> Iterator[str]:
+        """Yield the column of a label, or tell why it has none."""
+        kind = _LABELS.get(label.task_type)
+        if kind:
+            # Names of tasks have no other characters.
+            name = re.sub(r"[^A-Za-z0-9.+-]+", "-", label.label_col)
+            task = f".{name}" if self._tasks > 1 else ""
+            yield f"{self._column(number, label.label_col)} AS {quote_name(kind + task)}"
+        elif label.task_type != "link_prediction":
+            self._remarks.append(f"label {label.label_col}: task_type {label.task_type!r}")
+
+    def _split(self, number: int, label: _Label) -> str:
+        """Return the splits of what has a label, in SQL; "" = there are none, or none in SQL."""
+        files = label.custom_split_filenames
+        if files and isinstance(self._blocks[number], _Edges):
+            self._remarks.append(f"splits: {json.dumps(dict(files))}")
+            return ""
+        if files:
+            return _custom_splits(files, next(iter(self._keys().values())))
+        # The same at every import, as a draw by hash is.
+        share, total, cases = "hash(row_number() OVER ()) % 1000000 / 1e6", 0.0, ""
+        for name, part in zip(_SPLITS.values(), label.split_pct, strict=False):
+            total += part
+            cases += f" WHEN {share} < {total:g} THEN '{name}'"
+        if label.task_type in _LABELS:
+            cases = f" WHEN {self._column(number, label.label_col)} IS NULL THEN NULL{cases}"
+        return f"CASE{cases} END"
 
 
 def _transform(column: str, transform: Mapping[str, Any], encoders: dict[str, str]) -> str:
@@ -161,7 +215,8 @@ def _transform(column: str, transform: Mapping[str, Any], encoders: dict[str, st
                 _bound(column, transform, name, within)
                 for name, within in (("min", "greatest"), ("max", "least"))
             )
-            return f"(least(greatest({column}, {low}), {high}) - {low}) / ({high} - {low})"
+            sql = f"(least(greatest({column}, {low}), {high}) - {low}) / ({high} - {low})"
+            return _unless_missing(column, sql)
         case {"name": "standard"}:
             return f"{column} / {transform.get('sum_val', f'sum({column}) OVER ()')}"
         case {"name": "to_categorical", **rest} if "separator" not in rest:
@@ -170,7 +225,8 @@ def _transform(column: str, transform: Mapping[str, Any], encoders: dict[str, st
             "slide_window_size" not in rest
         ):
             place = f"floor(({column} - {low}) * {count} / ({high} - {low}))"
-            return f"greatest(0, least({place}, {count} - 1))::INT::VARCHAR"
+            sql = f"greatest(0, least({place}, {count} - 1))::INT::VARCHAR"
+            return _unless_missing(column, sql)
         case {"name": "bert_hf" | "tokenize_hf", "bert_model": str(model), **_rest}:
             known = {of: name for name, of in encoders.items()}
             name = known.get(model, f"embed_{len(encoders) + 1}")
@@ -183,6 +239,12 @@ def _transform(column: str, transform: Mapping[str, Any], encoders: dict[str, st
     return column
 
 
+def _unless_missing(column: str, sql: str) -> str:
+    """Return a value in SQL, NULL where a column is NULL: DuckDB's greatest and least pass over
+    it."""
+    return f"CASE WHEN {column} IS NOT NULL THEN {sql} END"
+
+
 def _bound(column: str, transform: Mapping[str, Any], name: str, within: str) -> str:
     """Return the smallest or largest value of a column, as a transformation bounds it."""
     if f"{name}_val" in transform:
@@ -191,34 +253,9 @@ def _bound(column: str, transform: Mapping[str, Any], name: str, within: str) ->
     return found if bound is None else f"{within}({found}, {bound})"
 
 
-def _labels(block: _Table, key: str, remarks: list[str]) -> Iterator[str]:
-    """Yield the columns of labels, and the one of splits, which is that of the first label."""
-    for place, label in enumerate(block.labels):
-        task = f".{label.label_col}" if len(block.labels) > 1 else ""
-        if label.task_type in ("classification", "regression"):
-            kind = "label" if label.task_type == "classification" else "value"
-            yield f"{quote_name(label.label_col)} AS {quote_name(kind + task)}"
-        elif label.task_type != "link_prediction":
-            remarks.append(f"label {label.label_col}: task_type {label.task_type!r}")
-        if place:
-            continue
-        if isinstance(block, _Edges) and label.custom_split_filenames:
-            remarks.append(f"splits: {json.dumps(dict(label.custom_split_filenames))}")
-        elif label.custom_split_filenames:
-            yield _custom_splits(label.custom_split_filenames, key)
-        else:
-            train, val, _ = (*label.split_pct, 0, 0)[:3]
-            # The same at every import, as a draw by hash is.
-            share = "hash(row_number() OVER ()) % 1000000 / 1e6"
-            yield (
-                f"CASE WHEN {share} < {train} THEN 'train' "
-                f"WHEN {share} < {train + val:g} THEN 'val' ELSE 'test' END AS split"
-            )
-
-
 def _custom_splits(files: Mapping[str, Any], key: str) -> str:
-    """Return the column of splits that files of ids name: JSON or texts with an id a line, or a
-    column of Parquet."""
+    """Return the splits that files of ids name, in SQL; "" if none does. They are JSON or texts
+    with an id a line, or Parquet with a column of ids."""
     cases = []
     for name, split in _SPLITS.items():
         paths = files.get(name) or []
@@ -226,9 +263,9 @@ def _custom_splits(files: Mapping[str, Any], key: str) -> str:
             column = files.get("column") or ["id"]
             column = column if isinstance(column, str) else column[0]
             ids = (
-                f"FROM {quote_text(path)} SELECT {quote_name(column)}::VARCHAR"
+                f"FROM {quote_text(path)} AS ids SELECT ids.{quote_name(column)}::VARCHAR"
                 if path.endswith(".parquet")
                 else f"FROM read_csv({quote_text(path)}, header=false, columns={{'id': 'VARCHAR'}})"
             )
             cases.append(f"WHEN {key}::VARCHAR IN ({ids}) THEN '{split}'")
-    return f"CASE {' '.join(cases)} END AS split"
+    return f"CASE {' '.join(cases)} END" if cases else ""

@@ -122,7 +122,9 @@ def _array(
     with explain_errors(f"{where}: dtype"):
         dtype = np.dtype(_field(described, "dtype", str, where))
     expected, size = dtype.itemsize * math.prod(shape), file.stat().st_size
-    if size != expected or dtype.kind not in "iuf":
+    if dtype.kind not in "iuf":
+        raise GraphError(f"{where}: dtype: expected integers or floats, given {dtype}")
+    if size != expected:
         of = f"{expected:,} bytes of {dtype} of shape {shape}"
         raise GraphError(f"{file}: {what}: expected {of}, given {size:,}")
     array = np.memmap(file, dtype, "r", shape=tuple(shape)) if size else np.empty(shape, dtype)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from hopper.errors import GraphError, HopperError, RequestError, cannot_import
-from hopper.files.addresses import without_password
+from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.importers.source_files import require_file
 
 _DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
@@ -49,15 +46,3 @@ def find_casts(schema: Any) -> dict[str, str]:
     name: NUMERIC of Postgres comes as texts."""
     is_numeric = {field.name: getattr(field.type, "type_name", "") == "numeric" for field in schema}
     return {name: "DOUBLE" for name, numeric in is_numeric.items() if numeric}
-
-
-@contextmanager
-def hide_passwords() -> Iterator[None]:
-    """Raise Hopper's errors without the passwords of addresses in their texts."""
-    try:
-        yield
-    except HopperError as error:
-        text = without_password(str(error))
-        if text == str(error):
-            raise
-        raise type(error)(text) from None

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError, HopperError
-from hopper.files.addresses import without_password
+from hopper.files.addresses import hide_passwords, without_password
 from hopper.files.whole_files import write_text
-from hopper.graph.importers.other_databases import find_casts, hide_passwords, open_database_of
-from hopper.graph.importers.query import quote_name, quote_text
+from hopper.graph.importers.other_databases import find_casts, open_database_of
+from hopper.graph.importers.query import quote_name, quote_text, toml_text
 from hopper.graph.importers.query_features import MOST_CATEGORIES
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.layout import safe_name
@@ -120,7 +120,8 @@ def propose_queries(source: str, out: Path) -> None:
                 head += "\n[tables]\n"
                 for table in tables:
                     sql = f"SELECT * FROM {table.source}"  # noqa: S608
-                    head += f"{table.name} = {{database = \"db\", sql = '{sql}'}}\n"
+                    words = f'database = "db", sql = {json.dumps(sql, ensure_ascii=False)}'
+                    head += f"{table.name} = {{{words}}}\n"
                     table.source = quote_name(table.name)
         except HopperError:
             raise
@@ -224,11 +225,9 @@ def _describe(tables: Sequence[KeyedTable]) -> Iterator[str]:
         for column, other in table.references.items():
             if other in names:
                 end, source = quote_name(column), table.source
-                yield (
-                    f'"{table.name}/{safe_name(column)}/{other}" = """\n'  # noqa: S608
-                    f"SELECT * FROM (SELECT {table.id} AS src, {end} AS dst FROM {source})\n"
-                    'WHERE dst IS NOT NULL"""\n'
-                )
+                every = f"FROM {source} SELECT {table.id} AS src, {end} AS dst"
+                sql = f"FROM ({every})\nWHERE dst IS NOT NULL"
+                yield f'"{table.name}/{safe_name(column)}/{other}" = {toml_text(sql)}\n'
 
 
 def _query(name: str, table: KeyedTable, columns: list[str]) -> str:
@@ -247,7 +246,8 @@ def _query(name: str, table: KeyedTable, columns: list[str]) -> str:
         else:
             remarks.append(f"       -- {quoted}: {kind}\n")
     listed = ",\n       ".join(columns)
-    return f'{name} = """\nSELECT {listed}\n{"".join(remarks)}FROM {table.source}\n"""\n'
+    sql = f"SELECT {listed}\n{''.join(remarks)}FROM {table.source}"
+    return f"{name} = {toml_text(sql)}\n"
 
 
 def _kind(arrow_type: Any, is_numeric: bool) -> str:

@@ -282,6 +282,12 @@ def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def toml_text(text: str) -> str:
+    """Return a text of several lines as TOML has it."""
+    escaped = text.replace("\\", "\\\\").replace('"""', '""\\"')
+    return f'"""\n{escaped}\n"""'
+
+
 class QueryTexts(Sequence[str]):
     """The texts of a column, read when they are asked for."""
 

@@ -109,6 +109,10 @@ def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[
     tasks: dict[str, list[tuple[str, int, str]]] = {}
     for name in names:
         match = _LABEL.fullmatch(name)
+        if match is None and name.startswith(("label.", "value.")):
+            raise GraphError(
+                f"{where}: column {name}: expected a task's name of letters, digits, ., + and -"
+            )
         if match is not None and not (match[1] == "value" and match[3]):
             kind = "several" if match[3] else match[1]
             tasks.setdefault(match[2] or "", []).append((kind, int(match[3] or 0), name))

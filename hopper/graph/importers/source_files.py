@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
+from hopper.files.addresses import without_password
 
 _ARCHIVE: Final = b"PK"
 _LONGEST: Final = 200
@@ -35,7 +36,7 @@ def explain_errors(text: str, *errors: type[Exception]) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text; libraries in C++ append their stack, and others
     what to do, which is for their own users."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = without_password(str(error).strip() or type(error).__name__).splitlines()[0]
     return _ADVICE.split(line)[0][:_LONGEST]
 
 

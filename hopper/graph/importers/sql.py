@@ -16,9 +16,10 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter
 
 from hopper.errors import GraphError, HopperError
+from hopper.files.addresses import hide_passwords
 from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.encode import LikeGraph
-from hopper.graph.importers.other_databases import find_casts, hide_passwords, open_database_of
+from hopper.graph.importers.other_databases import find_casts, open_database_of
 from hopper.graph.importers.query import Query, quote_text
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.source_files import explain_errors, require_file

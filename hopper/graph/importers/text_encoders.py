@@ -95,6 +95,11 @@ class EncodedTexts:
                 if self._cache:
                     self._cache.add(missing, new)
                 rows |= zip(missing, new, strict=True)
+            if len({row.size for row in rows.values()}) > 1:
+                raise GraphError(
+                    f"encoders.{self._name}: expected rows of one width, but the cache has others; "
+                    "remove it after changing the encoder"
+                )
             self._report(len(missing), len(texts) - len(missing))
         values = [rows[text] for text in column.to_pylist()]
         return arrow.array(values, arrow.list_(arrow.float32()))
