@@ -72,9 +72,7 @@ def replacing(path: Path | UPath) -> Iterator[Path]:
         with scratch_folder("hopper-upload-") as scratch:
             yield scratch / path.name
             with remote_errors(path):
-                # Object storage renames by copying, but there a file only appears once complete.
-                path.fs.put_file(str(scratch / path.name), path.path + UNFINISHED)
-                path.fs.mv(path.path + UNFINISHED, path.path)
+                upload(scratch / path.name, path.fs, path.path)
         return
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -90,6 +88,14 @@ def replacing(path: Path | UPath) -> Iterator[Path]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def upload(file: Path, system: Any, target: str) -> None:
+    """Copy a file to a path of a file system of fsspec, where it replaces an older one only once it
+    is complete."""
+    # Object storage renames by copying, but there a file only appears once complete.
+    system.put_file(str(file), target + UNFINISHED)
+    system.mv(target + UNFINISHED, target)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -6,7 +6,6 @@ It predicts nodes, or edges from the rows of both ends.
 from __future__ import annotations
 
 import copy
-import operator
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -159,15 +158,13 @@ class PredictionTask(ABC):
         ``none`` are no rows, [0, width], in host memory."""
         top, what = self.request.top, self.request.what
         names = np.array(self._label_names, np.str_)
-
-        classes = operator.itemgetter(0) if top else lambda values: values
         if top:
             pieces = ((piece, top_classes(values, top)) for piece, values in pieces)
             dtype = np.dtype(self.request.dtype)
             columns[what] = Column(dtype, lambda _, found: found[1].astype(dtype), top)
             columns[CLASSES] = Column(np.int64, lambda _, found: found[0], top)
         if names.size:
-            columns[LABEL_NAME] = Column(str, lambda _, values: names[classes(values)], top)
+            columns[LABEL_NAME] = Column(str, lambda _, v: names[v[0] if top else v], top)
         write_part(self._file(number), part, what, pieces, self._finish(none), columns)
 
     def _file(self, number: int) -> Path | UPath:

@@ -13,11 +13,11 @@ from cache_server.events import events
 from hopper.cluster.cluster import Cluster
 from hopper.config import Config, change_config
 from hopper.errors import ConfigError, RequestError
+from hopper.files.whole_files import upload
 from hopper.train.tensor_file import check_file
 
 FOLDER: Final = "checkpoints"
 _NAME: Final = re.compile(r"(?:learnable-rank-(\d+)-)?step-(\d+)\.safetensors")
-_UNFINISHED: Final = ".unfinished"
 
 
 class CheckpointFiles:
@@ -106,9 +106,7 @@ class CheckpointCopy:
         target = f"{self._folder}/{file.name}"
         try:
             self._system.makedirs(self._folder, exist_ok=True)
-            # Object storage renames by copying, but there a file only appears once complete.
-            self._system.put_file(str(file), target + _UNFINISHED)
-            self._system.mv(target + _UNFINISHED, target)
+            upload(file, self._system, target)
         except Exception as error:  # A plug-in file system may raise anything.
             warn(f"train.checkpoint_copy: {self._address}: {file.name} was not copied: {error}")
 

@@ -78,7 +78,8 @@ class EncodedTexts:
     ) -> None:
         self._name, self._encoder, self._cache, self._tell = name, encoder, cache, tell
         self._lock = threading.Lock()
-        self._width = self._encoded = self._found = 0
+        self._widths = set[int]()
+        self._encoded = self._found = 0
         self._told = time.monotonic()
 
     def __call__(self, column: Any) -> Any:
@@ -95,10 +96,11 @@ class EncodedTexts:
                 if self._cache:
                     self._cache.add(missing, new)
                 rows |= zip(missing, new, strict=True)
-            if len({row.size for row in rows.values()}) > 1:
+            self._widths |= {row.size for row in rows.values()}
+            if len(self._widths) > 1:
                 raise GraphError(
-                    f"encoders.{self._name}: expected rows of one width, but the cache has others; "
-                    "remove it after changing the encoder"
+                    f"encoders.{self._name}: expected rows of one width, given "
+                    f"{sorted(self._widths)}; remove the cache after changing the encoder"
                 )
             self._report(len(missing), len(texts) - len(missing))
         values = [rows[text] for text in column.to_pylist()]
@@ -107,14 +109,11 @@ class EncodedTexts:
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
         with explain_errors(f"encoders.{self._name} failed"):
             rows = np.asarray(self._encoder.encode(texts), np.float32)
-        width = self._width or (rows.shape[1] if rows.ndim == 2 else 0)
-        if not width or rows.shape != (len(texts), width):
-            expected = f"[{len(texts)}, {width or 'width'}]"
+        if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
             raise GraphError(
-                f"encoders.{self._name}: expected rows of shape {expected}, given "
+                f"encoders.{self._name}: expected rows of shape [{len(texts)}, width], given "
                 f"{list(rows.shape)}"
             )
-        self._width = width
         return rows
 
     def _report(self, encoded: int, found: int) -> None:
