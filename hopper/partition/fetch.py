@@ -49,62 +49,69 @@ def fetch_partitioned(
     StorageError: the address cannot be read; names it.
     """
     refuse_address(out)
-    source = path_of(address)
-    system, root = fsspec.core.url_to_fs(str(source))
-
-    def fetch(name: str, to: Path) -> None:
-        with remote_errors(source):
-            try:
-                system.get_file(f"{root}/{name}", str(to))
-            except FileNotFoundError as error:
-                raise GraphError(f"{source}/{name}: missing file") from error
-
+    source = _Source(address)
     with scratch_folder("hopper-checksums-") as scratch:
-        fetch(CHECKSUMS_FILE, scratch / CHECKSUMS_FILE)
+        source.read(CHECKSUMS_FILE, scratch / CHECKSUMS_FILE)
         try:
             all_files = read_checksums(scratch).files
         except GraphError as error:
-            raise GraphError(str(error).replace(str(scratch), str(source))) from error
-        known = {server for name in all_files if (server := server_of(name)) is not None}
-        for server in servers:
-            if server not in known:
-                raise RequestError(f"--server {server}: expected 0 to {max(known)}")
-        wanted = {None, *servers} if servers else {None, *known}
-        files = {name: file for name, file in all_files.items() if server_of(name) in wanted}
-        _prepare(out, all_files, {name: file.size for name, file in files.items()})
+            raise GraphError(str(error).replace(str(scratch), str(source.path))) from error
         checksums = (scratch / CHECKSUMS_FILE).read_bytes()
-        if (out / CHECKSUMS_FILE).exists() and (out / CHECKSUMS_FILE).read_bytes() != checksums:
-            # A mix of two divisions must not be opened.
-            for name in (CHECKSUMS_FILE, DESCRIPTION_FILE):
-                (out / name).unlink(missing_ok=True)
+    known = {server for name in all_files if (server := server_of(name)) is not None}
+    for server in servers:
+        if server not in known:
+            raise RequestError(f"--server {server}: expected 0 to {max(known)}")
+    wanted = {None, *servers} if servers else {None, *known}
+    files = {name: file for name, file in all_files.items() if server_of(name) in wanted}
+    _prepare(out, all_files, {name: file.size for name, file in files.items()})
+    if (out / CHECKSUMS_FILE).exists() and (out / CHECKSUMS_FILE).read_bytes() != checksums:
+        # A mix of two divisions must not be opened.
+        for name in (CHECKSUMS_FILE, DESCRIPTION_FILE):
+            (out / name).unlink(missing_ok=True)
 
-        def copy(name: str) -> int:
-            target, expected = out / name, files[name]
-            if target.is_file() and file_checksum(target) == expected.checksum:
-                return expected.size
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target) as unfinished:
-                fetch(name, unfinished)
-                if file_checksum(unfinished) != expected.checksum:
-                    raise GraphError(
-                        f"{source}/{name}: altered since it was written: expected checksum "
-                        f"{expected.checksum}"
-                    )
-            return expected.size
+    def copy(name: str) -> None:
+        source.copy(name, out / name, files[name].checksum)
 
-        nbytes = 0
-        with (
-            Phases(progress).phase("files", len(files) - 1) as bar,
-            ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="fetch") as pool,
-        ):
-            # Without its description a directory cannot be opened.
-            for size in pool.map(copy, files.keys() - {DESCRIPTION_FILE}):
-                nbytes += size
-                bar.advance(1)
-        nbytes += copy(DESCRIPTION_FILE)
-        with replacing(out / CHECKSUMS_FILE) as unfinished:
-            unfinished.write_bytes(checksums)
-    return nbytes
+    with (
+        Phases(progress).phase("files", len(files) - 1) as bar,
+        ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="fetch") as pool,
+    ):
+        # Without its description a directory cannot be opened.
+        for _ in pool.map(copy, files.keys() - {DESCRIPTION_FILE}):
+            bar.advance(1)
+    copy(DESCRIPTION_FILE)
+    with replacing(out / CHECKSUMS_FILE) as unfinished:
+        unfinished.write_bytes(checksums)
+    return sum(file.size for file in files.values())
+
+
+class _Source:
+    """The directory that files are copied from."""
+
+    def __init__(self, address: str) -> None:
+        self.path = path_of(address)
+        self._system, self._root = fsspec.core.url_to_fs(str(self.path))
+
+    def read(self, name: str, to: Path) -> None:
+        """Copy a file."""
+        with remote_errors(self.path):
+            try:
+                self._system.get_file(f"{self._root}/{name}", str(to))
+            except FileNotFoundError as error:
+                raise GraphError(f"{self.path}/{name}: missing file") from error
+
+    def copy(self, name: str, target: Path, checksum: str) -> None:
+        """Copy a file to its place, unless it is there; refuse one with another checksum."""
+        if target.is_file() and file_checksum(target) == checksum:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as unfinished:
+            self.read(name, unfinished)
+            if file_checksum(unfinished) != checksum:
+                where = f"{self.path}/{name}"
+                raise GraphError(
+                    f"{where}: altered since it was written: expected checksum {checksum}"
+                )
 
 
 def _prepare(out: Path, known: Collection[str], sizes: Mapping[str, int]) -> None:
