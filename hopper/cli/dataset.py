@@ -66,8 +66,8 @@ def _add_import(kinds: Any) -> None:
         "source SOURCE",
         "a folder (npy, csv, parquet, graphbolt), a file (sql: of queries; dgl: by "
         "dgl.save_graphs; pyg: by torch.save; graphml; "
-        "distdgl: the JSON file of partition_graph), a dataset's name (ogb), or an address or a "
-        "folder of RelBench (database), or the JSON file of GraphStorm's construction "
+        "distdgl: the JSON file of partition_graph or of chunks), a dataset's name (ogb), or an "
+        "address or a folder of RelBench (database), or the JSON file of GraphStorm's construction "
         "(graphstorm); these two write a file of queries for import sql",
     )
     parser.option("--out DIR", "where to write", type=Path, required=True)

@@ -107,9 +107,9 @@ def test_feature_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_construction(tmp_path: Path) -> None:
     # Each round starts processes.
-    words = ["--edges", "2000", "--methods", "random", "--servers", "2", "--rounds", "1"]
-    rows = run("construction", tmp_path, *words)
-    assert {row.side for row in rows} == {"parquet", "csv", "parquet, ids are texts", "random"}
+    words = ["--edges", "2000", "--sources", "texts", "--methods", "random", "--servers", "2"]
+    rows = run("construction", tmp_path, *words, "--rounds", "1")
+    assert {row.side for row in rows} == {"texts", "random"}
     assert [row.median for row in rows if row.measure == "edge cut"] == [
         pytest.approx(0.5, abs=0.1)
     ]

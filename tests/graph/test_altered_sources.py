@@ -25,6 +25,7 @@ SOURCES = {
     "sqlite": "",
     "npy": "",
     "graphbolt": "",
+    "distdgl": "metadata.json",
     "pyg": "graph.pt",
 }
 """what an import is given, by kind; '' = the folder"""

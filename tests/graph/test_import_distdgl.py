@@ -14,7 +14,7 @@ import torch
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory
-from hopper.graph.importers import import_graph
+from hopper.graph.importers import ImportOptions, import_graph
 from hopper.partition import PartitionedGraph, partition_graph
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -109,3 +109,46 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
 def test_servers_have_to_be_given(library: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"--method given: .*no such file"):
         partition_graph(GraphDirectory.open(library), tmp_path / "parts", 2, "given")
+
+
+def test_chunks_keep_the_servers_that_were_assigned(tmp_path: Path) -> None:
+    chunks = {"format": {"name": "csv", "delimiter": ","}, "data": ["edges-0.csv", "edges-1.csv"]}
+    described = {
+        "node_type": ["user", "item"],
+        "num_nodes_per_type": [3, 2],
+        "edge_type": ["user:buys:item"],
+        "num_edges_per_type": [3],
+        "edges": {"user:buys:item": chunks},
+    }
+    file, out = tmp_path / "metadata.json", tmp_path / "graph"
+    (tmp_path / "edges-0.csv").write_text("2,1\n0,0\n")
+    (tmp_path / "edges-1.csv").write_text("1,0\n")
+    (tmp_path / "user.txt").write_text("1\n0\n1\n")
+    (tmp_path / "item.txt").write_text("0\n1\n")
+    file.write_text(json.dumps(described))
+    notes = import_graph("distdgl", str(file), out, ImportOptions(targets=("buys",)))
+    assert "hopper partition DIR --servers 2 --method given" in notes[0]
+    topology = GraphDirectory.open(out).topology(("user", "buys", "item"))
+    assert (topology.indptr.tolist(), topology.indices.tolist()) == ([0, 2, 3], [0, 1, 2])
+    partition_graph(GraphDirectory.open(out), tmp_path / "parts", 2, "given")
+    parts = PartitionedGraph.open(tmp_path / "parts")
+    assert [parts.stored("user", server).count for server in range(2)] == [1, 2]
+    for changes, wrong in (
+        ({"num_nodes_per_type": [3]}, "num_nodes_per_type: expected 2, given 1"),
+        ({"num_nodes_per_type": [4, 2]}, r"user\.txt: expected 4 lines, .* given 3 of int64"),
+        ({"num_edges_per_type": [4]}, r"num_edges_per_type: expected \[4\], found \[3\] edges"),
+        ({"edge_type": ["buys"]}, "edge_type: expected src:rel:dst, given 'buys'"),
+        ({"edges": {}}, "edges: user:buys:item: missing field"),
+        ({"edge_type": None}, "edge_type: expected a valid tuple, given None"),
+        (
+            {"edges": {"user:buys:item": chunks | {"format": {"name": "avro"}}}},
+            "expected format csv, numpy or parquet, given 'avro'",
+        ),
+        (
+            {"node_data": {"user": {"feat": chunks | {"data": ["edges-0.csv", "user.txt"]}}}},
+            r"data feat of user: expected chunks .* of one width, given \[\[2, 2\], \[3, 1\]\]",
+        ),
+    ):
+        file.write_text(json.dumps(described | changes))
+        with pytest.raises(GraphError, match=wrong):
+            import_graph("distdgl", str(file), tmp_path / "other")

@@ -197,6 +197,42 @@ def import_ogb(folder: Path, options: ImportOptions) -> None:
     write_tables(tables, folder / "out", options)
 
 
+def import_chunks(folder: Path, options: ImportOptions) -> None:
+    """Write DistDGL's Chunked Graph Format, with chunks of different sizes and formats."""
+    folder.joinpath("data").mkdir(exist_ok=True)
+
+    def write(name: str, values: np.ndarray, kind: str = "numpy") -> dict[str, Any]:
+        files = []
+        for number, chunk in enumerate(np.split(values, [7, 40])):
+            files.append(f"data/{name}-{number}.{kind}")
+            if kind == "csv":
+                np.savetxt(folder / files[-1], chunk, "%d", " ")
+            elif kind == "parquet":
+                pandas.DataFrame(chunk.reshape(len(chunk), -1)).to_parquet(folder / files[-1])
+            else:
+                with (folder / files[-1]).open("wb") as stream:
+                    np.save(stream, chunk)
+        return {"format": {"name": kind, "delimiter": " "}, "data": files}
+
+    masks = {f"{name}_mask": np.isin(np.arange(N), ids) for name, ids in SPLITS.items()}
+    of_nodes = {name: write(name, mask) for name, mask in masks.items()}
+    of_edges = {"weight": write("weight", WEIGHTS), "time": write("time", TIMES)}
+    metadata = {
+        "graph_name": "graph",
+        "node_type": ["node"],
+        "num_nodes_per_chunk": [[7, 33, N - 40]],
+        "edge_type": ["node:edge:node"],
+        "num_edges_per_type": [E],
+        "edges": {"node:edge:node": write("edges", ENDS.T, "csv")},
+        "node_data": {
+            "node": {"feat": write("x", X), "label": write("y", LABELS, "parquet"), **of_nodes}
+        },
+        "edge_data": {"node:edge:node": {"feat": write("amount", AMOUNT, "parquet"), **of_edges}},
+    }
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    import_graph("distdgl", str(folder / "metadata.json"), folder / "out", options)
+
+
 def from_arrays(folder: Path, options: ImportOptions) -> None:
     columns = {"edge_features": AMOUNT, "edge_weights": WEIGHTS, "options": options}
     times: dict[Any, Any] = {("node", "edge", "node"): TIMES}
@@ -216,6 +252,7 @@ KINDS: dict[str, Importer] = {
     "pyg": import_pyg,
     "dgl": import_dgl,
     "ogb": import_ogb,
+    "distdgl": import_chunks,
     "networkx": import_networkx,
     "arrays": from_arrays,
 }

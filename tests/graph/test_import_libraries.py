@@ -23,7 +23,12 @@ from hopper.graph import Labels, Relation
 from hopper.graph.importers import ImportOptions, import_graph, pyg, write_tables
 from hopper.graph.importers.dgl import read_dgl
 from hopper.graph.importers.graphml import tables_from_networkx
-from hopper.graph.importers.ogb import load_arrays_only, read_ogb, tables_from_ogb
+from hopper.graph.importers.ogb import (
+    load_arrays_only,
+    read_ogb,
+    tables_from_ogb,
+    tables_from_ogb_links,
+)
 from hopper.graph.importers.pyg import tables_from_pyg
 from hopper.graph.layout import names_file
 
@@ -279,6 +284,87 @@ def test_ogb(tmp_path: Path) -> None:
         tables_from_ogb("x", MAG, {}, {"train": {"paper": [0], "author": [0]}})
 
 
+def columns(**arrays: Any) -> dict[str, Any]:
+    return {key: np.array(values) for key, values in arrays.items()}
+
+
+OGB_LINKS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
+    "collab": (
+        {"num_nodes": 3, "edge_index": np.array([[0, 1], [1, 0]]), "node_feat": np.eye(3)},
+        {
+            "train": columns(edge=[[0, 1], [0, 1]], weight=[1, 2], year=[2000, 2001]),
+            "valid": columns(edge=[[2, 0]], weight=[3], year=[2002], edge_neg=[[1, 1]]),
+            "test": columns(edge=np.zeros((0, 2), int), weight=[], year=np.zeros(0, int)),
+        },
+        {("node", "edge", "node"): ([[0, 1], [0, 1], [2, 0]], [[0, 1], [2], []])},
+    ),
+    "citation2": (
+        {"num_nodes": 3, "edge_index": np.zeros((2, 0), int), "node_feat": None},
+        {"test": columns(source_node=[1], target_node=[2], target_node_neg=[[0, 1]])},
+        {("node", "edge", "node"): ([[1, 2]], [[0]])},
+    ),
+    "wikikg2": (
+        {"num_nodes": 3, "edge_index": np.zeros((2, 0), int), "edge_reltype": np.zeros((0, 1))},
+        {
+            "train": columns(head=[0, 1, 2], relation=[4, 0, 4], tail=[1, 1, 1]),
+            "valid": columns(head=[2], relation=[4], tail=[0]),
+        },
+        {
+            ("node", "relation_0", "node"): ([[1, 1]], [[0], []]),
+            ("node", "relation_4", "node"): ([[0, 1], [2, 1], [2, 0]], [[0, 1], [2]]),
+        },
+    ),
+    "biokg": (
+        {
+            "num_nodes_dict": {"drug": 2, "protein": 3},
+            "edge_index_dict": {},
+            "edge_reltype": {
+                ("drug", "binds", "protein"): np.full((2, 1), 1),
+                ("protein", "meets", "protein"): np.full((1, 1), 0),
+            },
+        },
+        {
+            "train": columns(head=[1, 2], relation=[1, 0], tail=[2, 0])
+            | {"head_type": ["drug", "protein"], "tail_type": ["protein", "protein"]},
+            "test": columns(head=[0], relation=[1], tail=[0])
+            | {"head_type": ["drug"], "tail_type": ["protein"]},
+        },
+        {
+            ("drug", "binds", "protein"): ([[1, 2], [0, 0]], [[0], [1]]),
+            ("protein", "meets", "protein"): ([[2, 0]], [[0], []]),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OGB_LINKS)
+def test_links_of_ogb(name: str, tmp_path: Path) -> None:
+    given, splits, expected = OGB_LINKS[name]
+    tables = tables_from_ogb_links(f"ogbl-{name}", given, splits)
+    assert tables.targets == tuple(tables.edges)
+    for triple, (ends, ids) in expected.items():
+        table = tables.edges[Relation(*triple)]
+        assert np.stack((table.src, table.dst), 1).tolist() == ends
+        assert table.splits is not None
+        names = ["val" if split == "valid" else split for split in splits]
+        assert {key: of.tolist() for key, of in table.splits.items()} == dict(
+            zip(names, ids, strict=True)
+        )
+    write_tables(tables, tmp_path / "out", ImportOptions(add_reverse="all"))
+    graph = GraphDirectory.open(tmp_path / "out")
+    assert graph.schema.target_relations == tuple(Relation(*triple) for triple in expected)
+    assert graph.schema.splits == {
+        split: sum(len(ids[place]) for _, ids in expected.values())
+        for place, split in enumerate(names)
+    }
+    if name == "collab":
+        relation = graph.schema.target_relations[0]
+        assert graph.edge_weights(relation).tolist() == [1, 2, 3]
+        assert graph.times(relation).tolist() == [2000, 2001, 2002]
+    with pytest.raises(GraphError, match="ogb dataset x: train: tail: missing entry"):
+        tables_from_ogb_links("x", given, {"train": {"head": [0]}})
+
+
 def test_the_library_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Dataset(tuple[Any, ...]):
         """Has the interface of the library's dataset, which is not installed."""
@@ -299,6 +385,19 @@ def test_the_library_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "ogb", ModuleType("ogb"))
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
     assert read_ogb("ogbn-arxiv", tmp_path).nodes["node"].count == 3
+
+    class Links(Dataset):
+        def get_edge_split(self) -> dict[str, Any]:
+            return {"train": {"edge": torch.tensor([[0, 1]])}}
+
+        def __getitem__(self, _: Any) -> Any:
+            return ARXIV
+
+    links: Any = ModuleType("ogb.linkproppred")
+    links.LinkPropPredDataset = lambda **_: Links("ogbn-arxiv", "")
+    monkeypatch.setitem(sys.modules, "ogb.linkproppred", links)
+    tables = read_ogb("ogbl-x", tmp_path)
+    assert [table.count for table in tables.edges.values()] == [1]
     with pytest.raises(RequestError, match=r"not load 'ogbn-x' into .*: Invalid dataset name"):
         read_ogb("ogbn-x", tmp_path)
 

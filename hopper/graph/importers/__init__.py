@@ -57,8 +57,8 @@ def import_graph(
     ----------
     kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``),
         ``pyg`` (a file of ``torch.save``), ``csv`` or ``parquet`` (a folder), ``sql`` (a file of
-        queries), ``graphml`` (a file), ``graphbolt`` (a folder) or
-        ``distdgl`` (the JSON file of ``dgl.distributed.partition_graph``).
+        queries), ``graphml`` (a file), ``graphbolt`` (a folder) or ``distdgl`` (the JSON file of
+        ``dgl.distributed.partition_graph``, or the metadata.json of a chunked graph).
     name: name of the graph; None = the source's name for it.
     root: folder in which the ogb library keeps its downloads.
     progress: shows the progress of an import of tables.

@@ -12,6 +12,7 @@ from cache_server.store.npy import ID_DTYPES
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import explain_errors
 from hopper.graph.importers.tables import (
+    Features,
     GraphTables,
     Table,
     array_features,
@@ -124,9 +125,13 @@ class TableReader:
 def set_column(table: Table, column: str, value: Any, where: str) -> None:
     """Convert a value to a table's ``features``, ``labels``, ``times`` or ``weights``.
 
-    Features are [n, d], the others [n] or [n, 1]; dates become seconds since 1970. None is none.
+    Features are [n, d], or read in chunks, the others [n] or [n, 1]; dates become seconds since
+    1970. None is none.
     """
     if value is None:
+        return
+    if isinstance(value, Features):
+        table.features = value
         return
     if column == "labels":
         table.labels, table.classes = read_labels(value, where)

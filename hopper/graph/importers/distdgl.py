@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.importers.arrays import TableReader
 from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES, load_dgl
+from hopper.graph.importers.distdgl_chunks import read_chunks
 from hopper.graph.importers.source_files import explain_errors, find_inside, require_file
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.json_file import read_json
@@ -46,9 +47,11 @@ class _IdMap:
 
 
 def read_distdgl(file: Path) -> GraphTables:
-    """Read the graph of NAME.json and its parts, as a whole."""
-    dgl, where = load_dgl("import distdgl"), str(file)
-    meta = read_json(file)
+    """Read the graph of NAME.json and its parts, as a whole, or of a chunked metadata.json."""
+    meta, where = read_json(file), str(file)
+    if "node_type" in meta:
+        return read_chunks(file, meta)
+    dgl = load_dgl("import distdgl")
     for field in ("num_parts", "node_map", "edge_map", "ntypes", "etypes"):
         if field not in meta:
             raise GraphError(f"{file}: {field}: missing field")

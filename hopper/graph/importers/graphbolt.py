@@ -23,6 +23,7 @@ from hopper.graph.importers.source_files import (
     explain_errors,
     find_inside,
     load_npy,
+    load_table,
     require_file,
 )
 from hopper.graph.importers.tables import (
@@ -139,15 +140,9 @@ def _owner(name: str | None, domain: str = "node") -> str:
 
 def _read_ends(source: Path, edges: _File, where: Path) -> NDArray[Any]:
     """Read the ends of edges, [2, edges]: rows of a .npy file, or columns of CSV without header."""
-    what = f"edges of {edges.type or EDGES}"
-    if edges.format == "numpy":
-        return load_npy(find_inside(source, edges.path, f"{where}: graph.edges"), what)
-    if edges.format != "csv":
-        raise GraphError(f"{where}: {what}: expected format csv or numpy, given {edges.format!r}")
-    file = require_file(find_inside(source, edges.path, f"{where}: graph.edges"), what)
-    with explain_errors(f"{file}: {what}: expected two columns of integers"):
-        ends = np.loadtxt(file, np.int64, delimiter=",", ndmin=2).reshape(-1, 2)
-    return ends.T
+    what = f"{where}: edges of {edges.type or EDGES}"
+    table = load_table(find_inside(source, edges.path, what), edges.format, what)
+    return table if edges.format == "numpy" else table.T
 
 
 def _read_array(source: Path, file: _File, where: str) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Import node property prediction graphs of the Open Graph Benchmark through its library.
+"""Import graphs of the Open Graph Benchmark, of nodes or links to predict, through its library.
 
 Hu et al., "Open Graph Benchmark: Datasets for Machine Learning on Graphs", NeurIPS 2020. The
 library saves dictionaries of NumPy arrays with ``torch.save``, in a protocol that torch's
@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError, cannot_import
-from hopper.graph.importers.arrays import EDGES, NODE, TableReader
+from hopper.graph.importers.arrays import EDGES, NODE, TableReader, Triple, as_array
 from hopper.graph.importers.source_files import explain_errors
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.layout import safe_name
 
+_LINKS: Final = "ogbl-"
+"""How names of datasets begin whose links are predicted."""
+_ENDS: Final = (("source_node", "target_node"), ("head", "tail"))
+_COLUMNS_OF_LINKS: Final = {"weights": "weight", "times": "year"}
 _SPLIT_NAMES: Final = {"valid": "val"}
 _KEYS: Final = {"features": "features", "labels": "labels"}
 _RECONSTRUCT: Final = np.empty(0).__reduce__()[0]
@@ -39,21 +44,29 @@ _KNOWN: Final[dict[tuple[str, str], Any]] = {
 
 
 def read_ogb(name: str, root: Path) -> GraphTables:
-    """Load a dataset such as ``ogbn-arxiv``; the library downloads it into ``root`` if need be."""
+    """Load a dataset, such as ``ogbn-arxiv`` or ``ogbl-collab``; the library downloads it into
+    ``root`` if need be."""
+    are_links = name.startswith(_LINKS)
     try:
-        from ogb.nodeproppred import NodePropPredDataset
+        if are_links:
+            from ogb.linkproppred import LinkPropPredDataset as Dataset
+        else:
+            from ogb.nodeproppred import NodePropPredDataset as Dataset
     except ImportError as error:
         raise RequestError(cannot_import("import ogb", "ogb", error)) from error
     try:
         with load_arrays_only():
-            dataset = NodePropPredDataset(name=name, root=str(root))
-            graph, labels = dataset[0]
-            splits = dataset.get_idx_split()
+            dataset = Dataset(name=name, root=str(root))
+            content = dataset[0]
+            splits = dataset.get_edge_split() if are_links else dataset.get_idx_split()
     # The library raises whatever its downloader and unpacker raise.
     except Exception as error:
         raise RequestError(
             f"import ogb: the ogb library could not load {name!r} into {root}: {error}"
         ) from error
+    if are_links:
+        return tables_from_ogb_links(name, content, splits)
+    graph, labels = content
     return tables_from_ogb(name, graph, labels, splits)
 
 
@@ -136,6 +149,57 @@ def tables_from_ogb(
         for key, ids in splits.items()
     })  # fmt: skip
     return reader.tables
+
+
+def tables_from_ogb_links(
+    name: str, graph: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]]
+) -> GraphTables:
+    """Convert the library's training graph and the links of its splits, which are all edges.
+
+    Links that have numbers of relations are those of so many relations.
+    """
+    where = f"ogb dataset {name}"
+    source = f"Open Graph Benchmark, {name}, through the ogb library"
+    reader = TableReader(name, source, where)
+    counts = graph.get("num_nodes_dict") or {NODE: _entry(graph, "num_nodes", where)}
+    features = graph.get("node_feat_dict") or {NODE: graph.get("node_feat")}
+    for node_type, count in counts.items():
+        reader.add_nodes(node_type, {"features": features.get(node_type)}, _KEYS, int(count))
+    ends = [_read_ends(links, f"{where}: {split}") for split, links in splits.items()]
+    joined, split_of = np.concatenate(ends), np.repeat(list(splits), [len(of) for of in ends])
+    columns = {
+        key: np.concatenate([as_array(links[key], f"{where}: {key}") for links in splits.values()])
+        for key in ("relation", *_COLUMNS_OF_LINKS.values())
+        if all(key in links for links in splits.values())
+    }
+    numbers = columns.pop("relation", np.zeros(len(joined), np.int64))
+    triples: dict[int, Triple] = {0: EDGES}
+    if isinstance(by_triple := graph.get("edge_reltype"), Mapping):
+        triples = {int(of.flat[0]): triple for triple, of in by_triple.items() if of.size}
+    elif by_triple is not None:
+        triples = {k: (NODE, f"relation_{k}", NODE) for k in np.unique(numbers).tolist()}
+    for number, triple in triples.items():
+        rows = np.flatnonzero(numbers == number)
+        data = {key: values[rows] for key, values in columns.items()}
+        table = reader.add_edges(triple, joined[rows].T, data, _COLUMNS_OF_LINKS)
+        table.splits = {
+            _SPLIT_NAMES.get(split, split): np.flatnonzero(split_of[rows] == split)
+            for split in splits
+        }
+    reader.tables.targets = tuple(reader.tables.edges)
+    reader.tables.notes.append(
+        "edges are the links of all splits, each in one direction (--add-reverse all adds the "
+        "other); the dataset's own negatives are left out"
+    )
+    return reader.tables
+
+
+def _read_ends(links: Mapping[str, Any], where: str) -> NDArray[Any]:
+    """Return the ends of a split's links, [links, 2]."""
+    if "edge" in links:
+        return as_array(links["edge"], f"{where}: edge")
+    names = _ENDS[0] if _ENDS[0][0] in links else _ENDS[1]
+    return np.stack([as_array(_entry(links, key, where), where) for key in names], axis=1)
 
 
 def _entry(graph: Mapping[str, Any], key: str, where: str) -> Any:

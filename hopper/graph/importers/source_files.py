@@ -74,6 +74,30 @@ def load_npy(file: Path, what: str, mmap_mode: Literal["r"] | None = None) -> ND
     return array
 
 
+def load_table(file: Path, kind: str, what: str, delimiter: str = ",") -> NDArray[Any]:
+    """Read the columns of a CSV file without header or of a Parquet file, [rows, columns], or map
+    an array of NumPy; ``kind`` is "csv", "parquet" or "numpy"."""
+    from pyarrow import csv, parquet
+
+    if kind == "numpy":
+        return load_npy(file, what, "r")
+    if kind not in ("csv", "parquet"):
+        raise GraphError(f"{what}: expected format csv, numpy or parquet, given {kind!r}")
+    if not require_file(file, what).stat().st_size:
+        return np.empty((0, 2), np.int64)
+    with explain_errors(f"{file}: {what}: cannot be read as {kind}"):
+        table = (
+            parquet.read_table(file)
+            if kind == "parquet"
+            else csv.read_csv(
+                file,
+                csv.ReadOptions(autogenerate_column_names=True),
+                csv.ParseOptions(delimiter=delimiter),
+            )
+        )
+        return np.column_stack([column.to_numpy() for column in table.columns])
+
+
 def load_csr(file: Path, what: str) -> Any:
     """Read a SciPy CSR matrix from a .npz file, and check its indices.
 

@@ -80,6 +80,19 @@ def array_features(array: Any) -> Features:
     return Features((int(rows), int(columns)), dtype, chunks)
 
 
+def join_features(parts: Sequence[Features]) -> Features:
+    """Return features of one width, one after another."""
+    starts = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
+    dtype = np.result_type(*(part.dtype for part in parts))
+
+    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+        for first, part in zip(starts, parts, strict=False):
+            for start, rows in part.chunks():
+                yield first + start, rows.astype(dtype, copy=False)
+
+    return Features((starts[-1], parts[0].shape[1]), dtype, chunks)
+
+
 @dataclass
 class Table:
     """The nodes of a type, or the edges of a relation, by row; None = it has no such column."""

@@ -1,0 +1,153 @@
+"""Import a graph in DistDGL's Chunked Graph Format, with the servers that were assigned to nodes.
+
+Its metadata.json is specified in
+https://www.dgl.ai/dgl_docs/guide/distributed-preprocessing.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from hopper.errors import GraphError
+from hopper.graph.importers.arrays import TableReader
+from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES
+from hopper.graph.importers.source_files import (
+    explain_errors,
+    find_inside,
+    load_table,
+)
+from hopper.graph.importers.tables import Features, GraphTables, array_features, join_features
+from hopper.graph.json_file import parse_json
+
+_FEATURES: Final = KEYS["features"]
+
+
+@dataclass(frozen=True)
+class _Format:
+    name: str
+    delimiter: str = " "
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """The files of the edges of a relation, or of data of a type, one after another."""
+
+    format: _Format
+    data: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    node_type: tuple[str, ...]
+    edge_type: tuple[str, ...]
+    edges: Mapping[str, _Chunks]
+    graph_name: str = "graph"
+    num_nodes_per_type: tuple[int, ...] | None = None
+    num_nodes_per_chunk: tuple[tuple[int, ...], ...] | None = None
+    num_edges_per_type: tuple[int, ...] | None = None
+    num_edges_per_chunk: tuple[tuple[int, ...], ...] | None = None
+    node_data: Mapping[str, Mapping[str, _Chunks]] | None = None
+    edge_data: Mapping[str, Mapping[str, _Chunks]] | None = None
+
+
+def read_chunks(file: Path, content: Mapping[str, Any]) -> GraphTables:
+    """Read the graph of a metadata.json, whose content is given; features in .npy files are mapped.
+
+    A file TYPE.txt beside it, with a line for each node, assigns nodes to servers.
+    """
+    metadata = parse_json(TypeAdapter(_Metadata), content, str(file))
+    reader = TableReader(metadata.graph_name, f"DistDGL {file.name}", str(file))
+    counts = _count(metadata.num_nodes_per_type, metadata.num_nodes_per_chunk)
+    if len(counts) != len(metadata.node_type):
+        raise GraphError(
+            f"{file}: num_nodes_per_type: expected {len(metadata.node_type)}, given {len(counts)}"
+        )
+    for name, count in zip(metadata.node_type, counts, strict=True):
+        data = _read_data(file, (metadata.node_data or {}).get(name, {}), name)
+        table = reader.add_nodes(name, data, KEYS, count)
+        assignment = find_inside(file.parent, f"{name}.txt", f"{file}: node_type")
+        if assignment.exists():
+            table.servers = _read_servers(assignment, count)
+    for name in metadata.edge_type:
+        triple, place = name.split(":"), f"{file}: edges: {name}"
+        if len(triple) != 3:
+            raise GraphError(f"{file}: edge_type: expected src:rel:dst, given {name!r}")
+        if name not in metadata.edges:
+            raise GraphError(f"{place}: missing field")
+        data = _read_data(file, (metadata.edge_data or {}).get(name, {}), name)
+        with explain_errors(f"{place}: expected chunks [edges, 2]"):
+            ends = np.concatenate(
+                [np.empty((0, 2), np.int64), *_load(file, metadata.edges[name], place)]
+            ).T
+        reader.add_edges((triple[0], triple[1], triple[2]), ends, data, KEYS_OF_EDGES)
+    edges = [table.count for table in reader.tables.edges.values()]
+    expected = _count(metadata.num_edges_per_type, metadata.num_edges_per_chunk)
+    if expected and expected != edges:
+        raise GraphError(f"{file}: num_edges_per_type: expected {expected}, found {edges} edges")
+    reader.tables.choose_target(str(file), follows=True)
+    servers = [t.servers for t in reader.tables.nodes.values() if t.servers is not None]
+    if len(servers) == len(counts):
+        most = 1 + max(int(of.max(initial=0)) for of in servers)
+        keep = f"hopper partition DIR --servers {most} --method given"
+        reader.tables.notes.append(f"each node knows its part; to keep them: {keep}")
+    return reader.tables
+
+
+def _count(
+    by_type: tuple[int, ...] | None, by_chunk: tuple[tuple[int, ...], ...] | None
+) -> list[int]:
+    return list(by_type) if by_type is not None else [sum(chunks) for chunks in by_chunk or ()]
+
+
+def _load(file: Path, chunks: _Chunks, place: str) -> list[NDArray[Any]]:
+    """Read or map the array of each chunk."""
+    return [
+        load_table(
+            find_inside(file.parent, name, place),
+            chunks.format.name,
+            place,
+            chunks.format.delimiter,
+        )
+        for name in chunks.data
+    ]
+
+
+def _read_data(file: Path, data: Mapping[str, _Chunks], owner: str) -> dict[str, Any]:
+    """Read the data of a type by name; features stay in their files."""
+    read = dict[str, Any]()
+    for key, chunks in data.items():
+        place = f"{file}: data {key} of {owner}"
+        parts = _load(file, chunks, place)
+        if key == _FEATURES:
+            read[key] = _join(parts, place)
+        elif parts:
+            with explain_errors(f"{place}: expected chunks of one width"):
+                read[key] = np.concatenate(parts)
+    return read
+
+
+def _join(parts: list[NDArray[Any]], place: str) -> Features | None:
+    """Put the features of chunks one after another."""
+    wide = [part[:, np.newaxis] if part.ndim == 1 else part for part in parts]
+    shapes = [list(part.shape) for part in wide]
+    if any(part.ndim != 2 or part.shape[1] != wide[0].shape[1] for part in wide):
+        raise GraphError(f"{place}: expected chunks [n, d] of one width, given {shapes}")
+    return join_features([array_features(part) for part in wide]) if wide else None
+
+
+def _read_servers(file: Path, count: int) -> NDArray[np.int32]:
+    """Read the server of each node."""
+    servers = load_table(file, "csv", "assignment")
+    if servers.shape != (count, 1) or servers.dtype.kind != "i" or (servers < 0).any():
+        raise GraphError(
+            f"{file}: expected {count:,} lines, each the number of a server, given {len(servers):,}"
+            f" of {servers.dtype}"
+        )
+    return servers[:, 0].astype(np.int32)
