@@ -107,7 +107,7 @@ class Partial(RelationPartial):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Return the terms of logits and the messages of sources, [n, heads, 2 * width]."""
-        rows = self.keys_values(h_src)
+        rows = self.key_value(h_src).view(len(h_src), 2, self.heads, self.width)
         key = torch.einsum("nhi,hio->nho", rows[:, 0], self.attention)
         message = torch.einsum("nhi,hio->nho", rows[:, 1], self.message)
         return torch.cat((key * (self.prior / math.sqrt(self.width)).unsqueeze(-1), message), -1)
@@ -115,7 +115,8 @@ class Partial(RelationPartial):
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Return a partial [num_dst, heads, 2 + width] of JointSoftmax."""
         keys, messages = source_rows(block, z_src).split(self.width, -1)
-        logits = (keys * destination_rows(block, self.queries(h_dst))).sum(-1)
+        queries = self.query(h_dst).view(len(h_dst), self.heads, self.width)
+        logits = (keys * destination_rows(block, queries)).sum(-1)
         if self.edge_dim:
             logits = logits + self.edge_term(block, logits.dtype)
         if not block.equally_likely:

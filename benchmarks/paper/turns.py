@@ -255,7 +255,7 @@ def describe_types(request: Request, profiles: Sequence[CacheProfile]) -> dict[s
                 "learned": learned,
                 "width": dim if learned else request.schema.node_types[name].feature_dim,
                 "row_bytes": first.row_bytes,
-                "penalties": [profile.types[name].penalty for profile in visited],
+                "penalties": [profile.types[name].mean_penalty for profile in visited],
             }
     return types
 

@@ -55,12 +55,14 @@ def _run_profile(options: argparse.Namespace) -> int:
 
 
 def _profile_table(title: str, profile: CacheProfile) -> Table:
+    import numpy as np
+
     headings = ("node type", "rows", "visited", "visits", "bytes a row", "penalty, ns/byte")
     rows = [
         (
             name,
             *(f"{n:,}" for n in (of.rows, of.ids.size, of.total, of.row_bytes)),
-            f"{of.penalty * 1e9:.3g}",
+            " / ".join(f"{penalty * 1e9:.3g}" for penalty in np.unique(of.penalty)),
         )
         for name, of in profile.types.items()
     ]

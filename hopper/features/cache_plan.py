@@ -4,7 +4,7 @@ A node type's share of the cache is proportional to its visits (``hotness``), or
 the cost of a missing byte (``hotness+penalty``). Within a share the rows with most visits come
 first. Space that a type cannot use, because no more of its rows were visited, goes to the other
 types in the same proportion. ``benefit`` has no shares: it ranks single rows of all types by visits
-times penalty per byte.
+times penalty per byte, which may differ between rows of this server and those of others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 @dataclass(frozen=True)
 class TypeProfile:
-    """The visits and the miss penalty of one node type, as measured on one rank.
+    """The visits and the miss penalties of one node type, as measured on one rank.
 
     Attributes
     ----------
@@ -36,14 +36,14 @@ class TypeProfile:
     ids: [n] int64, distinct: the visited rows among them, as global ids or as indices of the rank's
         own rows.
     visits: [n] int64, at least 1: in how many iterations each row was read.
-    penalty: the seconds that a missing byte costs; 0 = not measured.
+    penalty: the seconds that a missing byte costs, of all rows or [n] of each; 0 = not measured.
     """
 
     row_bytes: int
     rows: int
     ids: Ids
     visits: Ids
-    penalty: float = 0.0
+    penalty: float | NDArray[np.float64] = 0.0
 
     @property
     def total(self) -> int:
@@ -54,6 +54,21 @@ class TypeProfile:
     def hottest(self) -> NDArray[np.int64]:
         """The indices [n], int64, of ``ids`` in order of visits, most first, then of id."""
         return np.lexsort((self.ids, -self.visits))
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """The visits times the penalty, [n] float64: seconds for each byte of a row."""
+        return self.visits * np.float64(self.penalty)
+
+    @property
+    def mean_penalty(self) -> float:
+        """The penalty of a visit, in the mean."""
+        return float(self.values.sum()) / max(1, self.total)
+
+    @cached_property
+    def dearest(self) -> NDArray[np.int64]:
+        """The indices [n], int64, of ``ids`` in order of value, highest first, then of id."""
+        return np.lexsort((self.ids, -self.values))
 
 
 Profile = Mapping[str, TypeProfile]
@@ -87,9 +102,9 @@ class CachePlan:
 
     def saved_seconds(self, profile: Profile) -> float:
         """Return the seconds that the cache saves over the profile's visits."""
-        hits = self.hits(profile)
         return sum(
-            hits[name] * visited.penalty * visited.row_bytes for name, visited in profile.items()
+            float(visited.values[np.isin(visited.ids, self.held[name])].sum()) * visited.row_bytes
+            for name, visited in profile.items()
         )
 
 
@@ -143,12 +158,15 @@ def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
         room = _most_valuable(profile, size)
     else:
         weights = {
-            name: visited.total * (visited.penalty if policy == "hotness+penalty" else 1.0)
+            name: float((visited.values if policy == "hotness+penalty" else visited.visits).sum())
             for name, visited in profile.items()
         }
         needs = {name: counts[name] * visited.row_bytes for name, visited in profile.items()}
         room = _whole_rows(profile, share_out(size, weights, needs), size, counts)
-    ids = {name: visited.ids[visited.hottest[: room[name]]] for name, visited in profile.items()}
+    ids = {
+        name: of.ids[(of.dearest if policy == "benefit" else of.hottest)[: room[name]]]
+        for name, of in profile.items()
+    }
     return CachePlan(policy, room, ids)
 
 
@@ -194,10 +212,10 @@ def _whole_rows(
 def _most_valuable(profile: Profile, size: int) -> dict[str, int]:
     """Count the rows of each type among the most valuable rows that fit together."""
     names = sorted(profile)
-    values = [profile[name].visits[profile[name].hottest] * profile[name].penalty for name in names]
+    values = [profile[name].values[profile[name].dearest] for name in names]
     kinds = np.repeat(np.arange(len(names)), [type_values.size for type_values in values])
     widths = np.array([profile[name].row_bytes for name in names], np.int64)
-    # A stable sort keeps rows of a type in their order, hottest first.
+    # A stable sort keeps rows of a type in their order, dearest first.
     order = np.argsort(-np.concatenate([*values, np.empty(0)]), kind="stable")
     fits = int(np.searchsorted(np.cumsum(widths[kinds[order]]), size, side="right"))
     counts = np.bincount(kinds[order[:fits]], minlength=len(names))

@@ -54,6 +54,10 @@ class CachedFeatures:
         """Return the number of nodes of a type in the whole graph."""
         return self._rows.graph.book.total(name)
 
+    def is_own(self, name: str, ids: Ids) -> NDArray[np.bool_]:
+        """Return which nodes' features are this server's, of which a miss costs less."""
+        return self._rows.is_local(name, ids)
+
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """Find the nodes, distinct by node type, whose features a cache could provide."""
         ids_by_type: dict[str, list[Ids]] = {name: [] for name in self.names}

@@ -17,7 +17,7 @@ from hopper.errors import GraphError
 from hopper.features.cache_plan import Profile, TypeProfile
 from hopper.files.whole_files import replacing
 
-PROFILE_SCHEMA_VERSION: Final = 1
+PROFILE_SCHEMA_VERSION: Final = 2
 FOLDER: Final = "cache-profiles"
 _ABOUT: Final = "about"
 
@@ -48,13 +48,14 @@ def save_profile(profile: CacheProfile, path: Path) -> None:
         "made_for": dict(profile.made_for),
         "iterations": profile.iterations,
         "types": {
-            name: {"row_bytes": visited.row_bytes, "rows": visited.rows, "penalty": visited.penalty}
+            name: {"row_bytes": visited.row_bytes, "rows": visited.rows}
             for name, visited in profile.types.items()
         },
     }
     arrays: dict[str, NDArray[Any]] = {_ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
     for index, visited in enumerate(profile.types.values()):
         arrays |= {f"ids-{index}": visited.ids, f"visits-{index}": visited.visits}
+        arrays[f"penalty-{index}"] = np.asarray(visited.penalty)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
@@ -76,7 +77,7 @@ def load_profile(path: Path) -> CacheProfile:
                     described["rows"],
                     arrays[f"ids-{index}"],
                     arrays[f"visits-{index}"],
-                    described["penalty"],
+                    arrays[f"penalty-{index}"],
                 )
                 for index, (name, described) in enumerate(about["types"].items())
             }

@@ -83,7 +83,7 @@ class RelationFirst:
             original = to_device(roots[name].original, device)
             nodes[name] = Nodes(name, original, None, subgraph.iteration_key)
         first = hops[0].sources
-        h = {
+        h: Mapping[str, Tensor] = {
             name: model.first_rows(name, x.get(name), first[name])
             for name in model.reading_order(x)
             if name in first

@@ -176,6 +176,8 @@ def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
 
 def merge_softmax(partials: Sequence[Tensor]) -> Tensor:
     """Merge partials of :class:`JointSoftmax` to one [num_dst, heads, 2 + width]."""
+    if len(partials) == 1:
+        return partials[0]
     tops = torch.stack([partial[..., 0].detach() for partial in partials])
     top = tops.max(0).values
     finite = torch.where(top.isinf(), torch.zeros_like(top), top)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedLayer, Update, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
+from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import (
     destination_rows,
     edge_dot,
@@ -67,8 +68,9 @@ class RelationPartial(AttentionLayer):
     ) -> None:
         super().__init__()
         # The tuple hides them from torch: several relations share them, and the layer owns them.
-        self._projections = (source, destination)
+        assert source.key_value is not None
         assert destination.query is not None
+        self._projections = (source.key_value, destination.query)
         self.heads = heads
         self.width = destination.query.out_features // heads
         self.attention = nn.Parameter(torch.empty(heads, self.width, self.width))
@@ -81,19 +83,15 @@ class RelationPartial(AttentionLayer):
         if edge_dim:
             self.edge_linear = edge_linear(edge_dim, heads)
 
-    def keys_values(self, h_src: Tensor) -> Tensor:
-        """Return K and V of source rows, [n, 2, heads, width]."""
-        key_value = self._projections[0].key_value
-        assert key_value is not None
-        out: Tensor = key_value(h_src).view(h_src.shape[0], 2, self.heads, self.width)
-        return out
+    @property
+    def key_value(self) -> nn.Linear:
+        """K and V, which make [n, 2 * heads * width] of source rows."""
+        return self._projections[0]
 
-    def queries(self, h_dst: Tensor) -> Tensor:
-        """Return Q of destination rows, [n, heads, width]."""
-        query = self._projections[1].query
-        assert query is not None
-        out: Tensor = query(h_dst).view(h_dst.shape[0], self.heads, self.width)
-        return out
+    @property
+    def query(self) -> nn.Linear:
+        """Q, which makes [n, heads * width] of destination rows."""
+        return self._projections[1]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Join parts by log-sum-exp."""
@@ -118,6 +116,16 @@ class GatedResidual(Update):
         gate = torch.sigmoid(self.skip)
         out: Tensor = self.linear(functional.gelu(combined.flatten(1)))
         return gate * out + (1 - gate) * h_dst
+
+    @classmethod
+    def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
+        """Multiply the rows of all types at once."""
+        gates = torch.stack([update.skip for update in updates]).sigmoid().split(1)
+        sizes = h_dst.sizes.values()
+        gate = torch.cat([of.expand(n, 1) for of, n in zip(gates, sizes, strict=True)])
+        rows = h_dst.replace(functional.gelu(combined.flatten(1)))
+        out = linear_by_type([update.linear for update in updates], rows)
+        return gate * out + (1 - gate) * h_dst.matrix
 
 
 class HGTLayer(MergedLayer[RelationPartial]):
@@ -187,23 +195,16 @@ class HGTLayer(MergedLayer[RelationPartial]):
         aggregations = self.aggregations_of(relations)
         heads, width = aggregations[0].heads, aggregations[0].width
         by_name = dict(zip(merged.relations, aggregations, strict=True))
-        keys_values = {
-            name: by_name[readers[0]].keys_values(h[name])
-            for name, readers in merged.readers.items()
-        }
-        keys, values = (
-            merged.sources({name: rows[:, i] for name, rows in keys_values.items()}) for i in (0, 1)
-        )
+        sources = TypedRows(merged.sources(h), {name: len(h[name]) for name in merged.readers})
+        readers = [by_name[relations[0]] for relations in merged.readers.values()]
+        keys_values = linear_by_type([reader.key_value for reader in readers], sources)
+        keys, values = keys_values.view(-1, 2, heads, width).unbind(1)
         by_destination = {relation.dst: by_name[relation] for relation in merged.relations}
-        queries = merged.segment_rows(
-            {
-                # A type into which no relation leads has no segments.
-                name: by_destination[name].queries(rows)
-                if name in by_destination
-                else rows.new_zeros(len(rows), heads, width)
-                for name, rows in h_dst.items()
-            }
-        )
+        # A type into which no relation leads has no segments, and any projection does.
+        projections = [by_destination.get(name, aggregations[0]).query for name in h_dst]
+        destinations = TypedRows.join(h_dst)
+        rows = linear_by_type(projections, destinations).view(-1, heads, width)
+        queries = merged.segment_rows(destinations.replace(rows))
         prior = torch.stack([a.prior for a in aggregations]) / math.sqrt(width)
         attention = torch.stack([a.attention for a in aggregations]).transpose(2, 3)
         queries = grouped_product(queries, attention * prior[..., None, None], merged.bounds)

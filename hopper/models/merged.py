@@ -23,6 +23,7 @@ from hopper.device.copies import to_device
 from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.merge_edges import Ends, RelationEdges, merge_edges, merge_sources
+from hopper.models.typed_rows import join_rows
 from hopper.ops.csr import sources_to_destinations
 from hopper.ops.message_passing import gather
 from hopper.ops.precision import in_full
@@ -114,7 +115,7 @@ class MergedRelations:
         ----------
         h: by key of ``readers``, [num_src, ...].
         """
-        return _concatenate([h[name] for name in self.readers])
+        return join_rows(h, list(self.readers))
 
     def segment_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
         """Return the row of each segment's destination, [segments, ...].
@@ -123,7 +124,7 @@ class MergedRelations:
         ----------
         h_dst: by type, [num_dst, ...].
         """
-        rows = in_full(_concatenate([h_dst[name] for name in self.places]))
+        rows = in_full(join_rows(h_dst, list(self.places)))
         segments = self.segment_places
         return gather(self.destinations, lambda _: segments, sources_to_destinations, rows)
 
@@ -135,14 +136,13 @@ class MergedRelations:
         h: by type, [num_src, in].
         matrices: [relations, in, out].
         """
-        index_of = {relation: index for index, relation in enumerate(self.relations)}
-        projections = []
-        for name, relations in self.readers.items():
-            indices = [index_of[relation] for relation in relations]
-            order = to_device(torch.tensor(indices), matrices.device)
-            wide = matrices.index_select(0, order).transpose(0, 1).flatten(1)
-            projections.append((h[name] @ wide).view(-1, matrices.shape[2]))
-        return _concatenate(projections)
+        # Relations are sorted, and so by their source type first.
+        by_type = matrices.split([len(relations) for relations in self.readers.values()])
+        projections = [
+            (h[name] @ of_type.mT.flatten(0, 1).t()).view(-1, matrices.shape[2])
+            for name, of_type in zip(self.readers, by_type, strict=True)
+        ]
+        return projections[0] if len(projections) == 1 else torch.cat(projections)
 
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
         """Return whether a projection is cheaper before the sum over edges than after it.
@@ -301,10 +301,6 @@ def _merge_on_device(
         place.argsort(stable=True),
     )
     return _starts(torch.cat(degrees)), place, tuple(bounds), into
-
-
-def _concatenate(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _starts(counts: Tensor) -> Tensor:

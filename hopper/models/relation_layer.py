@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from hopper.models.combination import Combination
 from hopper.models.gat import log_importance
 from hopper.models.layer import AttentionLayer, Layer, SumLayer
 from hopper.models.merged import MergedRelations, merge_relations
+from hopper.models.typed_rows import TypedRows
 from hopper.ops import in_full
 from hopper.ops.csr import destinations_to_sources
 
@@ -42,6 +43,18 @@ class Update(nn.Module):
         combined: [num_dst, ...], from AGG_all; zero if there is nothing to combine.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
+
+    @classmethod
+    def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
+        """Return the new rows of all types, [rows, out], in the order of ``h_dst``.
+
+        Parameters
+        ----------
+        updates: by type, in order, the update of this class.
+        combined: [rows, ...], the combined rows of all types.
+        """
+        parts = zip(updates, h_dst.values(), combined.split([*h_dst.sizes.values()]), strict=True)
+        return torch.cat([update(rows, of_type) for update, rows, of_type in parts])
 
 
 class RelationLayer(nn.Module):
@@ -116,7 +129,7 @@ class RelationLayer(nn.Module):
         weights: Mapping[Relation, Tensor] | None = None,
         more: Mapping[str, Tensor] | None = None,
         projected: Mapping[Relation, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> Mapping[str, Tensor]:
         """Return the new rows [num_dst, out] of destinations, by type.
 
         Parameters
@@ -196,6 +209,31 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
     """
 
     merges: ClassVar[bool] = True
+
+    def forward(
+        self,
+        blocks: TypedBlocks,
+        h: Mapping[str, Tensor],
+        types: Sequence[str] | None = None,
+        weights: Mapping[Relation, Tensor] | None = None,
+        more: Mapping[str, Tensor] | None = None,
+        projected: Mapping[Relation, Tensor] | None = None,
+    ) -> Mapping[str, Tensor]:
+        """Return the new rows of destinations, by type; see :meth:`RelationLayer.forward`.
+
+        Given :class:`TypedRows`, all types are computed at once, and the result is of that kind.
+        """
+        types = self.types if types is None else types
+        names = {r: r for r in self.relations if r.dst in types and r in blocks.blocks}
+        if not isinstance(h, TypedRows) or more or projected or not names:
+            return super().forward(blocks, h, types, weights, more, projected)
+        h_dst = h.destinations(blocks, types)
+        merged = merge_relations(blocks, tuple(names), tuple(types))
+        partial = self.aggregate_merged(merged, tuple(names), h, h_dst, weights=weights)
+        updates, combined = [self.update(name) for name in types], self.combination([partial])
+        if len(updates) == 1:
+            return h_dst.replace(in_full(updates[0](h_dst.matrix, combined)))
+        return h_dst.replace(in_full(type(updates[0]).update_all(updates, h_dst, combined)))
 
     def lay_out(self, blocks: TypedBlocks) -> None:
         """Merge the relations of a hop, and sort their edges by source for the backward pass."""

@@ -11,7 +11,9 @@ from hopper.errors import RequestError
 from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.relation_layer import MergedLayer, RelationLayer
+from hopper.models.typed_rows import TypedRows, rows_of_destinations
 from hopper.ops import drop_rows, in_full
+from hopper.ops.dropout import drop_rows_of_types, keys_of_types
 
 NO_EDGES: Final[Mapping[Relation, int]] = {}
 """The widths of features of edges in a model that reads none."""
@@ -77,7 +79,7 @@ class HGNN(nn.Module):
         logits: Tensor = self.head(self.rows(blocks, x)[self.target])
         return logits
 
-    def rows(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rows(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the last layer's rows [n, width] of the last hop's destinations, by type.
 
         Parameters
@@ -96,10 +98,13 @@ class HGNN(nn.Module):
                 f"{type(self).__name__}: expected {len(self.layers)} hops, one per layer; given "
                 f"{len(blocks)}"
             )
-        h = {
+        first = {
             name: self.first_rows(name, x.get(name), blocks[0].sources[name])
             for name in self.reading_order(x)
         }
+        h: Mapping[str, Tensor] = {name: first[name] for name in self.types}
+        if self.relation_layer(0).merges:
+            h = TypedRows.join(h)
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(hop, self.drop_all(index, hop, h))
         return h
@@ -111,9 +116,14 @@ class HGNN(nn.Module):
         ----------
         blocks: as in :meth:`rows`.
         """
-        for layer, hop in zip(self.layers, blocks, strict=True):
+        device, names = next(self.parameters()).device, self.types
+        for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             if isinstance(layer, MergedLayer):
                 layer.lay_out(hop)
+                rows_of_destinations(hop, names, layer.types, device)
+                if self.dropout:
+                    keys_of_types(hop, names, index)
+                names = layer.types
 
     def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
         """Return all types, in the order in which to read their input rows.
@@ -149,10 +159,14 @@ class HGNN(nn.Module):
         """Return a type's input projection."""
         return self.inputs[self._place[node_type]]
 
-    def drop_all(self, index: int, hop: TypedBlocks, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def drop_all(
+        self, index: int, hop: TypedBlocks, h: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Apply dropout, in training, to the rows that a layer reads, by type."""
         if not self.training or self.dropout == 0.0:
-            return dict(h)
+            return h
+        if isinstance(h, TypedRows):
+            return h.replace(drop_rows_of_types(hop, list(h), h.matrix, self.dropout, index))
         return {name: self.drop(index, hop.nodes[name], rows) for name, rows in h.items()}
 
     def drop(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:

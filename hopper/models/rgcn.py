@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from hopper.models.layer import SumLayer, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
+from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import copy_sum, grouped_product, weighted_sum
 
 
@@ -126,6 +127,13 @@ class RootWeight(Update):
         """Add the root's term to the combined rows, and apply the activation."""
         out: Tensor = combined + self.linear(h_dst)
         return out if self.activation is None else self.activation(out)
+
+    @classmethod
+    def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
+        """Multiply the rows of all types at once."""
+        out = combined + linear_by_type([update.linear for update in updates], h_dst)
+        activation = updates[0].activation
+        return out if activation is None else activation(out)
 
 
 class Bias(Update):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from hopper.graph.block import Block, Nodes
+from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.ops.counter_mask import Site, drop, drop_threshold, edge_keys, row_keys, site_key
 from hopper.ops.csr import destinations
 from hopper.ops.precision import in_full
@@ -39,13 +41,39 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
     threshold = drop_threshold(p)
     if threshold == 0:
         return rows
-    key = site_key(nodes.iteration_key, layer, Site.ROWS, node_type_key(nodes.node_type))
-    keys = row_keys(key, nodes.original)
+    keys = _keys_of(nodes, layer)
     if isinstance(rows, StoredRows):
         if not rows.is_dropped and len(keys) == len(rows):
             return rows.drop(keys, threshold, nodes.first_column)
         rows = rows.to_tensor()
     return drop(in_full(rows), keys, threshold, nodes.first_column)
+
+
+def drop_rows_of_types(
+    hop: TypedBlocks, types: Sequence[str], rows: Tensor, p: float, layer: int
+) -> Tensor:
+    """Apply dropout to a layer's input rows of several types, [rows of all types, ...], in the
+    order of ``types``; otherwise as :func:`drop_rows`."""
+    threshold = drop_threshold(p)
+    if threshold == 0:
+        return rows
+    return drop(in_full(rows), keys_of_types(hop, types, layer), threshold)
+
+
+def keys_of_types(hop: TypedBlocks, types: Sequence[str], layer: int) -> Tensor:
+    """Return the keys [rows of all types] int64 of a layer's input rows, which are made once."""
+    nodes = [hop.nodes[name] for name in types if name in hop.nodes]
+    key = ("keys of dropout", layer, *(of_type.iteration_key for of_type in nodes[:1]), *types)
+    if key not in hop.prepared:
+        hop.prepared[key] = torch.cat([_keys_of(of_type, layer) for of_type in nodes])
+    keys: Tensor = hop.prepared[key]
+    return keys
+
+
+def _keys_of(nodes: Nodes, layer: int) -> Tensor:
+    """Return the keys of a layer's input rows, [n] int64."""
+    site = site_key(nodes.iteration_key, layer, Site.ROWS, node_type_key(nodes.node_type))
+    return row_keys(site, nodes.original)
 
 
 def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:

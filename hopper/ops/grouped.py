@@ -20,7 +20,9 @@ _OWN_LAUNCHES: Final = 6
 """The number of kernels that copy rows to batches and back."""
 
 
-def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
+def grouped_product(
+    rows: Tensor, matrices: Tensor, bounds: Sequence[int], biases: Tensor | None = None
+) -> Tensor:
     """Compute ``rows[bounds[g]:bounds[g + 1]] @ matrices[g]`` for every group g, in one tensor.
 
     It adds one node to the autograd graph, and not one for each of possibly hundreds of groups.
@@ -30,6 +32,7 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
     rows: [n, in] floating point, or [n, heads, in], of which each head has matrices of its own.
     matrices: [groups, in, out], or [groups, heads, in, out], of the same dtype.
     bounds: [groups + 1] ascending, from 0 to n. Groups may be empty.
+    biases: [groups, out], what is added to each group's products, if rows have no heads.
 
     Returns
     -------
@@ -41,6 +44,7 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
         Shapes, dtypes or bounds do not fit each other.
     """
     rows, matrices = in_full(rows), in_full(matrices)
+    biases = None if biases is None else in_full(biases)
     fits = (
         rows.dim() in (2, 3)
         and matrices.dim() == rows.dim() + 1
@@ -49,6 +53,7 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
         and len(bounds) == matrices.shape[0] + 1
         and bounds[0] == 0
         and bounds[-1] == rows.shape[0]
+        and (biases is None or (biases.shape == matrices.shape[::2] and rows.dim() == 2))
     )
     if not fits:
         raise RequestError(
@@ -58,7 +63,8 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
             f"{matrices.dtype} and bounds {list(bounds)}"
         )
     dtype = product_dtype(rows)
-    out: Tensor = _GroupedProduct.apply(rows.to(dtype), matrices.to(dtype), tuple(bounds))
+    numbers = (x if x is None else x.to(dtype) for x in (rows, matrices, biases))
+    out: Tensor = _GroupedProduct.apply(*numbers, tuple(bounds))
     return in_full(out)
 
 
@@ -66,20 +72,29 @@ class _GroupedProduct(torch.autograd.Function):
     """Multiplies each group of rows by the group's matrix."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, matrices: Tensor, biases: Tensor | None, bounds: tuple[int, ...]
+    ) -> Tensor:
         """Compute all products, and keep only what the wanted gradients need."""
         needs_rows, needs_matrices = ctx.needs_input_grad[:2]
         ctx.bounds, ctx.shape = bounds, matrices.shape
         ctx.batches = _Batches.of(bounds, rows.device)
         ctx.save_for_backward(rows if needs_matrices else None, matrices if needs_rows else None)
-        return _products(rows, matrices, bounds, ctx.batches)
+        return _products(rows, matrices, bounds, ctx.batches, biases)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Multiply by the transposed matrices for the rows, and by the rows for the matrices."""
+    def backward(
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """Multiply by the transposed matrices for the rows, and by the rows for the matrices, and
+        sum the rows for the biases."""
         rows, matrices = ctx.saved_tensors
-        grad_rows = grad_matrices = None
+        grad_rows = grad_matrices = grad_biases = None
+        if ctx.needs_input_grad[2]:
+            grad_biases = grad.new_empty(ctx.shape[::2])
+            for group, (first, stop) in enumerate(pairwise(ctx.bounds)):
+                torch.sum(grad[first:stop], 0, out=grad_biases[group])
         if matrices is not None:
             grad_rows = _products(grad, matrices.mT, ctx.bounds, ctx.batches)
         if rows is not None and ctx.batches is not None:
@@ -93,7 +108,7 @@ class _GroupedProduct(torch.autograd.Function):
                         _by_head(grad[first:stop]),
                         grad_matrices[group],
                     )
-        return grad_rows, grad_matrices, None
+        return grad_rows, grad_matrices, grad_biases, None
 
 
 class _Batches:
@@ -142,13 +157,15 @@ class _Batches:
             return None
         return cls(bounds, device)
 
-    def products(self, rows: Tensor, matrices: Tensor) -> Tensor:
-        """Multiply every group's rows by its matrix, to [n, out]."""
+    def products(self, rows: Tensor, matrices: Tensor, biases: Tensor | None) -> Tensor:
+        """Multiply every group's rows by its matrix, and add its bias, to [n, out]."""
         spread, chosen_matrices = self._pad(rows), matrices.index_select(0, self._order)
         out = rows.new_empty(self._rows, *matrices.shape[1:-2], matrices.shape[-1])
         for groups, largest, place in self._pieces:
             batch, product = _batch(spread[place], largest), _batch(out[place], largest)
             torch.matmul(batch, chosen_matrices[groups], out=product)
+            if biases is not None:
+                product += biases.index_select(0, self._order[groups]).unsqueeze(1)
         return out.index_select(0, self._padded_rows)
 
     def matrix_gradients(self, rows: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
@@ -188,12 +205,18 @@ def _size_classes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _products(
-    rows: Tensor, matrices: Tensor, bounds: tuple[int, ...], batches: _Batches | None
+    rows: Tensor,
+    matrices: Tensor,
+    bounds: tuple[int, ...],
+    batches: _Batches | None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     if batches is not None:
-        return batches.products(rows, matrices)
+        return batches.products(rows, matrices, biases)
     out = rows.new_empty(*rows.shape[:-1], matrices.shape[-1])
     for group, (first, stop) in enumerate(pairwise(bounds)):
-        if stop > first:
+        if stop > first and biases is not None:
+            torch.addmm(biases[group], rows[first:stop], matrices[group], out=out[first:stop])
+        elif stop > first:
             _multiply(_by_head(rows[first:stop]), matrices[group], _by_head(out[first:stop]))
     return out

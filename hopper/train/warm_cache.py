@@ -152,9 +152,12 @@ def make_profile(engine: TrainStep[Any, Any], say: Say) -> CacheProfile:
         # Visits do not depend on the optimiser, but the size of a record does.
         row_bytes = described[name].row_bytes
         (source,) = (source for source in sources if name in source.names)
+        is_own, penalty = source.is_own(name, visited.ids), np.zeros(visited.ids.size)
         # All ranks measure at once, as they train.
-        rows, miss = Visited(visited.ids, visited.visits), partial(source.miss, name)
-        penalty = miss_penalty(miss, rows, profile.iterations, row_bytes)
+        for chosen in (is_own, ~is_own):
+            rows = Visited(visited.ids[chosen], visited.visits[chosen])
+            miss = partial(source.miss, name)
+            penalty[chosen] = miss_penalty(miss, rows, profile.iterations, row_bytes)
         types[name] = replace(visited, row_bytes=row_bytes, penalty=penalty)
     profile = replace(profile, types=types)
     try:
@@ -263,6 +266,10 @@ class CachedRecords:
     def count(self, name: str) -> int:
         """Return the number of rows of a table that this rank owns."""
         return len(self._learnable[name].records.stored)
+
+    def is_own(self, name: str, ids: Ids) -> NDArray[np.bool_]:
+        """Return which rows are this rank's own, which all are."""
+        return np.ones(ids.size, np.bool_)
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """Find the own rows that any rank asks for in an iteration; every rank must call it."""

@@ -79,6 +79,18 @@ def test_benefit_fills_the_gap_that_a_wide_row_leaves() -> None:
     assert plan.held["a"].tolist() == [3, 7]
 
 
+def test_rows_of_other_servers_cost_more_than_own() -> None:
+    """a's rows 3 and 7 are local: values 8, 4, and 2, 1 times 100; b's are below."""
+    far = np.array([1e-9, 1e-9, 1e-7, 1e-7])
+    apart = {"a": TypeProfile(10, 100, A.ids, A.visits, far), "b": B}
+    plan = plan_cache(apart, "benefit", 30)
+    assert plan.held["a"].tolist() == [9, 1, 3]
+    assert plan.saved_seconds(apart) == pytest.approx((200 + 100 + 8) * 10e-9)
+    # By visits, shares count what a visit costs in the mean: 312 to 6.
+    assert plan_cache(apart, "hotness+penalty", 30).held["a"].tolist() == [3, 7, 9]
+    assert apart["a"].mean_penalty == pytest.approx(312e-9 / 15)
+
+
 def test_lru_shares_by_tables() -> None:
     """1,000 and 200 bytes of rows: 600 are 500 and 100, of which b's make two rows."""
     unsampled = {

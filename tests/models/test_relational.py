@@ -163,10 +163,9 @@ def compute_hgt(layer: RelationLayer, h: Rows) -> Rows:
                 for relation in relations_into(layer, node_type):
                     partial = layer.aggregation(relation)
                     assert isinstance(partial, RelationPartial)
-                    source, destination = partial._projections
-                    query = destination.query(h[node_type][node])[columns]  # type: ignore[misc]
+                    query = partial.query(h[node_type][node])[columns]
                     for u in neighbours(relation, node):
-                        key, value = source.key_value(h[relation.src][u]).split(8)  # type: ignore[misc]
+                        key, value = partial.key_value(h[relation.src][u]).split(8)
                         score = (key[columns] @ partial.attention[head]) @ query
                         logits.append(score * partial.prior[head] / math.sqrt(4))
                         messages.append(value[columns] @ partial.message[head])

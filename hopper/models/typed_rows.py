@@ -1,0 +1,108 @@
+"""The rows of several node types in one matrix, so that one operation serves all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from hopper.device.copies import to_device
+from hopper.graph.block import TypedBlocks
+from hopper.ops.grouped import grouped_product
+
+
+class TypedRows(Mapping[str, Tensor]):
+    """Rows by node type, which are ranges of the rows of one matrix.
+
+    Parameters
+    ----------
+    matrix: [rows of all types, ...].
+    sizes: the number of rows by type, in their order.
+    """
+
+    def __init__(self, matrix: Tensor, sizes: Mapping[str, int]) -> None:
+        self.matrix, self.sizes = matrix, sizes
+        self.bounds = tuple(accumulate(sizes.values(), initial=0))
+        """the first row of each type, and the number of all rows"""
+
+    @classmethod
+    def join(cls, rows: Mapping[str, Tensor]) -> TypedRows:
+        """Concatenate the rows of types, in their order."""
+        if isinstance(rows, cls):
+            return rows
+        return cls(torch.cat([*rows.values()]), {name: len(part) for name, part in rows.items()})
+
+    @cached_property
+    def _parts(self) -> dict[str, Tensor]:
+        # One operation for all types, and one for their gradients.
+        return dict(zip(self.sizes, self.matrix.split([*self.sizes.values()]), strict=True))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def replace(self, matrix: Tensor) -> TypedRows:
+        """Return other rows of the same nodes."""
+        return TypedRows(matrix, self.sizes)
+
+    def destinations(self, hop: TypedBlocks, types: Sequence[str]) -> TypedRows:
+        """Return the rows of a hop's destinations of some types, which come first in each type."""
+        places = rows_of_destinations(hop, list(self), types, self.matrix.device)
+        matrix: Tensor = _Pick.apply(self.matrix, places)
+        return TypedRows(matrix, {name: hop.destinations[name] for name in types})
+
+
+def rows_of_destinations(
+    hop: TypedBlocks, names: Sequence[str], types: Sequence[str], device: torch.device
+) -> Tensor:
+    """Return [rows] int64: where the destinations of some types are among the sources of all types,
+    in the order of ``names``. It is made once."""
+    key = ("rows of destinations", *names, None, *types)
+    if key not in hop.prepared:
+        starts = accumulate((hop.sources[name] for name in names), initial=0)
+        first = dict(zip(names, starts, strict=False))
+        ranges = [torch.arange(first[n], first[n] + hop.destinations[n]) for n in types]
+        hop.prepared[key] = to_device(torch.cat(ranges), device)
+    places: Tensor = hop.prepared[key]
+    return places
+
+
+def join_rows(rows: Mapping[Any, Tensor], names: Sequence[Any]) -> Tensor:
+    """Concatenate the rows of some types, ascending, or of some relations, to [rows, ...]."""
+    if isinstance(rows, TypedRows) and sum(rows.sizes[n] for n in names) == len(rows.matrix):
+        # The others have none.
+        return rows.matrix
+    return rows[names[0]] if len(names) == 1 else torch.cat([rows[name] for name in names])
+
+
+def linear_by_type(linears: Sequence[nn.Linear], rows: TypedRows) -> Tensor:
+    """Apply the linear map of each type, in the order of ``rows``, to [rows, out]."""
+    weights = torch.stack([linear.weight for linear in linears]).transpose(1, 2)
+    biases = torch.stack([linear.bias for linear in linears])
+    return grouped_product(rows.matrix, weights, rows.bounds, biases)
+
+
+class _Pick(torch.autograd.Function):
+    """Picks distinct rows."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, places: Tensor) -> Tensor:
+        """Copy the rows."""
+        ctx.places, ctx.shape = places, matrix.shape
+        return matrix.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Put gradients into the rows' places."""
+        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.places, grad), None
