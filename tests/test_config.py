@@ -160,8 +160,8 @@ def test_an_override_without_a_value() -> None:
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
         (
             ["--sampler.kind", "walk"],
-            "sampler.kind: expected node, full, layer, labor, weighted, replacement, temporal or "
-            "package",
+            "sampler.kind: expected auto, node, full, layer, labor, weighted, replacement, "
+            "temporal or package",
         ),
         (
             ["--sampler.kind", "layer"],

@@ -252,7 +252,7 @@ def _print_written(out: Path) -> None:
         if kind.weighted:
             print(f'weights of {relation}: draws follow them with sampler.kind = "weighted"')
     for owner in schema.timed:
-        print(f'times of {owner}: draws keep to them with sampler.kind = "temporal"')
+        print(f'times of {owner}: sampler.kind = "temporal" draws what is there at a root\'s time')
     nodes = sum(kind.count for kind in schema.node_types.values())
     edges = sum(kind.count for kind in schema.relations.values())
     print(f"{out}: {schema.name}: {nodes} nodes, {edges} edges")

@@ -37,15 +37,16 @@ def _refuse_frontiers(kind: str) -> str:
 class Sampler(Section):
     """``[sampler]``: How neighbors are drawn. See docs/howto/samplers.md."""
 
-    kind: Annotated[str, AfterValidator(_refuse_frontiers), names(*_SAMPLERS)] = "node"
+    kind: Annotated[str, AfterValidator(_refuse_frontiers), names("auto", *_SAMPLERS)] = "auto"
     """The sampler. "node" draws ``fanouts`` neighbors of each node. "full" takes all neighbors of
     all training nodes. An epoch is then one iteration, and train.batch_size is not read. "layer"
     takes the neighbors that are in a random sample of the whole graph (FastGCN). "labor" draws on
     average as many as "node", and nodes tend to share them (LABOR-0). "weighted" draws like
     "node", but in proportion to the weights of edges. "replacement" draws like "node", but with
     replacement. "temporal" draws like "node", but only what is there at the root's time (see
-    docs/howto/times.md). "package.module:Class" is your own sampler. Its draws may depend on
-    nothing but the node."""
+    docs/howto/times.md). "auto" is "temporal" where roots have times, and edges or their sources
+    too, and "node" elsewhere: also for models that cannot read times, and on "cuda".
+    "package.module:Class" is your own sampler. Its draws may depend on nothing but the node."""
     kind_options: Options = Field(default={})
     """Keyword arguments of the sampler's class. "weighted" takes unbiased and replace. "temporal"
     takes pick."""
@@ -97,7 +98,7 @@ class Sampler(Section):
     @property
     def is_node_wise(self) -> bool:
         """Return whether each node draws its fanout of neighbors, all equally likely."""
-        return self.kind in ("node", "full")
+        return self.kind in ("auto", "node", "full")
 
     @property
     def draws_parts(self) -> bool:
@@ -111,7 +112,7 @@ class Sampler(Section):
     @property
     def leaves_edges_out(self) -> bool:
         """Return whether the sampler can draw as if some edges did not exist."""
-        return self.kind in ("node", "full", "weighted", "replacement", "temporal")
+        return self.is_node_wise or self.kind in ("weighted", "replacement", "temporal")
 
     @property
     def size_key(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopper.config.model import ONE_LAYER, TYPED_MODELS
+from hopper.config.model import ONE_LAYER, TIMELESS_MODELS, TYPED_MODELS
 from hopper.device.array_module import array_module
 from hopper.device.kernel_threads import has_thread_pool
 from hopper.engines import (
@@ -217,7 +217,7 @@ def _check_times(request: Request) -> None:
             f"{what} of {target} have no times in {request.where}; expected a graph that was "
             "imported with their times (docs/howto/times.md)"
         )
-    if config.model.name in ("gcn", "deepgcn"):
+    if config.model.name in TIMELESS_MODELS:
         raise RequestError(
             f"model.name: {config.model.name} weighs neighbours by their out-degrees, which are "
             'not known at a root\'s time; expected another model, such as "sage"'

@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import Final
 
 from hopper.config import Config
+from hopper.config.loading import change_config
+from hopper.config.model import ONE_LAYER, TIMELESS_MODELS
 from hopper.config.plug_ins import PlugIn
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.unroll import By, Unrolling, rename_partitions, unroll
 from hopper.micrograph.sample import NeighborSampler
@@ -206,7 +208,23 @@ class Request:
     """
 
     config: Config
+    """with the sampler that ``sampler.kind = "auto"`` means for the graph"""
     graph: PartitionedGraph
+
+    def __post_init__(self) -> None:
+        """Choose the sampler if the configuration leaves that open."""
+        if self.config.sampler.kind == "auto":
+            sampler = {"kind": self._automatic_sampler()}
+            object.__setattr__(self, "config", change_config(self.config, sampler=sampler))
+
+    def _automatic_sampler(self) -> str:
+        config, schema = self.config, self.graph.schema
+        roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
+        is_timed = all(root in schema.timed for root in roots)
+        is_timeless = config.model.name in (*TIMELESS_MODELS, *ONE_LAYER)
+        reads_times = not is_timeless and config.sampler.device == "cpu"
+        is_read = any(schema.is_timed(relation) for relation in schema.relations)
+        return "temporal" if is_timed and reads_times and is_read else "node"
 
     @cached_property
     def reads(self) -> ModelReads:

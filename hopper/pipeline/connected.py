@@ -111,7 +111,7 @@ class ConnectedGraph:
         RequestError: the graph cannot be drawn from like this.
         """
         graph, rows = self.graph, self.rows
-        values = {"fanouts": list(fanouts), **settings}
+        values = {"kind": "node", "fanouts": list(fanouts), **settings}
         model, data = {"layers": len(fanouts)}, {"partitioned": str(graph.path)}
         config = make_config({"data": data, "model": model, "sampler": values}).sampler
         if config.device != "cpu":

@@ -14,6 +14,7 @@ from hopper.pipeline.connected import ConnectedGraph, connect_as
 from hopper.pyg.node_loader import NeighborLoader
 
 _ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "auto": {},
     "node": {},
     "weighted": {"weight_attr": "weight"},
     "replacement": {"replace": True},

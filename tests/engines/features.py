@@ -437,7 +437,7 @@ class Case:
             train["batch_size"] = (parts.schema.splits["train"] - 1) // world.size
         values = merged(
             {"data": {"partitioned": str(parts.path)}, "model": model, "train": train},
-            {"sampler": {"fanouts": [4, 3, 2]}, "hop": {"merge": "off"}},
+            {"sampler": {"kind": "node", "fanouts": [4, 3, 2]}, "hop": {"merge": "off"}},
             {"learnable": LEARNABLE if IS_TYPED[self.feature] else {}},
             ENGINES[self.engine],
             VARIANTS[self.engine][self.variant],

@@ -246,7 +246,7 @@ OF_EDGES = "times of author/to/paper, field/to/paper, nobody/to/paper, paper"
 UNREAD: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "nodes",
-        {},
+        {"sampler": {"kind": "node"}},
         [
             "edge features of node/edge/node: read with model.edge_features = true, by gcn, sage, "
             "gat, rgcn, rgat, hgt, hgnn",
@@ -326,6 +326,22 @@ def test_what_goes_unread_is_told(
     assert len(told) == len(expected), told
     for line, start in zip(sorted(told), expected, strict=True):
         assert line.startswith(f"not used: {start}"), line
+
+
+@pytest.mark.parametrize(
+    ("division", "sections", "kind"),
+    [
+        ("nodes", {}, "temporal"),
+        ("drawn", {}, "temporal"),
+        ("nodes", {"model": {"name": "gcn"}}, "node"),
+        ("nodes", {"sampler": {"kind": "labor"}}, "labor"),
+        ("items", {}, "node"),
+    ],
+)
+def test_draws_keep_to_times_where_there_are_some(
+    division: str, sections: dict[str, Any], kind: str, request_of: Callable[..., Request]
+) -> None:
+    assert request_of(division, sections).config.sampler.kind == kind
 
 
 @pytest.mark.parametrize(

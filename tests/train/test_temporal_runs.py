@@ -61,7 +61,7 @@ def make_values(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
     return {
         "data": {"partitioned": str(parts)},
         "model": {"name": "rgcn", "layers": 1, "edge_features": True},
-        "sampler": {"kind": "temporal", "fanouts": [1], "kind_options": {"pick": "recent"}},
+        "sampler": {"fanouts": [1], "kind_options": {"pick": "recent"}},
         "train": {
             "engine": "zero_hop",
             "epochs": 12,
