@@ -189,16 +189,21 @@ def check_cache(base: Base, result: dict[str, Any], plain: dict[str, Any], run_d
 def check_device_cache(
     base: Base, name: str, result: dict[str, Any], plain: dict[str, Any]
 ) -> None:
-    """Assert that rows of a rank's own server are cached too, and every row is looked up."""
+    """Assert that every row is looked up, those of a rank's own server too, and some are found.
+
+    Whose rows are worth most is measured: servers in the same process cost as little as files.
+    """
     ((hits, misses),) = result["lookups"].values()
     rows, plain_rows = result["rows"], plain["rows"]
     assert hits > 0
     assert misses == rows["local"] + rows["remote"]
     assert hits + misses == plain_rows["local"] + plain_rows["remote"]
-    assert rows["local"] < plain_rows["local"]
-    if base.engine != "cooperative" and "lru" not in name:
-        assert result["bytes"]["feature"] < plain["bytes"]["feature"]
-        assert rows["remote_unique"] < plain_rows["remote_unique"]
+    if "lru" in name or base.engine == "cooperative":
+        assert rows["local"] < plain_rows["local"]
+    else:
+        fewer = rows["remote_unique"] < plain_rows["remote_unique"]
+        assert fewer == (result["bytes"]["feature"] < plain["bytes"]["feature"])
+        assert fewer or rows["local"] < plain_rows["local"]
 
 
 def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) -> None:
