@@ -19,6 +19,7 @@ from benchmarks.layers.batches import Workload
 from benchmarks.layers.pyg import StackedSide
 from benchmarks.layers.sides import HopperSide
 from hopper.graph.block import Edges
+from hopper.models.merged import MergedRelations
 from hopper.ops import copy_sum, weighted_sum
 
 _TRIAD_NUMBERS: Final = 1 << 24
@@ -80,7 +81,7 @@ def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
         if side.merge:
             side.model.lay_out(blocks)
             for hop in blocks:
-                (merged,) = hop.prepared.values()
+                (merged,) = (x for x in hop.prepared.values() if isinstance(x, MergedRelations))
                 h = {name: rows[name][: hop.sources[name]] for name in hop.sources}
                 patterns.append((merged.segments(projected=False), merged.sources(h)))
         else:

@@ -74,7 +74,7 @@ class DistDGL:
             return "its R-GCN has a matrix for each relation and for each type's own rows"
         if config.model.aggregator != "mean":
             return f"its GraphSAGE takes means, and not {config.model.aggregator}"
-        if config.sampler.kind != "node":
+        if not config.sampler.is_node_wise or config.sampler.kind == "full":
             return f"it draws node-wise, and not {config.sampler.kind}"
         if not self.python.is_file():
             environment = self.python.parents[1].name

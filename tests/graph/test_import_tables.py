@@ -389,8 +389,9 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
         with monkeypatch.context() as patched:
             patched.setattr(module, name, 2**60)
             check_refused(text, **({option: True} if option else {}))
-    with open_database(out, 2 << 30) as database:
-        database.memory = 1 << 30  # whatever this process has taken by now
+    # Whatever this process has taken by now.
+    with open_database(out, 1 << 40) as database:
+        database.memory = 1 << 30
         with database.reserve(200 << 20, "edges"):
             pass
         with pytest.raises(RequestError, match=r"edges: needs about 2\.\d+ GiB of memory, of whic"):

@@ -24,7 +24,7 @@ DATA = {"data": {"partitioned": "parts"}}
 def test_missing_layers_and_fanouts_follow_from_the_model(model, layers, fanouts):
     config = make_config({**DATA, "model": model})
     assert (config.model.layers, config.sampler.fanouts) == (layers, fanouts)
-    assert make_config({**DATA, "model": model, "sampler": {"kind": "node"}}) == config
+    assert make_config({**DATA, "model": model, "sampler": {"kind": "auto"}}) == config
     assert make_config(config.model_dump()) == config, "what was resolved is kept when read back"
 
 
