@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from hopper.config import make_config
 from hopper.errors import DeadlineExceeded
-from hopper.rehearsal.clock import Link
-from hopper.rehearsal.estimate import IterationCost, iteration_seconds
+from hopper.rehearsal.clock import Link, MessageCost
+from hopper.rehearsal.estimate import IterationCost, _count_waiting, iteration_seconds
 from hopper.rehearsal.world import ThreadCluster, run_ranks
 
 LINK = Link(10**9, 1e-4, 2)
@@ -64,6 +67,18 @@ def test_seconds_of_an_iteration(
     phases = [(2, 2, 14), *[(2, 6, 6)] * 3]
     ranks = [IterationCost(each, sum(each) / 2, {"feature": nbytes}, 0) for each in phases]
     assert iteration_seconds(ranks, LINK, cores, is_pipelined=is_pipelined) == seconds
+
+
+@pytest.mark.parametrize(("depth", "plans", "rows"), [(0, 10, 7), (3, 30, 4 * 7)])
+def test_what_waits_in_a_pipeline_takes_memory(depth: int, plans: int, rows: int) -> None:
+    config = {"data": {"partitioned": "x"}, "pipeline": {"depth": depth, "reads": 2}}
+    costs = [IterationCost((), 0, {"feature": nbytes}, 3 + nbytes) for nbytes in (5, 7)]
+    request: Any = SimpleNamespace(config=make_config(config))
+    assert _count_waiting(request, costs) == (plans, rows)
+
+
+def test_a_message_takes_processors_by_number_and_by_bytes() -> None:
+    assert MessageCost(0.5, 0.25).of(3, 8) == 3.5
 
 
 def test_a_message_takes_its_latency_and_its_bytes_once_the_last_rank_has_come() -> None:

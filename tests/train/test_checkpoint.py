@@ -259,6 +259,19 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
         read_checkpoint(file)
 
 
+def test_files_tell_their_rank_and_step(tmp_path: Path) -> None:
+    files = CheckpointFiles(tmp_path)
+    files.learnable(0, 7).parent.mkdir(exist_ok=True)
+    for file in (files.model(4), files.model(8), files.model(12), files.learnable(3, 8)):
+        file.touch()
+    (files.folder / "step-x.safetensors").touch()
+    assert list(files.all_learnable()) == [(files.learnable(3, 8), 3, 8)]
+    assert files.forget_models(keep=2) == ["step-4.safetensors"]
+    assert files.steps == [12, 8]
+    files.forget_models_after(8)
+    assert files.newest == files.model(8)
+
+
 def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
     (tmp_path / EPOCHS_FILE).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2, "lo')
     assert keep_epochs_before(tmp_path, 2) == [{"epoch": 0}, {"epoch": 1}]
