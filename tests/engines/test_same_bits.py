@@ -191,7 +191,7 @@ def check_device_cache(
 ) -> None:
     """Assert that every row is looked up, those of a rank's own server too, and some are found.
 
-    Whose rows are worth most is measured: servers in the same process cost as little as files.
+    Rows of other servers cost many times as much, and ``benefit`` holds them first.
     """
     ((hits, misses),) = result["lookups"].values()
     rows, plain_rows = result["rows"], plain["rows"]
@@ -201,9 +201,8 @@ def check_device_cache(
     if "lru" in name or base.engine == "cooperative":
         assert rows["local"] < plain_rows["local"]
     else:
-        fewer = rows["remote_unique"] < plain_rows["remote_unique"]
-        assert fewer == (result["bytes"]["feature"] < plain["bytes"]["feature"])
-        assert fewer or rows["local"] < plain_rows["local"]
+        assert result["bytes"]["feature"] < plain["bytes"]["feature"]
+        assert rows["remote_unique"] < plain_rows["remote_unique"]
 
 
 def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) -> None:
