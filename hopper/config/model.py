@@ -12,9 +12,9 @@ from hopper.config.plug_ins import import_class
 from hopper.config.section import NonNegative, Options, Positive, Section, names
 
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
-TIMELESS_MODELS: Final = ("gcn", "deepgcn")
-"""models that weigh neighbors by out-degrees, which are not known at a root's time"""
 """The default number of layers of the deep models (HopGNN 7.1)."""
+TIMELESS_MODELS: Final = ("gcn", "deepgcn")
+"""Models that weigh neighbors by out-degrees, which are not known at a root's time."""
 COMBINATIONS: Final = ("sum", "mean", "mean_of_present")
 
 

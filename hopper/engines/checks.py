@@ -18,7 +18,6 @@ from hopper.engines.relation_division import check_division
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.features.cache_plan import parse_cache_size
-from hopper.graph.schema import Labelled
 from hopper.partition.message_edges import count_untrained
 from hopper.tasks import check_fixed, find_target
 
@@ -209,8 +208,7 @@ def _check_device(request: Request) -> None:
 def _check_times(request: Request) -> None:
     """Refuse a graph without times, or a model that cannot read draws in time."""
     config, schema = request.config, request.schema
-    roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
-    for target in (target for target in roots if target not in schema.timed):
+    for target in request.timeless_roots:
         what = "edges" if schema.target_relations else "nodes"
         raise RequestError(
             f'sampler.kind: "{config.sampler.kind}" draws edges up to the time of a root, and '

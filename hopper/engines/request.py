@@ -218,13 +218,17 @@ class Request:
             object.__setattr__(self, "config", change_config(self.config, sampler=sampler))
 
     def _automatic_sampler(self) -> str:
-        config, schema = self.config, self.graph.schema
-        roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
-        is_timed = all(root in schema.timed for root in roots)
+        config, schema = self.config, self.schema
         is_timeless = config.model.name in (*TIMELESS_MODELS, *ONE_LAYER)
         reads_times = not is_timeless and config.sampler.device == "cpu"
         is_read = any(schema.is_timed(relation) for relation in schema.relations)
-        return "temporal" if is_timed and reads_times and is_read else "node"
+        return "temporal" if reads_times and is_read and not self.timeless_roots else "node"
+
+    @property
+    def timeless_roots(self) -> list[Labelled]:
+        """The target relations, or else the type of the roots, that have no times."""
+        roots: list[Labelled] = [*self.schema.target_relations] or [self.schema.target_type()]
+        return [root for root in roots if root not in self.schema.timed]
 
     @cached_property
     def reads(self) -> ModelReads:

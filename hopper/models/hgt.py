@@ -67,9 +67,9 @@ class RelationPartial(AttentionLayer):
         edge_dim: int = 0,
     ) -> None:
         super().__init__()
-        # The tuple hides them from torch: several relations share them, and the layer owns them.
         assert source.key_value is not None
         assert destination.query is not None
+        # The tuple hides them from torch: several relations share them, and the layer owns them.
         self._projections = (source.key_value, destination.query)
         self.heads = heads
         self.width = destination.query.out_features // heads

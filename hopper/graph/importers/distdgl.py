@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.importers.arrays import TableReader
 from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES, load_dgl
-from hopper.graph.importers.distdgl_chunks import read_chunks
+from hopper.graph.importers.distdgl_chunks import note_parts, read_chunks
 from hopper.graph.importers.source_files import explain_errors, find_inside, require_file
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.json_file import read_json
@@ -95,8 +95,7 @@ def read_distdgl(file: Path) -> GraphTables:
         of_edges = _join(data[name])
         reader.add_edges((triple[0], triple[1], triple[2]), of_type, of_edges, KEYS_OF_EDGES)
     reader.tables.choose_target(where, follows=True)
-    keep = f"hopper partition DIR --servers {meta['num_parts']} --method given"
-    reader.tables.notes.append(f"each node knows its part; to keep them: {keep}")
+    note_parts(reader.tables, int(meta["num_parts"]))
     return reader.tables
 
 

@@ -94,10 +94,14 @@ def read_chunks(file: Path, content: Mapping[str, Any]) -> GraphTables:
     reader.tables.choose_target(str(file), follows=True)
     servers = [t.servers for t in reader.tables.nodes.values() if t.servers is not None]
     if len(servers) == len(counts):
-        most = 1 + max(int(of.max(initial=0)) for of in servers)
-        keep = f"hopper partition DIR --servers {most} --method given"
-        reader.tables.notes.append(f"each node knows its part; to keep them: {keep}")
+        note_parts(reader.tables, 1 + max(int(of.max(initial=0)) for of in servers))
     return reader.tables
+
+
+def note_parts(tables: GraphTables, servers: int) -> None:
+    """Note for the user how to keep the parts that nodes were in."""
+    keep = f"hopper partition DIR --servers {servers} --method given"
+    tables.notes.append(f"each node knows its part; to keep them: {keep}")
 
 
 def _count(
