@@ -207,7 +207,7 @@ class HGTLayer(MergedLayer[RelationPartial]):
         queries = merged.segment_rows(destinations.replace(rows))
         prior = torch.stack([a.prior for a in aggregations]) / math.sqrt(width)
         attention = torch.stack([a.attention for a in aggregations]).transpose(2, 3)
-        queries = grouped_product(queries, attention * prior[..., None, None], merged.bounds)
+        queries = grouped_product(queries, attention * prior[..., None, None], merged.groups)
         pattern = merged.segments(projected=False)
         logits = add_edge_terms(merged, aggregations, edge_dot(pattern, keys, queries))
         logits = add_importance(merged, logits)
@@ -217,7 +217,7 @@ class HGTLayer(MergedLayer[RelationPartial]):
         return joint_partial(
             merged.destinations,
             torch.stack((top, edge_sum(pattern, shares)), -1),
-            grouped_product(weighted_sum(pattern, values, shares), message, merged.bounds),
+            grouped_product(weighted_sum(pattern, values, shares), message, merged.groups),
         )
 
 

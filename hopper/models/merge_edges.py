@@ -23,14 +23,11 @@ class Ends(NamedTuple):
     Attributes
     ----------
     first_row: the index of the source type's first row among all rows.
-    readers: the number of relations from the source type.
-    first_projection: the index, among the projections of all relations, of the source type's first
-        row under this relation.
+    first_projection: the index of the relation's first projection among those of all relations.
     first_destination: the index of the destination type's first row among all destinations.
     """
 
     first_row: int
-    readers: int
     first_projection: int
     first_destination: int
 
@@ -64,24 +61,12 @@ def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> tuple[
 
 def merge_sources(relations: Sequence[RelationEdges], *, projected: bool) -> Ints:
     """Return [edges] int64: the row of each edge's source, or its projection if ``projected``."""
-    numbers = [
-        (r.indices.size, r.ends.readers, r.ends.first_projection)
-        if projected
-        else (r.indices.size, 1, r.ends.first_row)
-        for r in relations
-    ]
-    return _shift(np.concatenate([r.indices for r in relations]), np.array(numbers, np.int64))
-
-
-@kernel
-def _shift(indices: Ints, facts: Ints) -> Ints:
-    starts = np.zeros(facts.shape[0] + 1, np.int64)
-    for r in range(facts.shape[0]):
-        starts[r + 1] = starts[r] + facts[r, 0]
-    out = np.empty(indices.size, np.int64)
-    for r in range(facts.shape[0]):
-        for e in range(starts[r], starts[r + 1]):
-            out[e] = indices[e] * facts[r, 1] + facts[r, 2]
+    out = np.concatenate([r.indices for r in relations])
+    end = 0
+    for relation in relations:
+        first = relation.ends.first_projection if projected else relation.ends.first_row
+        end += relation.indices.size
+        out[end - relation.indices.size : end] += first
     return out
 
 

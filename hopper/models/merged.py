@@ -25,6 +25,8 @@ from hopper.graph.schema import Relation
 from hopper.models.merge_edges import Ends, RelationEdges, merge_edges, merge_sources
 from hopper.models.typed_rows import join_rows
 from hopper.ops.csr import sources_to_destinations
+from hopper.ops.grouped import grouped_product
+from hopper.ops.groups import Groups
 from hopper.ops.message_passing import gather
 from hopper.ops.precision import in_full
 
@@ -43,14 +45,12 @@ class MergedRelations:
     relations: the relations. Segments are in this order, then by destination.
     readers: by source type, in the order of rows, the relations from it; by relation, the relation
         itself, if they are ``apart``.
-    rows: the number of rows of all source types together.
-    projections: the number of projections, one for each row and relation from its type.
+    projections: which rows, of those of all source types together, each relation projects.
     edges: the edges of each relation.
-    ends: by relation, where its ends are among those of all types. Projections are ordered by type,
-        then by row, then by relation.
+    ends: by relation, where its ends are among those of all types.
     segment_starts: [segments + 1] int64: the first edge of each segment.
     segment_places: [segments] int64: the destination of each segment.
-    bounds: [relations + 1]: the first segment of each relation.
+    groups: the segments of each relation.
     destinations: the edges from segments to the destinations of all types.
     places: by type, the range of its destinations among those of all types.
     apart: whether each relation has rows of its own, which are projected already.
@@ -58,13 +58,12 @@ class MergedRelations:
 
     relations: tuple[Relation, ...]
     readers: Mapping[Any, tuple[Relation, ...]]
-    rows: int
-    projections: int
+    projections: Groups
     edges: Mapping[Relation, Edges]
     ends: Mapping[Relation, Ends]
     segment_starts: Tensor
     segment_places: Tensor
-    bounds: tuple[int, ...]
+    groups: Groups
     destinations: Edges
     places: Mapping[str, slice]
     apart: bool = False
@@ -73,9 +72,11 @@ class MergedRelations:
     def segments(self, *, projected: bool) -> Edges:
         """Return the edges from rows, or from projections if ``projected``, to segments."""
         if projected not in self._segments:
-            rows = self.projections if projected else self.rows
+            rows = self.projections.products if projected else self.projections.rows
             indices = _merge_sources(self.edges, self.ends, projected=projected)
-            self._segments[projected] = Edges(rows, self.bounds[-1], self.segment_starts, indices)
+            self._segments[projected] = Edges(
+                rows, self.groups.products, self.segment_starts, indices
+            )
         return self._segments[projected]
 
     def add_segments(self, rows: Tensor) -> Tensor:
@@ -136,13 +137,7 @@ class MergedRelations:
         h: by type, [num_src, in].
         matrices: [relations, in, out].
         """
-        # Relations are sorted, and so by their source type first.
-        by_type = matrices.split([len(relations) for relations in self.readers.values()])
-        projections = [
-            (h[name] @ of_type.mT.flatten(0, 1).t()).view(-1, matrices.shape[2])
-            for name, of_type in zip(self.readers, by_type, strict=True)
-        ]
-        return projections[0] if len(projections) == 1 else torch.cat(projections)
+        return grouped_product(self.sources(h), matrices, self.projections)
 
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
         """Return whether a projection is cheaper before the sum over edges than after it.
@@ -152,9 +147,9 @@ class MergedRelations:
         heads: the number of weighted sums of unprojected rows that replace one weighted sum of
             projected rows; 0 = sums have no weights, and one replaces one.
         """
-        edges, segments = self.num_edges, self.bounds[-1]
+        edges, segments = self.num_edges, self.groups.products
         gathered = edges * (_WEIGHTED if heads else _PLAIN)
-        before = self.projections * in_dim * out_dim + gathered * out_dim
+        before = self.projections.products * in_dim * out_dim + gathered * out_dim
         after = segments * in_dim * out_dim + gathered * in_dim * max(1, heads)
         return before < after
 
@@ -204,19 +199,18 @@ def merge_patterns(
         key: tuple(relation for relation in relations if keys[relation] == key)
         for key in sorted(set(keys.values()))
     }
-    sizes = [counts[key] for key in readers]
-    widths = [counts[key] * len(relations_from) for key, relations_from in readers.items()]
-    row_starts = dict(zip(readers, accumulate(sizes, initial=0), strict=False))
-    projection_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
+    row_starts = accumulate((counts[key] for key in readers), initial=0)
+    first_rows = dict(zip(readers, row_starts, strict=False))
+    projections = Groups(
+        [*accumulate((counts[keys[r]] for r in relations), initial=0)],
+        [first_rows[keys[r]] for r in relations],
+    )
     destination_starts = list(accumulate((destinations[name] for name in types), initial=0))
     ends = {
         relation: Ends(
-            row_starts[key],
-            len(readers[key]),
-            projection_starts[key] + readers[key].index(relation),
-            destination_starts[types.index(relation.dst)],
+            first_rows[keys[relation]], made.start, destination_starts[types.index(relation.dst)]
         )
-        for relation, key in keys.items()
+        for relation, (_, made) in zip(relations, projections, strict=True)
     }
     count = destination_starts[-1]
     starts, places, bounds, into = _merge_on_host(edges, ends, count) or _merge_on_device(
@@ -225,16 +219,16 @@ def merge_patterns(
     return MergedRelations(
         relations,
         readers,
-        sum(sizes),
-        sum(widths),
-        *(edges, ends, starts, places, bounds, into),
+        projections,
+        *(edges, ends, starts, places, Groups(bounds), into),
         {name: slice(*destination_starts[index : index + 2]) for index, name in enumerate(types)},
         apart=sources is None,
     )
 
 
-_Segments = tuple[Tensor, Tensor, tuple[int, ...], Edges]
-"""The attributes of :class:`MergedRelations` from ``segment_starts`` to ``destinations``."""
+_Segments = tuple[Tensor, Tensor, Sequence[int], Edges]
+"""The first edge and the destination of each segment, the first segment of each relation, and the
+edges from segments to destinations."""
 
 
 def _on_host(
@@ -260,9 +254,8 @@ def _merge_sources(
         return to_device(merge_sources(found, projected=projected), device)
     return torch.cat(
         [
-            relation_edges.indices * ends[relation].readers + ends[relation].first_projection
-            if projected
-            else relation_edges.indices + ends[relation].first_row
+            relation_edges.indices
+            + (ends[relation].first_projection if projected else ends[relation].first_row)
             for relation, relation_edges in edges.items()
         ]
     )
@@ -279,7 +272,7 @@ def _merge_on_host(
     number, device = int(bounds[-1]), next(iter(edges.values())).device
     sizes = [number + 1, number, destinations + 1, number]
     starts, places, *into = to_device(merged, device).split(sizes)
-    return starts, places, tuple(bounds.tolist()), Edges(number, destinations, *into)
+    return starts, places, bounds.tolist(), Edges(number, destinations, *into)
 
 
 def _merge_on_device(
@@ -300,7 +293,7 @@ def _merge_on_device(
         _starts(torch.bincount(place, minlength=destinations)),
         place.argsort(stable=True),
     )
-    return _starts(torch.cat(degrees)), place, tuple(bounds), into
+    return _starts(torch.cat(degrees)), place, bounds, into
 
 
 def _starts(counts: Tensor) -> Tensor:

@@ -242,6 +242,8 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
             merged = merge_relations(blocks, relations, self.types)
             for edges in self.patterns(merged):
                 destinations_to_sources(edges)
+            for groups in (merged.projections, merged.groups):
+                groups.lay_out(merged.segment_places.device)
 
     @abstractmethod
     def patterns(self, merged: MergedRelations) -> list[Edges]:

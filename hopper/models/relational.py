@@ -11,7 +11,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.relation_layer import MergedLayer, RelationLayer
-from hopper.models.typed_rows import TypedRows, rows_of_destinations
+from hopper.models.typed_rows import TypedRows, lay_out_destinations
 from hopper.ops import drop_rows, in_full
 from hopper.ops.dropout import drop_rows_of_types, keys_of_types
 
@@ -120,7 +120,7 @@ class HGNN(nn.Module):
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             if isinstance(layer, MergedLayer):
                 layer.lay_out(hop)
-                rows_of_destinations(hop, names, layer.types, device)
+                lay_out_destinations(hop, names, layer.types, device)
                 if self.dropout:
                     keys_of_types(hop, names, index)
                 names = layer.types

@@ -160,7 +160,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
             if merged.project_first(*self._sizes):
                 rows = merged.project_rows(h, matrices).unflatten(1, (heads, width))
         pairs = merged.segments(projected=True)
-        dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
+        dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.groups)
         logits = add_edge_terms(merged, aggregations, edge_add(pairs, src_term, dst_term))
         logits = add_importance(merged, functional.leaky_relu(logits, NEGATIVE_SLOPE))
         if is_part:
@@ -173,7 +173,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         else:
             rows = merged.sources(h).unsqueeze(1).expand(-1, heads, -1)
             mixed = weighted_sum(merged.segments(projected=False), rows, shares)
-            sums = grouped_product(mixed, by_head.transpose(1, 2), merged.bounds)
+            sums = grouped_product(mixed, by_head.transpose(1, 2), merged.groups)
         if is_part:
             tops = torch.stack((top, edge_sum(pairs, shares)), -1)
             return joint_partial(merged.destinations, tops, sums).flatten(1)

@@ -6,7 +6,6 @@ ESWC 2018.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import torch
@@ -253,11 +252,10 @@ class RGCNLayer(MergedLayer[RelationMean]):
         else:
             means = _means(merged, merged.segments(projected=False), merged.sources(h), weights)
             if matrices is not None:
-                means = grouped_product(means, matrices, merged.bounds)
+                means = grouped_product(means, matrices, merged.groups)
             elif not is_projected:
-                sizes = [stop - first for first, stop in pairwise(merged.bounds)]
-                parts = zip(aggregations, means.split(sizes), strict=True)
-                means = torch.cat([aggregation.project(rows) for aggregation, rows in parts])
+                parts = zip(aggregations, merged.groups, strict=True)
+                means = torch.cat([a.project(means[segments]) for a, (_, segments) in parts])
         return _with_edge_terms(merged, aggregations, merged.add_segments(means))
 
     def _matrices(self, aggregations: Sequence[RelationMean]) -> Tensor:

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from hopper.device.copies import to_device
 from hopper.graph.block import TypedBlocks
 from hopper.ops.grouped import grouped_product
+from hopper.ops.groups import Groups
 
 
 class TypedRows(Mapping[str, Tensor]):
@@ -23,12 +24,14 @@ class TypedRows(Mapping[str, Tensor]):
     ----------
     matrix: [rows of all types, ...].
     sizes: the number of rows by type, in their order.
+    groups: the rows of each type, if they were laid out ahead.
     """
 
-    def __init__(self, matrix: Tensor, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, matrix: Tensor, sizes: Mapping[str, int], groups: Groups | None = None
+    ) -> None:
         self.matrix, self.sizes = matrix, sizes
-        self.bounds = tuple(accumulate(sizes.values(), initial=0))
-        """the first row of each type, and the number of all rows"""
+        self.groups = groups or Groups([*accumulate(sizes.values(), initial=0)])
 
     @classmethod
     def join(cls, rows: Mapping[str, Tensor]) -> TypedRows:
@@ -53,28 +56,30 @@ class TypedRows(Mapping[str, Tensor]):
 
     def replace(self, matrix: Tensor) -> TypedRows:
         """Return other rows of the same nodes."""
-        return TypedRows(matrix, self.sizes)
+        return TypedRows(matrix, self.sizes, self.groups)
 
     def destinations(self, hop: TypedBlocks, types: Sequence[str]) -> TypedRows:
         """Return the rows of a hop's destinations of some types, which come first in each type."""
-        places = rows_of_destinations(hop, list(self), types, self.matrix.device)
+        places, groups = lay_out_destinations(hop, list(self), types, self.matrix.device)
         matrix: Tensor = _Pick.apply(self.matrix, places)
-        return TypedRows(matrix, {name: hop.destinations[name] for name in types})
+        return TypedRows(matrix, {name: hop.destinations[name] for name in types}, groups)
 
 
-def rows_of_destinations(
+def lay_out_destinations(
     hop: TypedBlocks, names: Sequence[str], types: Sequence[str], device: torch.device
-) -> Tensor:
-    """Return [rows] int64: where the destinations of some types are among the sources of all types,
-    in the order of ``names``. It is made once."""
+) -> tuple[Tensor, Groups]:
+    """Return [rows] int64, where the destinations of some types are among the sources of all types,
+    in the order of ``names``; and the destinations of each type. They are made once."""
     key = ("rows of destinations", *names, None, *types)
     if key not in hop.prepared:
         starts = accumulate((hop.sources[name] for name in names), initial=0)
         first = dict(zip(names, starts, strict=False))
         ranges = [torch.arange(first[n], first[n] + hop.destinations[n]) for n in types]
-        hop.prepared[key] = to_device(torch.cat(ranges), device)
-    places: Tensor = hop.prepared[key]
-    return places
+        groups = Groups([*accumulate((hop.destinations[name] for name in types), initial=0)])
+        groups.lay_out(device)
+        hop.prepared[key] = to_device(torch.cat(ranges), device), groups
+    made: tuple[Tensor, Groups] = hop.prepared[key]
+    return made
 
 
 def join_rows(rows: Mapping[Any, Tensor], names: Sequence[Any]) -> Tensor:
@@ -89,7 +94,7 @@ def linear_by_type(linears: Sequence[nn.Linear], rows: TypedRows) -> Tensor:
     """Apply the linear map of each type, in the order of ``rows``, to [rows, out]."""
     weights = torch.stack([linear.weight for linear in linears]).transpose(1, 2)
     biases = torch.stack([linear.bias for linear in linears])
-    return grouped_product(rows.matrix, weights, rows.bounds, biases)
+    return grouped_product(rows.matrix, weights, rows.groups, biases)
 
 
 class _Pick(torch.autograd.Function):

@@ -20,10 +20,13 @@ from torch import Tensor
 from hopper.graph.block import Edges
 from hopper.ops import triton_programs
 from hopper.ops.csr import Csr, destinations
+from hopper.ops.groups import TILE_ROWS, Groups
 
 _TILE: Final = 256
 """How many numbers a program computes at a time."""
 _MOST_COLUMNS: Final = 128
+_DEPTH: Final = 32
+"""How many terms of a product a program reads at a time."""
 _AS_ON_THE_CPU: Final = {"enable_fp_fusion": False}
 """The option that rounds products before they are added."""
 
@@ -95,6 +98,88 @@ class TritonKernels:
         _by_row(triton_programs.softmax_gradient, arrays, block.num_dst, shares.shape[1])
         return out, self_out
 
+    def grouped_products(
+        self, groups: Groups, rows: Tensor, matrices: Tensor, biases: Tensor | None
+    ) -> Tensor:
+        """Compute :func:`hopper.ops.grouped.grouped_product`."""
+        out = rows.new_empty(groups.products, *rows.shape[1:-1], matrices.shape[-1])
+        tables = groups.tables(rows.device)
+        self._multiply(out, tables.products, tables.shifts, rows, matrices, _contiguous(biases), 1)
+        return out
+
+    def grouped_gradients_of_rows(self, groups: Groups, grad: Tensor, matrices: Tensor) -> Tensor:
+        """Compute the gradients of the rows of a grouped product, [rows, ...]."""
+        out = grad.new_empty(groups.rows, *grad.shape[1:-1], matrices.shape[-2])
+        tables = groups.tables(grad.device)
+        self._multiply(out, tables.rows, tables.shifts, grad, matrices.mT, None, -1)
+        return out
+
+    def _multiply(
+        self,
+        out: Tensor,
+        tiles: Tensor,
+        shifts: Tensor,
+        x: Tensor,
+        matrices: Tensor,
+        biases: Tensor | None,
+        sign: int,
+    ) -> None:
+        """Multiply the rows of tiles; the arguments are those of the program."""
+        depth, width = matrices.shape[-2:]
+        if not out.numel():
+            return
+        heads, columns = out[0].numel() // width, _columns_of_product(width)
+        if x.dim() == 2:
+            matrices = matrices.unsqueeze(1)
+        triton_programs.grouped_rows[len(tiles), triton.cdiv(width, columns), heads](
+            *(out, tiles, shifts, x.contiguous(), matrices, biases, sign, heads, depth, width),
+            *matrices.stride(),
+            ROWS=TILE_ROWS,
+            DEPTH=_DEPTH,
+            COLUMNS=columns,
+            SUMS=_sums_of(x),
+        )
+
+    def grouped_gradients(
+        self, groups: Groups, rows: Tensor, grad: Tensor, like: Tensor, *, has_biases: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the gradients of the matrices and biases of a grouped product.
+
+        Long groups are summed in chunks, which are then added in their order.
+
+        Parameters
+        ----------
+        like: [groups, ..., in, out] on any device, whose layout the first gradient gets.
+        """
+        tables, (depth, width) = groups.tables(grad.device), like.shape[-2:]
+        chunks, numbers = len(tables.chunks), like[0].numel()
+        if like.stride(0) != numbers:
+            like = torch.empty(like.shape, device="meta")
+        dtype = grad.dtype if grad.dtype == torch.float64 else torch.float32
+        out = torch.empty_strided(
+            (chunks, *like.shape[1:]), like.stride(), dtype=dtype, device=grad.device
+        )
+        of_biases = out.new_empty(chunks, width) if has_biases else None
+        heads, columns = numbers // (depth * width), _columns_of_product(width)
+        strides = out.stride() if like.dim() == 4 else (out.stride(0), 0, *out.stride()[1:])
+        tiles = triton.cdiv(depth, _DEPTH) * triton.cdiv(width, columns)
+        triton_programs.grouped_gradients[chunks, tiles, heads](
+            *(out, of_biases, tables.chunks, tables.shifts, rows.contiguous(), grad),
+            *(heads, depth, width, *strides),
+            ROWS=TILE_ROWS,
+            DEPTH=_DEPTH,
+            COLUMNS=columns,
+            SUMS=_sums_of(grad),
+        )
+        if chunks > len(groups):
+            by_chunk = out.as_strided((chunks, numbers), (numbers, 1))
+            sums = self.gather_sum(tables.chunks_of_groups, by_chunk, None)
+            out = sums.as_strided(like.shape, like.stride())
+            if of_biases is not None:
+                of_biases = self.gather_sum(tables.chunks_of_groups, of_biases, None)
+        biases = None if of_biases is None else of_biases.to(grad.dtype)
+        return out.to(grad.dtype), biases
+
     def row_keys(self, key: int, first: Tensor, second: Tensor | None) -> Tensor:
         """Compute the keys [n] int64 of :func:`hopper.ops.counter_mask.row_keys`, or, given a
         second word, those of :func:`~hopper.ops.counter_mask.edge_keys`."""
@@ -133,6 +218,11 @@ def _by_row(
         SUMS=_sums_of(out),
         **_AS_ON_THE_CPU,
     )
+
+
+def _columns_of_product(width: int) -> int:
+    """Return the columns of a tile of products, a power of two that Triton can multiply."""
+    return min(64, max(16, triton.next_power_of_2(width)))
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

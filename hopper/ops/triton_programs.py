@@ -145,6 +145,114 @@ def softmax_gradient(
         _store(out + places, share * (_load(grad + places, inside, SUMS) - total), inside)
 
 
+@triton.jit
+def grouped_rows(
+    out,
+    tiles,
+    shifts,
+    x,
+    matrices,
+    biases,
+    sign,
+    heads,
+    depth,
+    width,
+    of_group,
+    of_head,
+    of_depth,
+    of_width,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """Compute out [rows, heads, width] from x [rows, heads, depth] and the matrices of groups,
+    whose strides are given; a tile reads x at its own rows plus ``sign`` times a group's shift."""
+    tile = tiles + tl.program_id(0) * 4
+    first, group, stop = tl.load(tile), tl.load(tile + 2), tl.load(tile + 3)
+    row = first + tl.arange(0, ROWS)
+    is_row = tl.arange(0, ROWS) < tl.load(tile + 1)
+    head = tl.program_id(2)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), SUMS)
+    if biases is not None:
+        total += _load(biases + group * width + column, column < width, SUMS)[None, :]
+    for one in range(group, stop):
+        read = (row + sign * tl.load(shifts + one)).to(tl.int64) * heads + head
+        matrix = matrices + one * of_group + head * of_head
+        for start in range(0, depth, DEPTH):
+            inner = start + tl.arange(0, DEPTH)
+            left = tl.load(
+                x + read[:, None] * depth + inner[None, :],
+                mask=is_row[:, None] & (inner < depth)[None, :],
+                other=0.0,
+            )
+            right = tl.load(
+                matrix + inner[:, None] * of_depth + column[None, :] * of_width,
+                mask=(inner < depth)[:, None] & (column < width)[None, :],
+                other=0.0,
+            )
+            total = tl.dot(left, right, total, input_precision="ieee", out_dtype=SUMS)
+    places = (row.to(tl.int64) * heads + head)[:, None] * width + column[None, :]
+    _store(out + places, total, is_row[:, None] & (column < width)[None, :])
+
+
+@triton.jit
+def grouped_gradients(
+    out,
+    bias_out,
+    chunks,
+    shifts,
+    x,
+    grad,
+    heads,
+    depth,
+    width,
+    of_chunk,
+    of_head,
+    of_depth,
+    of_width,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """Compute, for each chunk, the product of x [rows, heads, depth], transposed, with grad [rows,
+    heads, width], and the sum of grad's rows."""
+    chunk = tl.program_id(0)
+    first, number = tl.load(chunks + chunk * 3), tl.load(chunks + chunk * 3 + 1)
+    shift = tl.load(shifts + tl.load(chunks + chunk * 3 + 2))
+    head = tl.program_id(2)
+    tiles = tl.cdiv(width, COLUMNS)
+    inner = tl.program_id(1) // tiles * DEPTH + tl.arange(0, DEPTH)
+    column = tl.program_id(1) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((DEPTH, COLUMNS), SUMS)
+    of_biases = tl.zeros((COLUMNS,), SUMS)
+    for start in range(0, number, ROWS):
+        step = start + tl.arange(0, ROWS)
+        row = (first + step).to(tl.int64)
+        left = tl.load(
+            x + ((row + shift) * heads + head)[None, :] * depth + inner[:, None],
+            mask=(step < number)[None, :] & (inner < depth)[:, None],
+            other=0.0,
+        )
+        right = tl.load(
+            grad + (row * heads + head)[:, None] * width + column[None, :],
+            mask=(step < number)[:, None] & (column < width)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(left, right, total, input_precision="ieee", out_dtype=SUMS)
+        if bias_out is not None:
+            of_biases += tl.sum(right.to(SUMS), axis=0)
+    places = chunk.to(tl.int64) * of_chunk + head * of_head
+    places += inner[:, None] * of_depth + column[None, :] * of_width
+    _store(out + places, total, (inner < depth)[:, None] & (column < width)[None, :])
+    if bias_out is not None:
+        # One program of each column stores them.
+        stored = tl.where(tl.program_id(1) < tiles, width, 0)
+        _store(bias_out + chunk * width + column, of_biases, column < stored)
+
+
 @triton.jit(do_not_specialize=["key"])
 def row_keys(out, key, first, second, num_rows, ROWS: tl.constexpr):
     """Compute out [num_rows], the keys of dropout of rows that have one word or two."""

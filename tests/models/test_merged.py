@@ -168,7 +168,7 @@ def test_layout() -> None:
             if stop > first:
                 sources = (block.indices[first:stop] + rows[relation.src]).tolist()
                 expected.append((int(starts[relation.dst]) + destination, sources))
-        assert merged.bounds[number] == len(expected)
+        assert merged.groups.bounds[number] == len(expected)
     edges = merged.segments(projected=False)
     segments = [
         (int(destination), edges.indices[first:stop].tolist())
@@ -195,7 +195,7 @@ def test_the_layout_is_the_same_on_host_and_device(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patched:
             patched.setattr("hopper.models.merged._merge_on_host", lambda *_: None)
             on_device = merge_relations(same_hop, RELATIONS, types)
-        assert on_host.bounds == on_device.bounds
+        assert on_host.groups.bounds == on_device.groups.bounds
         assert on_host.places == on_device.places
         with monkeypatch.context() as patched:
             arrays = [on_host.segments(projected=p).indices for p in (False, True)]
@@ -240,8 +240,8 @@ def test_the_cheaper_order() -> None:
     hop = sample(3)[0]
     relations = (Relation("field", "of", "paper"),)
     merged = merge_relations(hop, relations, ("paper",))
-    assert merged.bounds[-1] > hop.sources["field"]
+    assert merged.groups.products > hop.sources["field"]
     assert merged.project_first(8, 8)
     merged = merge_relations(hop, (Relation("paper", "in", "field"),), ("field",))
-    assert merged.bounds[-1] < hop.sources["paper"]
+    assert merged.groups.products < hop.sources["paper"]
     assert not merged.project_first(8, 8)

@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.ops import grouped, grouped_product
+from hopper.ops import grouped_product, selection
+from hopper.ops.groups import Groups
 
-MANY = (0, 1, 1, 3, 70, 72, 73, 105, 105, 135, 138, 139)
-"""empty groups and others of 1, 2, 3, 30, 32 and 67 rows"""
+GROUPS = {
+    "own rows": Groups((0, 3, 3, 9)),
+    "no rows": Groups((0, 0)),
+    "one group": Groups((0, 9)),
+    "empty groups": Groups((0, 0, 0, 9, 9)),
+    "many": Groups((0, 1, 1, 3, 70, 72, 73, 105, 105, 135, 138, 139)),
+    "read twice": Groups((0, 4, 8, 8, 8, 10, 12, 14), (0, 0, 4, 4, 4, 4, 4)),
+    "long": Groups((0, 1, 2500)),
+}
 
 
+@pytest.mark.parametrize("choice", ["auto", "triton"])
 @pytest.mark.parametrize("heads", [(), (3,)])
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9), (0, 4, 9), MANY])
-def test_values_and_gradients(
-    bounds: tuple[int, ...],
-    batched: bool,
-    heads: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Products are right group by group, and in the padded batches that a GPU gets."""
-    if batched and bounds[-1]:
-        monkeypatch.setattr(grouped._Batches, "of", grouped._Batches)
-    generator = torch.Generator().manual_seed(1)
-    rows, matrices = (
-        torch.randn(size, *heads, *shape, generator=generator, dtype=torch.float64).requires_grad_()
-        for size, shape in ((bounds[-1], (4,)), (len(bounds) - 1, (4, 5)))
+@pytest.mark.parametrize("name", GROUPS)
+def test_values_and_gradients(name: str, heads: tuple[int, ...], choice: selection.Choice) -> None:
+    """Products are right group by group, by torch and by Triton."""
+    if choice == "triton":
+        pytest.importorskip("triton")
+    groups, generator = GROUPS[name], torch.Generator().manual_seed(1)
+    rows, matrices, biases = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in (
+            (groups.rows, *heads, 4),
+            (len(groups), *heads, 5, 4),
+            (len(groups), 5),
+        )
     )
+    operands = (rows, matrices) if heads else (rows, matrices, biases)
     expected = torch.cat(
         [
-            (rows[a:b].unsqueeze(-2) @ matrices[g]).squeeze(-2)
-            for g, (a, b) in enumerate(pairwise(bounds))
+            (rows[read].unsqueeze(-2) @ matrices[g].mT).squeeze(-2) + (0 if heads else biases[g])
+            for g, (read, _) in enumerate(groups)
         ]
-        or [rows.new_empty(0, *heads, 5)]
     )
-    products = grouped_product(rows, matrices, bounds)
-    torch.testing.assert_close(products, expected, rtol=1e-13, atol=1e-13)
-    upstream = torch.randn(products.shape, generator=generator, dtype=torch.float64)
-    expected_gradients = torch.autograd.grad(expected, (rows, matrices), upstream)
-    gradients = torch.autograd.grad(products, (rows, matrices), upstream)
-    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)
-
-
-def test_batches_are_used_where_they_pay() -> None:
-    """Batches are used on a device, where they save launches, and are at most half padding."""
-    cpu, meta = torch.device("cpu"), torch.device("meta")
-    equal_groups = tuple(range(0, 100, 5))
-    assert grouped._Batches.of(equal_groups, cpu) is None
-    for bounds in ((0,), (0, 0), (0, 4, 9), (0, 1, 3, 7, 15, 31, 63, 127)):
-        assert grouped._Batches.of(bounds, meta) is None
-    for bounds in (equal_groups, (*MANY, *range(140, 160)), (0, 90, *range(91, 101))):
-        batches = grouped._Batches.of(bounds, meta)
-        assert batches is not None
-        assert bounds[-1] <= batches._rows < 2 * bounds[-1]
+    with selection.use_backend(choice):
+        products = grouped_product(rows, matrices.mT, groups, *operands[2:])
+        torch.testing.assert_close(products, expected, rtol=1e-13, atol=1e-13)
+        upstream = torch.randn(products.shape, generator=generator, dtype=torch.float64)
+        gradients = torch.autograd.grad(products, operands, upstream)
+    assert all(gradient.is_contiguous() for gradient in gradients)
+    for gradient, wanted in zip(
+        gradients, torch.autograd.grad(expected, operands, upstream), strict=True
+    ):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_are_computed_only_where_they_are_needed() -> None:

@@ -1,0 +1,105 @@
+"""Groups of rows that are multiplied by one matrix each, and how programs of Triton share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hopper.device.copies import to_device
+from hopper.ops import selection
+from hopper.ops.csr import Csr
+
+TILE_ROWS: Final = 64
+"""The most rows of a group that one program of Triton multiplies."""
+_CHUNK_ROWS: Final = 1024
+"""The most rows of a group that one program of Triton sums to a gradient of its matrix."""
+
+
+class Groups:
+    """Which rows each matrix of a grouped product multiplies, and where the products go.
+
+    Parameters
+    ----------
+    bounds: [groups + 1] ascending from 0: the products of each group. Groups may be empty.
+    firsts: [groups] ascending: the first row that each group reads. Two groups read the same rows
+        or have none in common, and no row is left out. None = each group has rows of its own.
+    """
+
+    def __init__(self, bounds: Sequence[int], firsts: Sequence[int] | None = None) -> None:
+        self.bounds = tuple(bounds)
+        self.firsts = self.bounds[:-1] if firsts is None else tuple(firsts)
+        self.rows = max((read.stop for read, _ in self), default=0)
+        self.products = self.bounds[-1]
+        self._tables: dict[torch.device, GroupTables] = {}
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def __iter__(self) -> Iterator[tuple[slice, slice]]:
+        """Yield the rows and the products of each group."""
+        for first, (start, stop) in zip(self.firsts, pairwise(self.bounds), strict=True):
+            yield slice(first, first + stop - start), slice(start, stop)
+
+    def lay_out(self, device: torch.device) -> None:
+        """Make the tables ahead of time, if programs of Triton will read them."""
+        if selection.triton_for(device) is not None:
+            self.tables(device)
+
+    def tables(self, device: torch.device) -> GroupTables:
+        """Return what programs of Triton read, which is copied to a device once."""
+        if device not in self._tables:
+            self._tables[device] = GroupTables(self, device)
+        return self._tables[device]
+
+
+class GroupTables:
+    """What each program of Triton computes of a grouped product and its gradients.
+
+    Attributes
+    ----------
+    products: [tiles, 4] int32: the first product of a tile, their number, and the first and the end
+        of the groups to add up, of which there is one.
+    rows: [tiles, 4] int32: the same for gradients of rows, to which all groups that read them
+        contribute.
+    chunks: [chunks, 3] int32: the first product of a chunk, their number, and their group.
+    chunks_of_groups: the pattern in which groups gather their chunks. Even an empty group has one.
+    shifts: [groups] int32: the first row of each group, less its first product.
+    """
+
+    def __init__(self, groups: Groups, device: torch.device) -> None:
+        products, rows = list[tuple[int, int, int, int]](), list[tuple[int, int, int, int]]()
+        chunks, first_chunks = list[tuple[int, ...]](), [0]
+        for group, (read, made) in enumerate(groups):
+            number = made.stop - made.start
+            products.append((made.start, number, group, group + 1))
+            if number and rows and rows[-1][0] == read.start:
+                rows[-1] = (*rows[-1][:3], group + 1)
+            elif number:
+                rows.append((read.start, number, group, group + 1))
+            chunks += _split([(made.start, number, group)], _CHUNK_ROWS) or [(0, 0, group)]
+            first_chunks.append(len(chunks))
+
+        def place(table: Any, dtype: type[np.integer[Any]] = np.int32) -> Tensor:
+            return to_device(torch.from_numpy(np.asarray(table, dtype)), device)
+
+        self.products = place(_split(products, TILE_ROWS))
+        self.rows = place(_split(rows, TILE_ROWS))
+        self.chunks = place(chunks)
+        self.chunks_of_groups = Csr(
+            place(first_chunks, np.int64), place(np.arange(len(chunks)), np.int64)
+        )
+        self.shifts = place(np.subtract(groups.firsts, groups.bounds[:-1]))
+
+
+def _split(ranges: Iterable[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:
+    """Split ranges (first, number, ...) into those of at most so many."""
+    return [
+        (first + done, min(most, number - done), *others)
+        for first, number, *others in ranges
+        for done in range(0, number, most)
+    ]
