@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hopper.device.copies import to_device
 from hopper.ops import selection
@@ -62,13 +61,13 @@ class GroupTables:
 
     Attributes
     ----------
-    products: [tiles, 4] int32: the first product of a tile, their number, and the first and the end
+    products: [tiles, 4] int64: the first product of a tile, their number, and the first and the end
         of the groups to add up, of which there is one.
-    rows: [tiles, 4] int32: the same for gradients of rows, to which all groups that read them
+    rows: [tiles, 4] int64: the same for gradients of rows, to which all groups that read them
         contribute.
-    chunks: [chunks, 3] int32: the first product of a chunk, their number, and their group.
+    chunks: [chunks, 3] int64: the first product of a chunk, their number, and their group.
     chunks_of_groups: the pattern in which groups gather their chunks. Even an empty group has one.
-    shifts: [groups] int32: the first row of each group, less its first product.
+    shifts: [groups] int64: the first row of each group, less its first product.
     """
 
     def __init__(self, groups: Groups, device: torch.device) -> None:
@@ -84,16 +83,21 @@ class GroupTables:
             chunks += _split([(made.start, number, group)], _CHUNK_ROWS) or [(0, 0, group)]
             first_chunks.append(len(chunks))
 
-        def place(table: Any, dtype: type[np.integer[Any]] = np.int32) -> Tensor:
-            return to_device(torch.from_numpy(np.asarray(table, dtype)), device)
-
-        self.products = place(_split(products, TILE_ROWS))
-        self.rows = place(_split(rows, TILE_ROWS))
-        self.chunks = place(chunks)
-        self.chunks_of_groups = Csr(
-            place(first_chunks, np.int64), place(np.arange(len(chunks)), np.int64)
+        arrays = (
+            np.array(_split(products, TILE_ROWS), np.int64).reshape(-1, 4),
+            np.array(_split(rows, TILE_ROWS), np.int64).reshape(-1, 4),
+            np.array(chunks, np.int64).reshape(-1, 3),
+            np.subtract(groups.firsts, groups.bounds[:-1]),
+            np.array(first_chunks),
+            np.arange(len(chunks)),
         )
-        self.shifts = place(np.subtract(groups.firsts, groups.bounds[:-1]))
+        # One copy to the device for all of them.
+        joined = to_device(np.concatenate([array.ravel() for array in arrays]), device)
+        parts = joined.split([array.size for array in arrays])
+        self.products, self.rows, self.chunks, self.shifts, *pattern = (
+            part.view(array.shape) for part, array in zip(parts, arrays, strict=True)
+        )
+        self.chunks_of_groups = Csr(*pattern)
 
 
 def _split(ranges: Iterable[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:

@@ -1,7 +1,8 @@
 """The programs of :mod:`hopper.ops.triton_kernels`, in Triton's subset of Python.
 
-They have no annotations, since Triton would compile these too. Arrays are contiguous. Pointers and
-indices of patterns, and keys of dropout, are int64; sizes are int32. A program computes a tile of
+They have no annotations, since Triton would compile these too. Arrays are contiguous, except the
+matrices of groups. Pointers and indices of patterns, tables of groups and keys of dropout are
+int64; sizes are int32. A program computes a tile of
 ROWS rows and COLUMNS columns, which are powers of two, in the dtype SUMS.
 """
 
@@ -178,7 +179,7 @@ def grouped_rows(
     if biases is not None:
         total += _load(biases + group * width + column, column < width, SUMS)[None, :]
     for one in range(group, stop):
-        read = (row + sign * tl.load(shifts + one)).to(tl.int64) * heads + head
+        read = (row + sign * tl.load(shifts + one)) * heads + head
         matrix = matrices + one * of_group + head * of_head
         for start in range(0, depth, DEPTH):
             inner = start + tl.arange(0, DEPTH)
@@ -193,7 +194,7 @@ def grouped_rows(
                 other=0.0,
             )
             total = tl.dot(left, right, total, input_precision="ieee", out_dtype=SUMS)
-    places = (row.to(tl.int64) * heads + head)[:, None] * width + column[None, :]
+    places = (row * heads + head)[:, None] * width + column[None, :]
     _store(out + places, total, is_row[:, None] & (column < width)[None, :])
 
 
@@ -230,7 +231,7 @@ def grouped_gradients(
     of_biases = tl.zeros((COLUMNS,), SUMS)
     for start in range(0, number, ROWS):
         step = start + tl.arange(0, ROWS)
-        row = (first + step).to(tl.int64)
+        row = first + step
         left = tl.load(
             x + ((row + shift) * heads + head)[None, :] * depth + inner[:, None],
             mask=(step < number)[None, :] & (inner < depth)[:, None],
