@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -113,16 +114,18 @@ class _GroupedProduct(torch.autograd.Function):
             grad_biases = grad.new_empty(len(groups), grad.shape[-1])
         if rows is not None:
             grad_matrices = torch.empty_like(ctx.layout, device=grad.device)
-        end = 0
-        for group, (read, made) in enumerate(groups):
+        for (start, stop), same_rows in groupby(enumerate(groups), _rows_of_group):
+            read, members = slice(start, stop), [(group, made) for group, (_, made) in same_rows]
             if grad_rows is not None:
-                is_first, end = read.stop > end, read.stop
-                operands = _by_head(grad[made]), matrices[group].mT
-                _multiply(*operands, _by_head(grad_rows[read]), adds=not is_first)
-            if grad_matrices is not None:
-                _multiply(_by_head(rows[read]).mT, _by_head(grad[made]), grad_matrices[group])
-            if grad_biases is not None:
-                torch.sum(grad[made], 0, out=grad_biases[group])
+                # One product adds up what all groups that read these rows contribute.
+                upstream = _side_by_side([_by_head(grad[made]) for _, made in members])
+                weights = _side_by_side([matrices[group] for group, _ in members])
+                _multiply(upstream, weights.mT, _by_head(grad_rows[read]))
+            for group, made in members:
+                if grad_matrices is not None:
+                    _multiply(_by_head(rows[read]).mT, _by_head(grad[made]), grad_matrices[group])
+                if grad_biases is not None:
+                    torch.sum(grad[made], 0, out=grad_biases[group])
         return grad_rows, grad_matrices, grad_biases, None
 
 
@@ -131,9 +134,15 @@ def _by_head(rows: Tensor) -> Tensor:
     return rows if rows.dim() == 2 else rows.transpose(0, 1)
 
 
-def _multiply(left: Tensor, right: Tensor, out: Tensor, *, adds: bool = False) -> None:
-    """Multiply two matrices, or two for each head, into ``out``, or add the product to it."""
-    if adds:
-        (torch.addmm if left.dim() == 2 else torch.baddbmm)(out, left, right, out=out)
-    else:
-        (torch.mm if left.dim() == 2 else torch.bmm)(left, right, out=out)
+def _rows_of_group(numbered: tuple[int, tuple[slice, slice]]) -> tuple[int, int]:
+    _, (read, _) = numbered
+    return read.start, read.stop
+
+
+def _side_by_side(matrices: list[Tensor]) -> Tensor:
+    return matrices[0] if len(matrices) == 1 else torch.cat(matrices, -1)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Multiply two matrices, or two for each head, into ``out``."""
+    (torch.mm if left.dim() == 2 else torch.bmm)(left, right, out=out)
