@@ -5,7 +5,7 @@ usage: python -m benchmarks.rows_beyond_memory --out DIR [--rows 1000000] [--mem
 A table of float32 [rows, 600] lies in a file. A process in a cgroup that holds it, and the page
 cache, to ``--memory`` reads 10,000 rows at a time, anywhere, for some seconds: mapped as it comes;
 each alone (:func:`cache_server.store.mapped_rows.read_rows_alone`); and alone and asked for ahead
-(:func:`cache_server.store.read_ahead.read_ahead`), as features are read, and rows that feature
+(:func:`cache_server.store.read_ahead.take_ahead`), as features are read, and rows that feature
 servers send, where memory does not hold them. Beside them, what the disk itself does: blocks of
 4 KiB of the same file, anywhere, past the page cache, by 64 threads (a row lies on 1.6 blocks on
 average). All take turns, in a new process each. A line has the microseconds of a row, or of a
@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.processes import bounded_group, in_group
 from benchmarks.rounds import Results, make_parser, positive, take_turns
 from cache_server.store.mapped_rows import read_rows_alone
-from cache_server.store.read_ahead import read_ahead
+from cache_server.store.read_ahead import take_ahead
 from hopper.config.bounds import parse_size
 
 WIDTH, AT_ONCE = 600, 10_000
@@ -59,15 +59,16 @@ def read(file: Path, side: str, seed: int, seconds: float) -> float:
     table = np.load(file, mmap_mode="r", allow_pickle=False)
     if side != MAPPED and not read_rows_alone(table):
         raise SystemExit(f"{file}: fits into memory; expected --rows larger than --memory")
-    read_ahead(np.ones((2, 2)), np.zeros(1, np.int64))  # compiled
+    take_ahead(np.ones((2, 2)), np.zeros(1, np.int64), np.empty((1, 2)))  # compiled
     generator, begun, count = np.random.default_rng(seed), time.monotonic(), 0
     while time.monotonic() - begun < seconds:
         rows = generator.integers(0, len(table), AT_ONCE)
         # Reads that wait for each other take long, so look at the clock often.
         for chunk in np.array_split(rows, 1 if side == AHEAD else 50):
             if side == AHEAD:
-                read_ahead(table, chunk)
-            np.take(table, chunk, axis=0)
+                take_ahead(table, chunk, np.empty((chunk.size, WIDTH), np.float32))
+            else:
+                np.take(table, chunk, axis=0)
             count += chunk.size
             if time.monotonic() - begun >= seconds:
                 break

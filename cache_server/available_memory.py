@@ -1,7 +1,7 @@
 """The memory that this process can still allocate.
 
-Control groups limit it. So does the environment variable ``HOPPER_MEMORY_LIMIT`` (bytes of this
-process), for processes that cannot see their control groups, as on emulated hosts.
+Control groups limit it. So does the environment variable ``HOPPER_MEMORY_LIMIT`` (bytes), by which
+a launcher divides a machine among its servers and their ranks. On emulated hosts it is the host's.
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ def available_memory(groups: Sequence[Path] | None = None) -> int:
         # Resident pages of mapped files can be dropped at any time, so they count as free.
         limits.append(max(0, int(limit) - (used.rss - getattr(used, "shared", 0))))
     return min([int(psutil.virtual_memory().available), *limits])
+
+
+def memory_share(servers: int) -> dict[str, str]:
+    """Return the environment variable that gives each of several servers on this machine, and each
+    of its ranks, an equal share of the memory that is available now.
+
+    So processes that read the same files of features decide alike whether all of them fit. A limit
+    that the environment has already stays.
+    """
+    return {LIMIT_VARIABLE: os.environ.get(LIMIT_VARIABLE) or str(available_memory() // servers)}
 
 
 def own_groups() -> list[Path]:

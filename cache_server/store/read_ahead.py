@@ -23,14 +23,34 @@ def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
     Page faults would read one page after another. Here the kernel is told of many pages first, and
     reads them concurrently.
     """
+    _read(table, rows, np.empty((0, 0), np.uint8))
+
+
+def take_ahead(table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    """Copy some rows to ``out``, [rows, ...], as :func:`read_ahead` reads them.
+
+    A row is copied as soon as it is there. Of a table that does not fit memory, pages that are read
+    for many rows first are gone again before the rows are copied.
+    """
+    if rows.size:
+        _read(table, rows, out.reshape(rows.size, -1).view(np.uint8))
+
+
+def _read(table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
     if table.size:
         stored = np.asarray(table).reshape(len(table), -1).view(np.uint8)
-        _read_ahead(stored, stored.ctypes.data, rows, mmap.PAGESIZE, mmap.MADV_WILLNEED)
+        advice = mmap.PAGESIZE, mmap.MADV_WILLNEED
+        _read_pages(stored, stored.ctypes.data, rows, out, *advice)
 
 
 @kernel
-def _read_ahead(
-    table: NDArray[np.uint8], address: int, rows: NDArray[np.int64], page: int, advice: int
+def _read_pages(
+    table: NDArray[np.uint8],
+    address: int,
+    rows: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    page: int,
+    advice: int,
 ) -> int:
     # The sum is returned so that the compiler cannot leave out the reads.
     total, width = 0, table.shape[1]
@@ -41,6 +61,9 @@ def _read_ahead(
             _madvise(first, begin + width - first, advice)
         if i >= _AHEAD:
             row = rows[i - _AHEAD]
+            if out.size:
+                out[i - _AHEAD] = table[row]
+                continue
             for offset in range(0, width, page):
                 total += table[row, offset]
             total += table[row, width - 1]

@@ -7,6 +7,7 @@ Tables are never loaded whole; the page cache decides which parts stay in memory
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,16 +63,13 @@ class Table:
 def table_of_file(spec: TableSpec, array: NDArray[Any], server: int, together: int = 0) -> Table:
     """Make a table of a memory-mapped array, one of files with ``together`` bytes of features."""
     stored = array.view(np.uint8)
-    prepare: Callable[[NDArray[Any], NDArray[np.int64]], None] | None = None
     if read_rows_alone(array, together):
         # Imported here only, since importing compiled kernels dominates a server's start.
-        from cache_server.store.read_ahead import read_ahead
+        from cache_server.store.read_ahead import take_ahead
 
-        prepare = read_ahead
+        return Table(spec, server, partial(take_ahead, stored))
 
     def gather(rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        if prepare is not None:
-            prepare(stored, rows)
         # With mode="raise" numpy would gather into a temporary buffer first.
         np.take(stored, rows, axis=0, out=out, mode="clip")
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import model_validator
 
+from cache_server.available_memory import available_memory
 from hopper.config.bounds import parse_size
 from hopper.config.section import NonNegative, Positive, Section, Size
+
+_MOST_BYTES: Final = 1 << 30
+_PARTS_OF_MEMORY: Final = 8
 
 
 class Pipeline(Section):
@@ -17,9 +23,10 @@ class Pipeline(Section):
     prepared ahead."""
     reads: Positive = 5
     """The most iterations that may wait with their rows to be trained."""
-    memory: Size = "1G"
+    memory: Size | None = None
     """Memory for plans that wait to be read. Iterations that wait to be trained may use as much
-    again. Each of the two may exceed it by one item."""
+    again. Each of the two may exceed it by one item. By default it is 1 GiB, or an eighth of what
+    the machine has for a server if that is less."""
     lookahead: NonNegative = 0
     """How many iterations to look ahead when rows of other servers are read. A row that one of
     these iterations reads again is kept until then. 0 = no row is kept."""
@@ -38,6 +45,8 @@ class Pipeline(Section):
     @property
     def nbytes(self) -> int:
         """Bytes of ``memory``."""
+        if self.memory is None:
+            return min(_MOST_BYTES, available_memory() // _PARTS_OF_MEMORY)
         return parse_size(self.memory)
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cache_server.errors import SourceError
 from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
-from cache_server.store.read_ahead import read_ahead
+from cache_server.store.read_ahead import read_ahead, take_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
 from hopper.features.source import RowKind
@@ -40,7 +40,16 @@ class LocalRows:
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
-        return np.take(self._table(kind, node_type, rows), rows, axis=0)
+        return self._take(kind, node_type, rows)
+
+    def _take(self, kind: RowKind, node_type: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Copy local rows, [n, dim]."""
+        table = self._table(kind, node_type)
+        if (kind, node_type) not in self._alone:
+            return np.take(table, rows, axis=0)
+        out = np.empty((rows.size, table.shape[1]), table.dtype)
+        take_ahead(table, rows, out)
+        return out
 
     def fill(
         self,
@@ -55,7 +64,10 @@ class LocalRows:
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
         else:
-            copy_rows(self._table(kind, node_type, rows), rows, out, places)
+            table = self._table(kind, node_type)
+            if (kind, node_type) in self._alone:
+                table, rows = self._take(kind, node_type, rows), np.arange(rows.size)
+            copy_rows(table, rows, out, places)
 
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
@@ -65,7 +77,11 @@ class LocalRows:
         whole_rows = None if places is None else torch.from_numpy(places)
         if self._is_sourced("features", node_type):
             return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole_rows)
-        stored = self._table("features", node_type, rows)
+        stored = self._table("features", node_type)
+        if ("features", node_type) in self._alone:
+            # Pages that are read now are gone when the model reads the rows.
+            taken = torch.from_numpy(self._take("features", node_type, rows))
+            return RowPart(taken, torch.arange(rows.size), whole_rows)
         if node_type not in self._mapped:
             # A tensor that nobody writes to may share a read-only map.
             with warnings.catch_warnings():
@@ -74,7 +90,7 @@ class LocalRows:
         # New page faults mean that the table is not in memory yet. This thread then waits for the
         # disk, so that the computing thread need not.
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        if faults != self._faults and ("features", node_type) not in self._alone:
+        if faults != self._faults:
             self._faults = faults
             read_ahead(stored, rows)
         return RowPart(self._mapped[node_type], torch.from_numpy(rows), whole_rows)
@@ -108,11 +124,8 @@ class LocalRows:
             )
         return rows
 
-    def _table(
-        self, kind: RowKind, node_type: str, needed: NDArray[np.int64] | None = None
-    ) -> NDArray[Any]:
-        """Return the memory map of this server's rows, [rows, dim], and read those ahead that are
-        needed of a table that does not fit memory."""
+    def _table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
+        """Return the memory map of this server's rows, [rows, dim]."""
         table = self._tables.get((kind, node_type))
         if table is None:
             read_table = self._graph.features if kind == "features" else self._graph.labels
@@ -124,6 +137,4 @@ class LocalRows:
                 self._alone.add((kind, node_type))
             table = stored if stored.ndim == 2 else stored[:, None]
             self._tables[kind, node_type] = table
-        if needed is not None and (kind, node_type) in self._alone:
-            read_ahead(table, needed)
         return table

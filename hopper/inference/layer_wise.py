@@ -8,15 +8,18 @@ pieces of bounded size, and are kept in a :class:`RowSpace` meanwhile.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cache_server.store.mapped_rows import exceed_memory
 from hopper.engines.assemble import make_full_sampler
 from hopper.engines.build import make_elsewhere
 from hopper.graph.block import Nodes
@@ -100,7 +103,6 @@ class LayerWise(Inference):
         """Compute this rank's share of rows layer by layer; see :meth:`Inference.rows`."""
         if not isinstance(model, GNN | HGNN):
             return self._neighbourhoods.rows(model, wanted, space)
-        space = RowSpace() if space is None else space
         stack = make_stack(model, self._sampler, self._reads.inputs[self.target].width)
         check_output(model, wanted.output, by_relation=False)
         makes_logits = wanted.output == "logits"
@@ -108,6 +110,7 @@ class LayerWise(Inference):
         plan = self._plan(wanted, stack, depth)
         transfers = choose_transfers(stack, gradients=False)
         widths = _widths(stack, self._width_of(model))
+        space = self._space(plan, widths) if space is None else space
         first = self._first_missing(stack, depth, space)
         if first == 0:
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})
@@ -132,6 +135,19 @@ class LayerWise(Inference):
             )
             space.await_others()
         return ids, output.reshape(ids.size, output.shape[1:].numel())
+
+    def _space(self, plan: Sequence[Share], widths: Sequence[int]) -> RowSpace:
+        """Keep rows in memory, or in files of the run's folder where they would not fit."""
+        rows = [
+            sum(ids.size for ids in (*share.known.values(), *share.mine.values()))
+            + sum(ids.size for others in share.wanted.values() for ids in others)
+            for share in plan
+        ]
+        most = max(count * width for count, width in zip(rows, widths, strict=False))
+        if not exceed_memory(most * self._dtype.itemsize):
+            return RowSpace()
+        folder = self.scene.request.config.train.run_dir or tempfile.gettempdir()
+        return RowSpace(Path(folder), permanent=False)
 
     def _first_missing(self, stack: Stack, depth: int, space: RowSpace) -> int:
         """Return the first layer whose rows any rank lacks; collective if the space keeps rows."""

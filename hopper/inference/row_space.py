@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,10 +32,10 @@ _FACTS: Final = ".json"
 class RowSpace:
     """Tables of rows by name, each filled piece by piece and used by one process at a time.
 
-    They are mapped files in a folder, which is created if it is missing, or without a folder in the
-    memory of the model's device, where the caller alone keeps the rows. ``on_piece`` is called
-    after each piece that was stored in a file as (name of the table, pieces that are stored, all
-    pieces).
+    They are mapped files in a folder, which is created if it is missing, or without a folder in
+    host memory, where the caller alone keeps the rows. Files that are not
+    ``permanent`` have no name, and go with the rows. ``on_piece`` is called after each piece that
+    was stored in a permanent file as (name of the table, pieces that are stored, all pieces).
 
     With a cluster its ranks fill tables at the same time. A rank's work between two exchanges may
     take longer than the deadline of a wait. So a working rank sends a message after each piece, and
@@ -47,14 +48,13 @@ class RowSpace:
         on_piece: Callable[[str, int, int], None] | None = None,
         cluster: Cluster | None = None,
         operation: str = "",
+        *,
+        permanent: bool = True,
     ) -> None:
         self._folder, self._on_piece = folder, on_piece
+        self.is_permanent = permanent and folder is not None
+        """whether rows are still there after the process has ended"""
         self._cluster, self._operation = cluster, operation
-
-    @property
-    def is_permanent(self) -> bool:
-        """Return whether rows are still there after the process has ended."""
-        return self._folder is not None
 
     def go_on(self) -> None:
         """Say that a piece is done. More pieces may follow, and then :meth:`await_others`."""
@@ -83,7 +83,7 @@ class RowSpace:
         :class:`StorageError` says that the disk has too little space, or cannot be written to.
         """
         if self._folder is None:
-            parts = [make(piece) for piece in pieces]
+            parts = [make(piece).cpu() for piece in pieces]
             if room:
                 parts.append(parts[0].new_empty(room, *parts[0].shape[1:]))
             return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -97,6 +97,8 @@ class RowSpace:
             if table is None:
                 table = self._create(name, rows.dtype, (facts["rows"], *rows.shape[1:]))
             table[piece] = rows
+            if not self.is_permanent:
+                continue
             # The piece must be on the disk before it is recorded as done.
             if isinstance(table, np.memmap):
                 table.flush()
@@ -131,7 +133,10 @@ class RowSpace:
     def _create(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         file = self._file(name, _ROWS)
         try:
-            return create_array(file, dtype, shape)
+            array = create_array(file, dtype, shape)
+            if not self.is_permanent:
+                file.unlink()
+            return array
         except OSError as error:
             nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             raise StorageError(
@@ -140,4 +145,5 @@ class RowSpace:
 
     def _file(self, name: str, suffix: str) -> Path:
         assert self._folder is not None
-        return self._folder / f"{name}{suffix}"
+        owner = "" if self.is_permanent else f"rows-{os.getpid()}-"
+        return self._folder / f"{owner}{name}{suffix}"

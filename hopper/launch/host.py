@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from cache_server.available_memory import memory_share
 from cache_server.errors import SecurityError
 from cache_server.events import events
 from cache_server.security import parse_address
@@ -125,9 +126,11 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
             config = load_config(config_file)
             launcher.limit = max(SILENCE_SECONDS, config.cluster.timeout_seconds)
             world = orders["machines"] * config.cluster.ranks_per_server
-            threads = thread_settings(orders["ranks_on_node"], config.train.threads)
+            ranks_on_node, per_server = orders["ranks_on_node"], config.cluster.ranks_per_server
+            environment = thread_settings(ranks_on_node, config.train.threads)
+            environment |= memory_share(ranks_on_node // per_server)
             places, run_dir = [Place(server, address)], config_file.parent
-            with Supervisor(config, run_dir, places, world, environment=threads) as supervisor:
+            with Supervisor(config, run_dir, places, world, environment=environment) as supervisor:
                 launcher.tell(serving=supervisor.start_servers(check)[0])
                 while "release" not in orders:
                     check()

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from cache_server.available_memory import LIMIT_VARIABLE, memory_share
 from hopper.cluster.security import security_words
 from hopper.config import Config
 from hopper.config.loading import CONFIG_VARIABLE
@@ -68,7 +69,8 @@ class Supervisor:
     run_dir: the folder of the run, for the files of servers and ranks.
     places: the places of the run that this process serves.
     world: number of ranks of the whole run.
-    environment: environment variables of ranks, beside those of OpenMP.
+    environment: environment variables of ranks, beside those of OpenMP. ``HOPPER_MEMORY_LIMIT`` is
+        also one of servers; by default it is this machine's memory divided by the places.
     file: the configuration that ranks read; by default the one of the run's folder.
     """
 
@@ -87,7 +89,7 @@ class Supervisor:
         self._folder = run_dir / SERVERS_FOLDER
         self._places = tuple(places)
         self._world = world
-        self._environment = dict(environment or {})
+        self._environment = memory_share(len(self._places)) | dict(environment or {})
         self._exits = ExitStack()
         self._servers: list[Child] = []
         self._addresses: list[str] = []
@@ -113,6 +115,7 @@ class Supervisor:
         ServerLost quotes the output of a server that ended. ``check`` is called between looks.
         """
         self._folder.mkdir(exist_ok=True)
+        memory = {LIMIT_VARIABLE: self._environment[LIMIT_VARIABLE]}
         for place in self._places:
             port_file = self._port_file(place)
             port_file.unlink(missing_ok=True)
@@ -128,7 +131,7 @@ class Supervisor:
             # A signal between start and append would leave the server behind.
             with defer_signals():
                 server = start_module(
-                    *("cache_server", words, os.environ, place.prefix),
+                    *("cache_server", words, os.environ | memory, place.prefix),
                     log=port_file.with_suffix(".log"),
                     name=f"cache_server {place.server}",
                 )

@@ -24,6 +24,7 @@ from hopper.models.merged import MergedRelations, merge_relations
 from hopper.models.typed_rows import TypedRows
 from hopper.ops import in_full
 from hopper.ops.csr import destinations_to_sources
+from hopper.ops.grouped import lay_out_groups
 
 _Aggregation = TypeVar("_Aggregation", bound=Layer)
 
@@ -243,7 +244,7 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
             for edges in self.patterns(merged):
                 destinations_to_sources(edges)
             for groups in (merged.projections, merged.groups):
-                groups.lay_out(merged.segment_places.device)
+                lay_out_groups(groups, merged.segment_places.device)
 
     @abstractmethod
     def patterns(self, merged: MergedRelations) -> list[Edges]:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from hopper.device.copies import to_device
 from hopper.graph.block import TypedBlocks
-from hopper.ops.grouped import grouped_product
+from hopper.ops.grouped import grouped_product, lay_out_groups
 from hopper.ops.groups import Groups
 
 
@@ -76,7 +76,7 @@ def lay_out_destinations(
         first = dict(zip(names, starts, strict=False))
         ranges = [torch.arange(first[n], first[n] + hop.destinations[n]) for n in types]
         groups = Groups([*accumulate((hop.destinations[name] for name in types), initial=0)])
-        groups.lay_out(device)
+        lay_out_groups(groups, device)
         hop.prepared[key] = to_device(torch.cat(ranges), device), groups
     made: tuple[Tensor, Groups] = hop.prepared[key]
     return made

@@ -67,6 +67,12 @@ def grouped_product(
     return in_full(out)
 
 
+def lay_out_groups(groups: Groups, device: torch.device) -> None:
+    """Copy ahead of time what programs of Triton will read, if they are what multiplies."""
+    if selection.triton_for(device) is not None:
+        groups.tables(device)
+
+
 class _GroupedProduct(torch.autograd.Function):
     """Multiplies each group of rows by the group's matrix."""
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from hopper.device.copies import to_device
-from hopper.ops import selection
 from hopper.ops.csr import Csr
 
 TILE_ROWS: Final = 64
@@ -43,11 +42,6 @@ class Groups:
         """Yield the rows and the products of each group."""
         for first, (start, stop) in zip(self.firsts, pairwise(self.bounds), strict=True):
             yield slice(first, first + stop - start), slice(start, stop)
-
-    def lay_out(self, device: torch.device) -> None:
-        """Make the tables ahead of time, if programs of Triton will read them."""
-        if selection.triton_for(device) is not None:
-            self.tables(device)
 
     def tables(self, device: torch.device) -> GroupTables:
         """Return what programs of Triton read, which is copied to a device once."""

@@ -18,7 +18,7 @@ from cache_server.errors import ManifestError
 from cache_server.store import mapped_rows
 from cache_server.store.manifest import TableSpec, write_manifest
 from cache_server.store.mapped_rows import read_rows_alone
-from cache_server.store.read_ahead import read_ahead
+from cache_server.store.read_ahead import read_ahead, take_ahead
 from cache_server.store.shard import Shard
 
 ENTRY: dict[str, Any] = {
@@ -170,4 +170,7 @@ def test_rows_read_ahead_are_in_memory_and_others_are_not(
     resident = in_memory(table)
     assert resident[rows].all()
     assert resident[count // 2 + 4000 // width + 1 :].mean() < 0.1
-    np.testing.assert_array_equal(table[rows], np.add.outer(rows * width, np.arange(width)))
+    taken = np.empty((rows.size, width), np.float32)
+    take_ahead(table, rows, taken)
+    np.testing.assert_array_equal(taken, np.add.outer(rows * width, np.arange(width)))
+    take_ahead(table, rows[:0], taken[:0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -175,6 +176,23 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     assert len(pieces_made) == len(set(pieces_made)) > 10
     np.testing.assert_array_equal(ids, ids_in_files)
     assert torch.equal(rows_in_files, expected)
+
+
+def test_rows_that_do_not_fit_memory_are_in_files_that_go_with_them(
+    divided: Divided, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of("types", "model_centric", ALONE, 0, "rgcn")
+    parts = divided(case)
+    _, model, inference = infer(case, parts, 2048)
+    wanted = Wanted("all", np.arange(120))
+    with torch.no_grad():
+        _, expected = inference.rows(model, wanted)
+        monkeypatch.setattr("hopper.inference.layer_wise.exceed_memory", lambda nbytes: nbytes > 0)
+        _, rows = inference.rows(model, wanted)
+    assert torch.equal(rows, expected)
+    maps = Path("/proc/self/maps").read_text()
+    assert f"{parts.path}/run/rows-{os.getpid()}-layer-" in maps
+    assert not list(parts.path.glob("run/*"))
 
 
 def test_a_model_without_layers_scores_by_whole_neighbourhoods(divided: Divided) -> None:
