@@ -34,7 +34,7 @@ from hopper.graph.importers.npy import read_npy
 from hopper.graph.schema import GraphSchema
 from hopper.graph.synthesise import make
 from hopper.models.gat import GAT, GATLayer
-from hopper.models.hgt import HGT
+from hopper.models.hgt import HGT, RelationPartial
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.rgat import RGAT
 from hopper.models.run import run_model
@@ -104,16 +104,18 @@ SIDES: dict[str, Start] = {
 }
 
 
-def _zero_attention(layer: RelationLayer) -> None:
-    """Let all neighbours of a relation weigh alike."""
-    with torch.no_grad():
-        for aggregation in layer.aggregations:
-            for name in ("attention", "attention_src", "attention_dst"):
-                if hasattr(aggregation, name):
-                    getattr(aggregation, name).zero_()
+def _draw_attention(layer: RelationLayer) -> None:
+    """Draw vectors (R-GAT) by Xavier's rule with ReLU's gain, and matrices (HGT) without."""
+    for aggregation in layer.aggregations:
+        if isinstance(aggregation, RelationPartial):
+            for matrix in aggregation.attention:
+                nn.init.xavier_uniform_(matrix)
+        else:
+            nn.init.xavier_normal_(aggregation.attention_src, _RELU)
+            nn.init.xavier_normal_(aggregation.attention_dst, _RELU)
 
 
-TYPED_SIDES: dict[str, Start] = {"drawn": lambda layer: None, "zeros": _zero_attention}
+TYPED_SIDES: dict[str, Start] = {"drawn": _draw_attention, "zeros": lambda layer: None}
 
 
 def make_parts(case: Case, seed: int, data: Path, folder: Path) -> Path:

@@ -93,7 +93,12 @@ def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
         "not counted: what an iteration computes with, and pages of the graph's files"
     )
     advice = "`hopper plan` rehearses a few iterations to tell a rank's memory"
-    if ranks * rank_bytes > free:
+    # Ranks that are forked share most of an interpreter.
+    least = parts["interpreter"] + ranks * (rank_bytes - parts["interpreter"])
+    if least > free:
+        advice = f"expected {format_bytes(least)} at least; fewer ranks, or a smaller cache"
+        yield wrong("memory", text, advice)
+    elif ranks * rank_bytes > free:
         yield warning("memory", text, f"fewer ranks, or a smaller cache; {advice}")
     elif ranks * (rank_bytes + waiting) > free:
         yield warning("memory", text, f"a smaller pipeline.memory; {advice}")

@@ -73,12 +73,12 @@ class RelationPartial(AttentionLayer):
         self._projections = (source.key_value, destination.query)
         self.heads = heads
         self.width = destination.query.out_features // heads
-        self.attention = nn.Parameter(torch.empty(heads, self.width, self.width))
+        # A node takes the mean of its neighbours at first.
+        self.attention = nn.Parameter(torch.zeros(heads, self.width, self.width))
         self.message = nn.Parameter(torch.empty(heads, self.width, self.width))
         self.prior = nn.Parameter(torch.ones(heads))
-        for matrices in (self.attention, self.message):
-            for matrix in matrices:
-                nn.init.xavier_uniform_(matrix)
+        for matrix in self.message:
+            nn.init.xavier_uniform_(matrix)
         self.edge_dim = edge_dim
         if edge_dim:
             self.edge_linear = edge_linear(edge_dim, heads)

@@ -55,12 +55,10 @@ class RelationAttention(AttentionLayer):
         super().__init__()
         self.heads, self.width = heads, out_dim // heads
         self.linear = nn.Linear(in_dim, out_dim, bias=False)
-        self.attention_src = nn.Parameter(torch.empty(heads, self.width))
-        self.attention_dst = nn.Parameter(torch.empty(heads, self.width))
-        gain = nn.init.calculate_gain("relu")
-        nn.init.xavier_normal_(self.linear.weight, gain)
-        nn.init.xavier_normal_(self.attention_src, gain)
-        nn.init.xavier_normal_(self.attention_dst, gain)
+        # A node takes the mean of its neighbours at first.
+        self.attention_src = nn.Parameter(torch.zeros(heads, self.width))
+        self.attention_dst = nn.Parameter(torch.zeros(heads, self.width))
+        nn.init.xavier_normal_(self.linear.weight, nn.init.calculate_gain("relu"))
         self.edge_dim = edge_dim
         if edge_dim:
             self.edge_linear = edge_linear(edge_dim, heads)

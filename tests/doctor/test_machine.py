@@ -121,8 +121,8 @@ def test_too_little_memory_threads_files_or_disk_is_told(
     (tmp_path / "file").write_text("")
     run_dir = ("--train.run_dir", str(tmp_path / "file" / "run"))
     findings = look("--train.threads", "4096", *run_dir)
-    assert find(findings, "memory").state == "warning"
-    assert "fewer ranks" in find(findings, "memory").advice
+    assert find(findings, "memory").state == "wrong"
+    assert "at least; fewer ranks" in find(findings, "memory").advice
     threads = [finding.found for finding in findings if finding.subject == "threads"]
     assert "OMP_NUM_THREADS=7" in threads[0]
     assert "× 4096 threads" in threads[1]

@@ -168,6 +168,7 @@ def test_ranks_of_a_local_schedule_train_their_roots_once_and_no_others(
     assert local.iterations == placement.schedule(train, **options).iterations
     batches = batches_of_epoch(local, epoch)
     assert sorted(placement.original(np.concatenate([b.roots for b in batches]))) == sorted(train)
+    assert local.count(0, local.iterations) == len(train)
     for batch in batches:
         assert batch.models.tolist() == batch.home_ranks.tolist()
     # Each rank deals its roots evenly; one without roots has empty mini-batches.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
-from hopper.models.gat import GATLayer
+
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 @dataclass
@@ -73,11 +75,12 @@ class Graph:
         return src, dst
 
 
-def attentive(layer: GATLayer) -> GATLayer:
-    """The layer in float64 with attention vectors that are not zero, as they are at first."""
-    for vectors in (layer.attention_src, layer.attention_dst):
-        torch.nn.init.normal_(vectors)
-    return layer.double()
+def attentive(model: Model) -> Model:
+    """The model in float64 with parameters of attention that are not zero, as they are at first."""
+    for name, parameter in model.named_parameters():
+        if "attention" in name:
+            torch.nn.init.normal_(parameter)
+    return model.double()
 
 
 def make_rows(graph: Graph, width: int = 6, seed: int = 1) -> Tensor:

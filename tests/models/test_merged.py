@@ -18,6 +18,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
 from hopper.models.merged import MergedRelations, merge_relations
 from hopper.models.relational import HGNN
+from tests.models.conftest import attentive
 
 COUNTS = {"author": 30, "field": 4, "ghost": 0, "paper": 60, "venue": 5}
 INPUTS = {"author": 3, "field": 2, "ghost": 2, "paper": 5, "venue": 4}
@@ -80,6 +81,8 @@ def build(name: str, *, merge: bool = True, out_dim: int = 3, **options: Any) ->
         dtype=torch.float64,
         **options,
     )
+    torch.manual_seed(5)
+    model = attentive(model)
     return model if merge else split_relations(model)
 
 

@@ -60,6 +60,12 @@ def test_the_loss_is_the_weighted_sum(tmp_path: Path) -> None:
     assert scores["topic.accuracy"] == pytest.approx(float(right))
     error = (logits[:, 4:6] - stored[:, 1:3])[known].square().mean().sqrt()
     assert scores["value.rmse"] == pytest.approx(float(error))
+    assert not objective.needs_all_roots
+    ranking = {"task": {"metrics": {"keywords": ["roc_auc"]}}}
+    ranked = make_objective(
+        make_config({"data": {"partitioned": "parts"}, **ranking}), graph.schema
+    )
+    assert ranked.needs_all_roots
     # A task may select the best model.
     selecting = make_config({"data": {"partitioned": "parts"}, "task": {"selects": "value"}})
     assert make_objective(selecting, graph.schema).metric == "value.rmse"

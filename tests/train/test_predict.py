@@ -220,8 +220,9 @@ def test_bad_requests_are_refused_before_any_work(
     assert_refused(
         r"far\.npy: expected original ids of item in \[0", nodes=str(tmp_path / "far.npy")
     )
-    np.save(tmp_path / "twice.npy", np.array([4, 4]))
-    assert_refused("expected distinct ids; 1 of 2", nodes=str(tmp_path / "twice.npy"))
+    # 0 is an id.
+    np.save(tmp_path / "twice.npy", np.array([0, 4, 4]))
+    assert_refused("expected distinct ids; 1 of 3", nodes=str(tmp_path / "twice.npy"))
     assert_refused("--memory: expected a number and a unit", memory="much")
     assert_refused("model: belongs to the model as it was trained", overrides=("--model.hidden=9",))
     assert_refused("--what: expected one of labels", what="classes")
