@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cache_server import available_memory
 from hopper.config import make_config
 from hopper.errors import DeadlineExceeded, RunEnded
 from hopper.launch import processes
@@ -85,6 +86,19 @@ def test_a_rank_that_stops_after_its_work_ends_the_run(supervise: Any) -> None:
     with pytest.raises(DeadlineExceeded, match=message), supervise(stops) as supervisor:
         go(supervisor)
     assert time.monotonic() - start < LIMIT + SLACK
+
+
+@pytest.mark.parametrize(("already", "share"), [(None, "500"), ("7", "7")])
+def test_places_share_the_memory_of_their_machine(
+    supervise: Any, monkeypatch: pytest.MonkeyPatch, already: str | None, share: str
+) -> None:
+    monkeypatch.delenv("HOPPER_MEMORY_LIMIT", raising=False)
+    if already is not None:
+        monkeypatch.setenv("HOPPER_MEMORY_LIMIT", already)
+    monkeypatch.setattr(available_memory, "available_memory", lambda: 1000)
+    looks = f"sys.exit(os.environ['HOPPER_MEMORY_LIMIT'] != {share!r})"
+    with supervise(looks) as supervisor:
+        go(supervisor)
 
 
 def test_the_rank_that_made_the_others_fail_is_named(supervise: Any) -> None:
