@@ -296,5 +296,5 @@ def bucket(s3: None) -> str:
 @pytest.fixture(scope="module")
 def postgres_server() -> Iterator[str]:
     """The address, with its password, of a real Postgres server without tables."""
-    with postgres_database(free_ports()) as address:
+    with postgres_database(free_ports) as address:
         yield address

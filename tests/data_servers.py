@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def s3_server() -> Iterator[None]:
 
 
 @contextmanager
-def postgres_database(port: int) -> Iterator[str]:
+def postgres_database(free_port: Callable[[], int]) -> Iterator[str]:
     """Start a Postgres server; yield the address of its database, with a password."""
     if None in POSTGRES:
         pytest.skip("Postgres is not installed")
@@ -51,16 +51,24 @@ def postgres_database(port: int) -> Iterator[str]:
     password.chmod(0o644)
     words = [initdb, "-D", f"{folder}/data", "-A", "scram-sha-256", "-U", "shop", "--no-sync"]
     subprocess.run([*words, f"--pwfile={password}"], check=True, capture_output=True, **as_user)
-    words = [server, "-D", f"{folder}/data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL, **as_user) as process:
-        url, deadline = f"postgresql://shop:paint@127.0.0.1:{port}/postgres", time.monotonic() + 60
+    process, url, deadline = None, "", time.monotonic() + 60
+    with Path(folder, "log").open("wb") as log:
         while True:
+            # A server ends at once if another process has taken its port meanwhile.
+            if process is None or process.poll() is not None:
+                port = str(free_port())
+                words = [server, "-D", f"{folder}/data", "-p", port, "-h", "127.0.0.1"]
+                process = subprocess.Popen([*words, "-k", folder], stderr=log, **as_user)
+                url = f"postgresql://shop:paint@127.0.0.1:{port}/postgres"
             try:
                 adbc.connect(url).close()
                 break
             except Exception:
-                assert time.monotonic() < deadline
+                if time.monotonic() > deadline:
+                    process.kill()
+                    pytest.fail(Path(folder, "log").read_text())
                 time.sleep(0.1)
         yield url
         process.terminate()
+        process.wait()
     shutil.rmtree(folder)
