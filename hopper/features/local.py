@@ -63,10 +63,11 @@ class LocalRows:
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
+            return
+        table = self._table(kind, node_type)
+        if (kind, node_type) in self._alone:
+            out[places] = self._take(kind, node_type, rows)
         else:
-            table = self._table(kind, node_type)
-            if (kind, node_type) in self._alone:
-                table, rows = self._take(kind, node_type, rows), np.arange(rows.size)
             copy_rows(table, rows, out, places)
 
     def part(

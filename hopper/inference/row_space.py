@@ -33,9 +33,9 @@ class RowSpace:
     """Tables of rows by name, each filled piece by piece and used by one process at a time.
 
     They are mapped files in a folder, which is created if it is missing, or without a folder in
-    host memory, where the caller alone keeps the rows. Files that are not
-    ``permanent`` have no name, and go with the rows. ``on_piece`` is called after each piece that
-    was stored in a permanent file as (name of the table, pieces that are stored, all pieces).
+    host memory, where the caller alone keeps the rows. Files that are not ``permanent`` have no
+    name, and go with the rows. ``on_piece`` is called after each piece that was stored in a
+    permanent file as (name of the table, pieces that are stored, all pieces).
 
     With a cluster its ranks fill tables at the same time. A rank's work between two exchanges may
     take longer than the deadline of a wait. So a working rank sends a message after each piece, and

@@ -2,8 +2,8 @@
 
 They have no annotations, since Triton would compile these too. Arrays are contiguous, except the
 matrices of groups. Pointers and indices of patterns, tables of groups and keys of dropout are
-int64; sizes are int32. A program computes a tile of
-ROWS rows and COLUMNS columns, which are powers of two, in the dtype SUMS.
+int64; sizes are int32. A program computes a tile of ROWS rows and COLUMNS columns, which are powers
+of two, in the dtype SUMS.
 """
 
 import triton
@@ -183,19 +183,13 @@ def grouped_rows(
         matrix = matrices + one * of_group + head * of_head
         for start in range(0, depth, DEPTH):
             inner = start + tl.arange(0, DEPTH)
-            left = tl.load(
-                x + read[:, None] * depth + inner[None, :],
-                mask=is_row[:, None] & (inner < depth)[None, :],
-                other=0.0,
-            )
-            right = tl.load(
-                matrix + inner[:, None] * of_depth + column[None, :] * of_width,
-                mask=(inner < depth)[:, None] & (column < width)[None, :],
-                other=0.0,
-            )
+            places = x + read[:, None] * depth + inner[None, :]
+            left = _read(places, is_row[:, None] & (inner < depth)[None, :])
+            places = matrix + inner[:, None] * of_depth + column[None, :] * of_width
+            right = _read(places, (inner < depth)[:, None] & (column < width)[None, :])
             total = tl.dot(left, right, total, input_precision="ieee", out_dtype=SUMS)
-    places = (row * heads + head)[:, None] * width + column[None, :]
-    _store(out + places, total, is_row[:, None] & (column < width)[None, :])
+    written = (row * heads + head)[:, None] * width + column[None, :]
+    _store(out + written, total, is_row[:, None] & (column < width)[None, :])
 
 
 @triton.jit
@@ -232,22 +226,16 @@ def grouped_gradients(
     for start in range(0, number, ROWS):
         step = start + tl.arange(0, ROWS)
         row = first + step
-        left = tl.load(
-            x + ((row + shift) * heads + head)[None, :] * depth + inner[:, None],
-            mask=(step < number)[None, :] & (inner < depth)[:, None],
-            other=0.0,
-        )
-        right = tl.load(
-            grad + (row * heads + head)[:, None] * width + column[None, :],
-            mask=(step < number)[:, None] & (column < width)[None, :],
-            other=0.0,
-        )
+        places = x + ((row + shift) * heads + head)[None, :] * depth + inner[:, None]
+        left = _read(places, (step < number)[None, :] & (inner < depth)[:, None])
+        places = grad + (row * heads + head)[:, None] * width + column[None, :]
+        right = _read(places, (step < number)[:, None] & (column < width)[None, :])
         total = tl.dot(left, right, total, input_precision="ieee", out_dtype=SUMS)
         if bias_out is not None:
             of_biases += tl.sum(right.to(SUMS), axis=0)
-    places = chunk.to(tl.int64) * of_chunk + head * of_head
-    places += inner[:, None] * of_depth + column[None, :] * of_width
-    _store(out + places, total, (inner < depth)[:, None] & (column < width)[None, :])
+    written = chunk.to(tl.int64) * of_chunk + head * of_head
+    written += inner[:, None] * of_depth + column[None, :] * of_width
+    _store(out + written, total, (inner < depth)[:, None] & (column < width)[None, :])
     if bias_out is not None:
         # One program of each column stores them.
         stored = tl.where(tl.program_id(1) < tiles, width, 0)
@@ -332,8 +320,13 @@ def _exponential(logits, inside, top, SUMS: tl.constexpr):
 
 
 @triton.jit
+def _read(places, inside):
+    return tl.load(places, mask=inside, other=0.0)
+
+
+@triton.jit
 def _load(places, inside, SUMS: tl.constexpr):
-    return tl.load(places, mask=inside, other=0.0).to(SUMS)
+    return _read(places, inside).to(SUMS)
 
 
 @triton.jit
