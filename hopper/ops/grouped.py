@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ def grouped_product(
     rows: [n, in] floating point, or [n, heads, in], of which each head has matrices of its own.
     matrices: [groups, in, out], or [groups, heads, in, out], of the same dtype.
     groups: the rows of each group, or the bounds [groups + 1] of groups that have rows of their
-        own.
+        own, as those of rows with heads have.
     biases: [groups, out], what is added to each group's products, if rows have no heads.
 
     Returns
@@ -52,6 +51,7 @@ def grouped_product(
         and len(groups) == matrices.shape[0]
         and groups.bounds[0] == 0
         and groups.rows == rows.shape[0]
+        and (rows.dim() == 2 or groups.rows == groups.products)
         and (biases is None or (biases.shape == matrices.shape[::2] and rows.dim() == 2))
     )
     if not fits:
@@ -59,8 +59,10 @@ def grouped_product(
             "grouped_product: expected rows [n, in], matrices [groups, in, out] of one dtype and "
             "groups + 1 bounds from 0 to n, or rows [n, heads, in] and matrices [groups, heads, "
             f"in, out]; given {list(rows.shape)} {rows.dtype}, {list(matrices.shape)} "
-            f"{matrices.dtype} and bounds {list(groups.bounds)}"
+            f"{matrices.dtype} and bounds {list(groups.bounds)} that read {groups.rows} rows"
         )
+    if rows.dim() == 3 and rows.shape[1] == 1:
+        return grouped_product(rows.squeeze(1), matrices.squeeze(1), groups).unsqueeze(1)
     dtype = product_dtype(rows)
     numbers = (x if x is None else x.to(dtype) for x in (rows, matrices, biases))
     out: Tensor = _GroupedProduct.apply(*numbers, groups)
@@ -89,11 +91,16 @@ class _GroupedProduct(torch.autograd.Function):
         if ctx.kernels is not None:
             return ctx.kernels.grouped_products(groups, rows, matrices, biases)
         out = rows.new_empty(groups.products, *rows.shape[1:-1], matrices.shape[-1])
-        for group, (read, made) in enumerate(groups):
-            if biases is not None:
-                torch.addmm(biases[group], rows[read], matrices[group], out=out[made])
+        for read, made, members, number in groups.shared:
+            left, products = _batch(rows[read]), _batch(out[made], number)
+            if number > 1:
+                left = left.expand(number, -1, -1)
+            if biases is None:
+                _multiply(left, matrices[members], products)
+            elif number > 1:
+                torch.baddbmm(biases[members, None], left, matrices[members], out=products)
             else:
-                _multiply(_by_head(rows[read]), matrices[group], _by_head(out[made]))
+                torch.addmm(biases[members], left, matrices[members], out=products)
         return out
 
     @staticmethod
@@ -120,35 +127,33 @@ class _GroupedProduct(torch.autograd.Function):
             grad_biases = grad.new_empty(len(groups), grad.shape[-1])
         if rows is not None:
             grad_matrices = torch.empty_like(ctx.layout, device=grad.device)
-        for (start, stop), same_rows in groupby(enumerate(groups), _rows_of_group):
-            read, members = slice(start, stop), [(group, made) for group, (_, made) in same_rows]
-            if grad_rows is not None:
+        for read, made, members, number in groups.shared:
+            upstream = _batch(grad[made], number)
+            if grad_biases is not None:
+                torch.sum(upstream, -2, out=grad_biases[members])
+            if number > 1:
                 # One product adds up what all groups that read these rows contribute.
-                upstream = _side_by_side([_by_head(grad[made]) for _, made in members])
-                weights = _side_by_side([matrices[group] for group, _ in members])
-                _multiply(upstream, weights.mT, _by_head(grad_rows[read]))
-            for group, made in members:
-                if grad_matrices is not None:
-                    _multiply(_by_head(rows[read]).mT, _by_head(grad[made]), grad_matrices[group])
-                if grad_biases is not None:
-                    torch.sum(grad[made], 0, out=grad_biases[group])
+                upstream = upstream.transpose(0, 1).flatten(1)
+            if grad_rows is not None:
+                weights = matrices[members].mT
+                weights = weights.flatten(0, 1) if number > 1 else weights
+                _multiply(upstream, weights, _batch(grad_rows[read]))
+            if grad_matrices is not None and number > 1:
+                products = upstream.mT @ rows[read]
+                grad_matrices[members] = products.unflatten(0, (number, -1)).mT
+            elif grad_matrices is not None:
+                _multiply(_batch(rows[read]).mT, upstream, grad_matrices[members])
         return grad_rows, grad_matrices, grad_biases, None
 
 
-def _by_head(rows: Tensor) -> Tensor:
-    """Return rows [n, width] as they are, and [n, heads, width] as [heads, n, width]."""
-    return rows if rows.dim() == 2 else rows.transpose(0, 1)
-
-
-def _rows_of_group(numbered: tuple[int, tuple[slice, slice]]) -> tuple[int, int]:
-    _, (read, _) = numbered
-    return read.start, read.stop
-
-
-def _side_by_side(matrices: list[Tensor]) -> Tensor:
-    return matrices[0] if len(matrices) == 1 else torch.cat(matrices, -1)
+def _batch(rows: Tensor, number: int = 1) -> Tensor:
+    """Return rows [n, heads, width] as [heads, n, width], and rows [number * n, width] of several
+    groups as [number, n, width]."""
+    if rows.dim() == 3:
+        return rows.transpose(0, 1)
+    return rows if number == 1 else rows.unflatten(0, (number, -1))
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Multiply two matrices, or two for each head, into ``out``."""
+    """Multiply two matrices, or pairs of them, into ``out``."""
     (torch.mm if left.dim() == 2 else torch.bmm)(left, right, out=out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -42,6 +43,20 @@ class Groups:
         """Yield the rows and the products of each group."""
         for first, (start, stop) in zip(self.firsts, pairwise(self.bounds), strict=True):
             yield slice(first, first + stop - start), slice(start, stop)
+
+    @cached_property
+    def shared(self) -> list[tuple[slice, slice, int | slice, int]]:
+        """Groups that read the same rows: the rows, all their products, their index or indices,
+        and their number. An empty group stands alone."""
+        found = list[tuple[slice, slice, int | slice, int]]()
+        for group, (read, made) in enumerate(self):
+            if found and read.start < read.stop and read == found[-1][0]:
+                _, products, _, number = found.pop()
+                made = slice(products.start, made.stop)
+                found.append((read, made, slice(group - number, group + 1), number + 1))
+            else:
+                found.append((read, made, group, 1))
+        return found
 
     def tables(self, device: torch.device) -> GroupTables:
         """Return what programs of Triton read, which is copied to a device once."""
