@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from hopper.cluster.rank_network import ADVICE, find_way, take_interface
-from hopper.cluster.rank_store import RankStore, machine_key, name_ranks, silence_of
+from hopper.cluster.rank_store import OtherFailed, RankStore, machine_key, name_ranks, silence_of
 from hopper.cluster.traffic import Cause, Traffic
 from hopper.errors import ConfigError, RankLost
 from hopper.process.time_limit import finish_within
@@ -333,14 +333,20 @@ class Cluster:
         except (RuntimeError, TimeoutError) as error:
             assert self.store is not None
             timed_out = _is_timeout(error)
-            ended, silent = self.store.find_missing(timed_out=timed_out, timeout=limit)
+            reason = _reason(error)
+            ended, silent = self.store.find_missing(
+                f"{operation}: {reason}", timed_out=timed_out, timeout=limit
+            )
             if ended:
                 raise RankLost(
                     f"rank {self.rank}: {operation}: {', '.join(ended)} ended"
                 ) from error
             if timed_out:
                 raise silence_of(self.rank, silent, operation, limit, advice) from error
-            text = f"rank {self.rank}: {operation}: lost {name_ranks(silent)}: {_reason(error)}"
+            lost = f"lost {name_ranks(silent)}"
+            if isinstance(error, OtherFailed):
+                lost = "another rank's wait failed first"
+            text = f"rank {self.rank}: {operation}: {lost}: {reason}"
             raise RankLost(f"{text}; {advice}" if advice else text) from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
@@ -370,8 +376,7 @@ class Cluster:
                 if remaining <= _LOOK_SECONDS or work.is_completed() or not _is_timeout(error):
                     raise
             # Gloo does not tell every waiting rank that a connection broke.
-            if self.store.has_failures():
-                raise RuntimeError("another rank's wait failed")
+            self.store.check_others()
 
     def _count_ring(self, cause: Cause, nbytes: int) -> None:
         if self._ring_leaves_server:
@@ -433,6 +438,8 @@ def _reason(error: BaseException) -> str:
 
 def _is_timeout(error: BaseException) -> bool:
     """Return whether a wait passed its limit. Gloo calls a refused connection timed out too."""
+    if isinstance(error, OtherFailed):
+        return False
     text = str(error).lower()
     says_so = "timed out" in text.replace("timed out connecting", "") or "timeout" in text
     return isinstance(error, TimeoutError) or says_so

@@ -30,6 +30,10 @@ _REQUEST_LIMIT: Final = timedelta(seconds=2)
 _FAILED: Final = "failed"
 
 
+class OtherFailed(RuntimeError):
+    """Says what the first rank whose wait failed has reported."""
+
+
 class RankStore:
     """One rank's reports, and those of all others.
 
@@ -85,7 +89,9 @@ class RankStore:
             raise silence_of(self.rank, missing, operation, limit) from error
         return [value.decode() for value in self.store.multi_get(names)]
 
-    def find_missing(self, *, timed_out: bool, timeout: float) -> tuple[list[str], list[int]]:
+    def find_missing(
+        self, reason: str, *, timed_out: bool, timeout: float
+    ) -> tuple[list[str], list[int]]:
         """Find the ranks that keep this rank waiting.
 
         Every rank whose wait fails says so in the store. A rank that has not done so after some
@@ -94,6 +100,7 @@ class RankStore:
 
         Parameters
         ----------
+        reason: what was waited for and why the wait failed, which ranks that fail later will tell.
         timed_out: whether the wait passed its deadline; otherwise a connection broke.
 
         Returns
@@ -105,26 +112,29 @@ class RankStore:
         silent = [rank for rank in range(self.world) if rank != self.rank]
         while True:
             # A rank that reported a failed wait and then ended is not the cause.
-            silent = self._still_silent(silent)
+            silent = self._still_silent(silent, reason)
             gone = {rank: pid for rank, pid in self.pids.items() if not _is_alive(pid)}
             ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
             if ended or not silent or time.monotonic() > limit:
                 return ended, silent
             time.sleep(_POLL_SECONDS)
 
-    def has_failures(self) -> bool:
-        """Return whether a rank has reported a failed wait, as far as the store can be asked."""
+    def check_others(self) -> None:
+        """Raise OtherFailed if a rank has reported a failed wait, as far as the store can be
+        asked."""
         try:
-            return bool(self.store.check([_FAILED]))
+            failure = self.store.get(_FAILED).decode() if self.store.check([_FAILED]) else ""
         except (RuntimeError, dist.DistError):
-            return False
+            return
+        if failure:
+            raise OtherFailed(failure)
 
-    def _still_silent(self, ranks: list[int]) -> list[int]:
+    def _still_silent(self, ranks: list[int], reason: str) -> list[int]:
         """Report this rank's failed wait; return the ranks that have not reported one."""
         try:
             self.store.set_timeout(_REQUEST_LIMIT)
             self.store.set(f"{_FAILED}/{self.rank}", "1")
-            self.store.set(_FAILED, "1")
+            self.store.compare_set(_FAILED, "", f"rank {self.rank}, {reason}")
             return [rank for rank in ranks if not self.store.check([f"{_FAILED}/{rank}"])]
         except (RuntimeError, dist.DistError):
             # The store is gone too, with the process that held it.

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from hopper.cluster.cluster import Cluster
+from hopper.cluster.rank_store import OtherFailed, RankStore
 from hopper.migrate.flat_model import FlatModel
 from hopper.migrate.migration import ReplicaBuffers, Transport
 from hopper.timing.run_log import RunLog
@@ -61,9 +62,10 @@ class Receive:
 
 def test_a_wait_for_a_model_ends_when_another_rank_s_wait_has_failed() -> None:
     cluster: Any = Cluster(0, 4, 1, torch.device("cpu"), timeout=600.0)
-    cluster.store = SimpleNamespace(has_failures=lambda: True)
+    cluster.store = store = RankStore(HashStore(), 1, 4, "attempt")
+    store.find_missing("receiving a model: Connection reset", timed_out=False, timeout=0.0)
     transport = Transport(cluster, RunLog(None), "model")
-    with pytest.raises(RuntimeError, match="another rank's wait failed"):
+    with pytest.raises(OtherFailed, match="rank 1, receiving a model: Connection reset"):
         transport._wait([Receive()])  # type: ignore[list-item]
     cluster.timeout = 0.1
     with pytest.raises(RuntimeError, match="Timed out"):
