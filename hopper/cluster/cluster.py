@@ -369,11 +369,13 @@ class Cluster:
         deadline = time.monotonic() + self.timeout
         while True:
             remaining = deadline - time.monotonic()
+            ended = work.is_completed()
             try:
                 work.wait(timedelta(seconds=max(_MOMENT, min(_LOOK_SECONDS, remaining))))
                 return
             except RuntimeError as error:
-                if remaining <= _LOOK_SECONDS or work.is_completed() or not _is_timeout(error):
+                # Work may end after a wait for it has passed its limit.
+                if ended or remaining <= _LOOK_SECONDS or not _is_timeout(error):
                     raise
             # Gloo does not tell every waiting rank that a connection broke.
             self.store.check_others()

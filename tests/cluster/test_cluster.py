@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
+from hopper.cluster.rank_store import RankStore
 from hopper.device.choice import choose_device
-from hopper.errors import ConfigError
+from hopper.errors import ConfigError, RankLost, RankSilent
 from hopper.rehearsal.clock import Link
 from hopper.rehearsal.world import run_ranks as run_threads
 from tests.cluster.collectives_rank import call_collectives
@@ -87,6 +90,48 @@ def test_a_rank_that_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
         assert ranks[rank]["late"] == (
             f"rank {rank}, waiting for rank 3: meeting late did not finish within 2 s"
         )
+
+
+class Work:
+    """What has ended after some waits that passed their limit, and then raises if it failed."""
+
+    def __init__(self, waits: int, *, failed: bool) -> None:
+        self.waits, self.failed = waits, failed
+
+    def is_completed(self) -> bool:
+        return self.waits == 0
+
+    def wait(self, limit: timedelta) -> None:
+        if self.waits or self.failed:
+            self.waits = max(0, self.waits - 1)
+            raise RuntimeError("Operation timed out!")
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3])
+def test_work_that_ends_just_after_a_short_wait_for_it_has_not_failed(waits: int) -> None:
+    cluster: Any = Cluster(0, 2, 1, torch.device("cpu"), timeout=600.0)
+    cluster.store = RankStore(HashStore(), 0, 2, "attempt")
+    cluster.wait(Work(waits, failed=False), "adding")
+    cluster.store.store.set("failed/1", "1")
+    with pytest.raises(RankSilent, match=r"waiting for another rank: adding"):
+        cluster.wait(Work(waits, failed=True), "adding")
+
+
+def test_a_rank_names_the_first_whose_wait_failed() -> None:
+    store = HashStore()
+    clusters: list[Any] = [Cluster(rank, 2, 1, torch.device("cpu"), 600.0) for rank in range(2)]
+    for rank, cluster in enumerate(clusters):
+        cluster.store = RankStore(store, rank, 2, "attempt")
+        cluster.store.store.set("failed/0", "1")
+        cluster.store.store.set("failed/1", "1")
+    with (
+        pytest.raises(RankLost, match="lost another rank: Connection closed"),
+        clusters[0].explain_failures("adding"),
+    ):
+        raise RuntimeError("Connection closed")
+    first = "rank 1: taking: another rank's wait failed first: rank 0, adding: Connection closed"
+    with pytest.raises(RankLost, match=first):
+        clusters[1].wait(Work(1, failed=True), "taking")
 
 
 def test_ranks_must_fill_servers() -> None:
