@@ -52,6 +52,15 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     return array
 
 
+def split_triple(text: str, where: str) -> Triple:
+    """Return the source type, the name and the destination type of ``src:rel:dst``, as DGL names
+    relations."""
+    names = text.split(":")
+    if len(names) != 3:
+        raise GraphError(f"{where}: expected src:rel:dst, given {text!r}")
+    return names[0], names[1], names[2]
+
+
 class TableReader:
     """Makes the tables of a graph of what a library or a user has; errors begin with ``where``.
 

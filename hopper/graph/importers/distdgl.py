@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.arrays import TableReader
+from hopper.graph.importers.arrays import TableReader, split_triple
 from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES, load_dgl
 from hopper.graph.importers.distdgl_chunks import note_parts, read_chunks
 from hopper.graph.importers.source_files import explain_errors, find_inside, require_file
@@ -88,12 +88,10 @@ def read_distdgl(file: Path) -> GraphTables:
         table = reader.add_nodes(name, _join(data[name]), KEYS, int(counts.sum()))
         table.servers = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
     for name in edges.counts:
-        triple = name.split(":")
-        if len(triple) != 3:
-            raise GraphError(f"{file}: edge_map: expected src:rel:dst, given {name!r}")
+        triple = split_triple(name, f"{file}: edge_map")
         of_type = np.concatenate(ends[name], 1)
         of_edges = _join(data[name])
-        reader.add_edges((triple[0], triple[1], triple[2]), of_type, of_edges, KEYS_OF_EDGES)
+        reader.add_edges(triple, of_type, of_edges, KEYS_OF_EDGES)
     reader.tables.choose_target(where, follows=True)
     note_parts(reader.tables, int(meta["num_parts"]))
     return reader.tables

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from hopper.errors import GraphError
-from hopper.graph.importers.arrays import TableReader
+from hopper.graph.importers.arrays import TableReader, split_triple
 from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES
 from hopper.graph.importers.source_files import (
     explain_errors,
@@ -76,9 +76,7 @@ def read_chunks(file: Path, content: Mapping[str, Any]) -> GraphTables:
         if assignment.exists():
             table.servers = _read_servers(assignment, count)
     for name in metadata.edge_type:
-        triple, place = name.split(":"), f"{file}: edges: {name}"
-        if len(triple) != 3:
-            raise GraphError(f"{file}: edge_type: expected src:rel:dst, given {name!r}")
+        triple, place = split_triple(name, f"{file}: edge_type"), f"{file}: edges: {name}"
         if name not in metadata.edges:
             raise GraphError(f"{place}: missing field")
         data = _read_data(file, (metadata.edge_data or {}).get(name, {}), name)
@@ -86,7 +84,7 @@ def read_chunks(file: Path, content: Mapping[str, Any]) -> GraphTables:
             ends = np.concatenate(
                 [np.empty((0, 2), np.int64), *_load(file, metadata.edges[name], place)]
             ).T
-        reader.add_edges((triple[0], triple[1], triple[2]), ends, data, KEYS_OF_EDGES)
+        reader.add_edges(triple, ends, data, KEYS_OF_EDGES)
     edges = [table.count for table in reader.tables.edges.values()]
     expected = _count(metadata.num_edges_per_type, metadata.num_edges_per_chunk)
     if expected and expected != edges:

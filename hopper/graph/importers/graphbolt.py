@@ -18,7 +18,14 @@ from pydantic import TypeAdapter
 
 from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.importers.arrays import EDGES, NODE, TableReader, as_array, set_column
+from hopper.graph.importers.arrays import (
+    EDGES,
+    NODE,
+    TableReader,
+    as_array,
+    set_column,
+    split_triple,
+)
 from hopper.graph.importers.source_files import (
     explain_errors,
     find_inside,
@@ -109,10 +116,8 @@ def read_graphbolt(source: Path) -> GraphTables:
     for nodes in metadata.graph.nodes:
         reader.add_nodes(nodes.type or NODE, {}, {}, nodes.num)
     for edges in metadata.graph.edges:
-        names = (edges.type or ":".join(EDGES)).split(":")
-        if len(names) != 3:
-            raise GraphError(f"{file}: graph.edges: expected src:rel:dst, given {edges.type!r}")
-        reader.add_edges((names[0], names[1], names[2]), _read_ends(source, edges, file), {}, {})
+        triple = split_triple(edges.type or ":".join(EDGES), f"{file}: graph.edges")
+        reader.add_edges(triple, _read_ends(source, edges, file), {}, {})
     tables = {str(owner): table for owner, table in reader.tables.all.items()}
     by_owner: dict[str, list[_File]] = {}
     for features in metadata.feature_data or ():
