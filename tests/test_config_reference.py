@@ -6,7 +6,6 @@ import copy
 import json
 import re
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,23 +15,22 @@ from hopper.cli import main
 from hopper.config import Config, make_config
 from hopper.config.reference import describe_section, list_keys, make_schema, sections
 from hopper.errors import ConfigError
+from tests.docs.markdown_pages import PAGES, ROOT, read_snippets
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 KEYS = {key.name: key for key in list_keys()}
 
 
 def read_configurations() -> dict[str, dict[str, Any]]:
     """Configurations of the examples, the README and the pages of ``docs/``."""
-    texts = {str(file): file.read_text() for file in (REPOSITORY / "examples").glob("*.toml")}
-    pages = sorted((REPOSITORY / "docs").glob("*.md"))
+    texts = {str(file): file.read_text() for file in (ROOT / "examples").glob("*.toml")}
     # Where a sweep has lists, a run has single values.
-    for page in (REPOSITORY / "README.md", *(p for p in pages if p.name != "sweeps.md")):
-        blocks = re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-        texts |= {
-            f"{page.name} {number}": block
-            for number, block in enumerate(blocks)
-            if "[data]" in block
-        }
+    texts |= {
+        str(snippet): snippet.text
+        for page in PAGES
+        if page.name != "sweeps.md"
+        for snippet in read_snippets(page)
+        if snippet.language == "toml" and "[data]" in snippet.text
+    }
     return {name: tomllib.loads(block) for name, block in texts.items()}
 
 

@@ -44,6 +44,11 @@ def read_snippets(page: Path) -> Iterator[Snippet]:
     assert begun is None, f"{page}: the block at line {begun} has no end"
 
 
+def read_code(page: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a page in a language."""
+    return [snippet.text for snippet in read_snippets(page) if snippet.language == language]
+
+
 @cache
 def anchors_of(page: Path) -> frozenset[str]:
     """Return the anchors that GitHub and the site give to a page's headings."""

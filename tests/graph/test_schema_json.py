@@ -20,6 +20,7 @@ from hopper.graph.schema_json import (
     schema_from_json,
     schema_to_json,
 )
+from tests.docs.markdown_pages import read_code
 from tests.graph.conftest import library_schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "graph-directory.md"
@@ -53,11 +54,7 @@ def test_there_and_back() -> None:
 
 def test_the_documented_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of docs/reference/graph-directory.md do what the page says."""
-    text = PAGE.read_text(encoding="utf-8")
-    schema, code = (
-        re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[0]
-        for language in ("json", "python")
-    )
+    schema, code = (read_code(PAGE, language)[0] for language in ("json", "python"))
     assert schema_to_json(schema_from_json(json.loads(schema), str(PAGE))) == json.loads(schema)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(PAGE), "exec"), {})

@@ -21,6 +21,7 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, column_weights, make_thresholds
 from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
+from tests.docs.markdown_pages import read_code
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "draws.md"
 WORDS = 1 << 64
@@ -29,7 +30,7 @@ WORD = st.integers(0, WORDS - 1)
 without_deadline = settings(deadline=None, max_examples=30)
 
 
-[TEXT] = re.findall(r"^```json\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+[TEXT] = read_code(DOCUMENT, "json")
 VECTORS: dict[str, Any] = json.loads(TEXT)
 
 

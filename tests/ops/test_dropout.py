@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,14 @@ from hopper.ops.counter_mask import (
     site_key,
 )
 from hopper.ops.dropout import node_type_key
+from tests.docs.markdown_pages import read_code
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "dropout.md"
 MASK64 = (1 << 64) - 1
 
 
 def read_vectors():
-    [text] = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    [text] = read_code(DOCUMENT, "json")
     return json.loads(text)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import hopper
+from tests.docs.markdown_pages import read_code
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "from-pyg.md"
 
@@ -48,16 +49,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read_code(language: str) -> list[str]:
-    code_blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return [code for block_language, code in code_blocks if block_language == language]
-
-
 def test_the_code_runs_as_it_stands(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
-    [code] = read_code("python")
+    [code] = read_code(PAGE, "python")
     assert len(code.strip().splitlines()) <= 15
     (folder / "script.py").write_text(code)
     monkeypatch.chdir(folder)
@@ -70,7 +66,7 @@ def test_the_commands_run_as_they_stand(
     folder: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    commands = read_code("")[0].strip().splitlines()
+    commands = read_code(PAGE, "")[0].strip().splitlines()
     assert len(commands) == 4
     for number, command in enumerate(commands):
         words = shlex.split(command)
