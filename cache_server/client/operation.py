@@ -157,6 +157,9 @@ class Operation:
         except BaseException:
             self._abandon()
             raise
+        finally:
+            # They refer to this operation, and would keep the rows until cycles are collected.
+            self._attempts.clear()
         if self._failures:
             raise self._failures[0]
 

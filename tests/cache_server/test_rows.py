@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import re
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,26 @@ def test_slices_fill_only_their_rows(client: FeatureClient, partitioned: Partiti
     expected[1:4] = partitioned.rows[PAPERS][[39, 0, 39]]
     expected[[9, 7]] = partitioned.rows[PAPERS][[149, 90]]
     np.testing.assert_array_equal(out, expected)
+
+
+def test_rows_that_nobody_holds_are_freed_at_once(
+    client: FeatureClient, partitioned: Partitioned
+) -> None:
+    """Not only when Python next looks for objects that refer to each other."""
+    by_server, places = partitioned.split("paper", np.arange(150))
+    out = np.empty((150, 5), np.float32)
+    owner = weakref.ref(out)
+    gc.disable()
+    try:
+        client.fetch_rows(*PAPERS, by_server, out, places)
+        np.testing.assert_array_equal(out, partitioned.rows[PAPERS][:150])
+        del out
+        end = time.monotonic() + 60
+        while owner() is not None and time.monotonic() < end:
+            time.sleep(0.01)  # until the client's threads have let go of it
+        assert owner() is None
+    finally:
+        gc.enable()
 
 
 def test_many_chunks_and_split_requests_with_bytes_counted(
