@@ -28,7 +28,7 @@ def grouped_product(
     rows: [n, in] floating point, or [n, heads, in], of which each head has matrices of its own.
     matrices: [groups, in, out], or [groups, heads, in, out], of the same dtype.
     groups: the rows of each group, or the bounds [groups + 1] of groups that have rows of their
-        own, as those of rows with heads have.
+        own.
     biases: [groups, out], what is added to each group's products, if rows have no heads.
 
     Returns
@@ -51,7 +51,6 @@ def grouped_product(
         and len(groups) == matrices.shape[0]
         and groups.bounds[0] == 0
         and groups.rows == rows.shape[0]
-        and (rows.dim() == 2 or groups.rows == groups.products)
         and (biases is None or (biases.shape == matrices.shape[::2] and rows.dim() == 2))
     )
     if not fits:
@@ -63,6 +62,8 @@ def grouped_product(
         )
     if rows.dim() == 3 and rows.shape[1] == 1:
         return grouped_product(rows.squeeze(1), matrices.squeeze(1), groups).unsqueeze(1)
+    if rows.dim() == 3 and groups.rows != groups.products:
+        rows, groups = torch.cat([rows[read] for read, _ in groups]), Groups(groups.bounds)
     dtype = product_dtype(rows)
     numbers = (x if x is None else x.to(dtype) for x in (rows, matrices, biases))
     out: Tensor = _GroupedProduct.apply(*numbers, groups)
