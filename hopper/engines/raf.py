@@ -20,7 +20,7 @@ from hopper.engines.sharded_parameters import servers_of_parameters
 from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
-from hopper.graph.schema import Relation
+from hopper.graph.block import TypedBlocks
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
@@ -49,13 +49,13 @@ class RafPlan(Plan):
 
 @dataclass(frozen=True)
 class RafInputs:
-    """The features [n, dim] that a rank reads: by type, of nodes below the roots and of roots, and
-    by relation of edges; and the labels of the roots that it finishes, or of its edges where edges
-    are predicted."""
+    """The features [n, dim] that a rank reads, by type, of nodes below the roots and of roots; the
+    hops, with features of their edges; and the labels of the roots that it finishes, or of its
+    edges where edges are predicted."""
 
     below: dict[str, Tensor]
     of_roots: dict[str, Tensor]
-    edges: dict[Relation, Tensor]
+    hops: list[TypedBlocks]
     labels: Tensor
 
 
@@ -141,7 +141,10 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             finished = plan.roots[self._target][plan.shares[self._target].finishing]
             pairs = None if plan.shared is None else plan.shared.pairs
             labels = trainer.read_labels(rows, finished, pairs)
-        return RafInputs(below, of_roots, edges, labels)
+        hops = plan.subgraph.typed_blocks(state.cluster.device, edges)
+        with state.log.stage("sample", operation="lay out"):
+            self.forward.lay_out(hops)
+        return RafInputs(below, of_roots, hops, labels)
 
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
         """Aggregate, exchange partials and finish roots, then run the backward pass."""
@@ -154,7 +157,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                 original = self._originals[name][plan.roots[name][share.rows]]
                 roots[name] = Roots(share, original, x_roots.get(name))
             with trainer.products():
-                rows, tie = self.forward.rows(roots, plan.subgraph, inputs.edges, x, batch.where)
+                rows, tie = self.forward.rows(roots, inputs.hops, x, batch.where)
                 if plan.shared is None:
                     logits: Tensor = self._head(rows[self._target])
                 else:

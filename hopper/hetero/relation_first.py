@@ -7,7 +7,7 @@ their destinations, the roots' finished rows travel as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,9 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
 from hopper.device.copies import to_device
-from hopper.graph.block import Nodes
-from hopper.graph.schema import Relation
+from hopper.graph.block import Nodes, TypedBlocks
 from hopper.hetero.root_layers import RootLayers
 from hopper.hetero.root_shares import RootPlan, RootShares
-from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
 from hopper.timing.run_log import RunLog
 
@@ -59,35 +57,51 @@ class RelationFirst:
         """Return the rank [count], int64, that finishes each root of a type."""
         return self._of[node_type].shares.deal(count)[1]
 
+    def lay_out(self, hops: Sequence[TypedBlocks]) -> None:
+        """Prepare the edges of all hops, ahead of the pass of training that computes on them."""
+        model = self._model
+        names = [name for name in model.types if name in hops[0].sources]
+        for index, hop in enumerate(hops):
+            types = self._types_below(index, names)
+            model.lay_out_layer(index, hop, names, types)
+            for name in self._root_types(index):
+                self._of[name].lay_out(model.relation_layer(index), hop)
+            names = types
+
+    def _root_types(self, index: int) -> list[str]:
+        """Return the types of which a layer computes rows of roots."""
+        layers = len(self._model.layers)
+        return [name for name in self.types if index >= layers - self._of[name].layers]
+
+    def _types_below(self, index: int, names: Iterable[str]) -> list[str]:
+        """Return the types of which a layer computes rows below the roots, where this server has
+        rows of types ``names``."""
+        if index + 1 == len(self._model.layers):
+            return []
+        return [name for name in self._model.relation_layer(index).types if name in names]
+
     def rows(
         self,
         roots: Mapping[str, Roots],
-        subgraph: Subgraph,
-        edges: Mapping[Relation, Tensor],
+        hops: Sequence[TypedBlocks],
         x: Mapping[str, Tensor],
         where: str,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Compute the last layer's rows [f, width] of the roots that this rank finishes, by type.
 
-        The subgraph is that of the roots that the plans call ``mine``, from the sampler of
-        :func:`hopper.hetero.rooted.make_rooted_sampler`, with features of edges by relation and
-        input rows ``x`` by type.
+        The hops are below the roots that the plans call ``mine``, from the sampler of
+        :func:`hopper.hetero.rooted.make_rooted_sampler`, with input rows ``x`` by type.
 
         Also return a zero that the loss must add. It depends on all received rows, because the
         backward pass is an exchange in which every rank must take part.
         """
         model, device = self._model, self._cluster.device
-        hops = subgraph.typed_blocks(device, edges)
+        key = next(iter(hops[0].nodes.values())).iteration_key
         nodes, root_rows = {}, {}
         for name in self.types:
             original = to_device(roots[name].original, device)
-            nodes[name] = Nodes(name, original, None, subgraph.iteration_key)
-        first = hops[0].sources
-        h: Mapping[str, Tensor] = {
-            name: model.first_rows(name, x.get(name), first[name])
-            for name in model.reading_order(x)
-            if name in first
-        }
+            nodes[name] = Nodes(name, original, None, key)
+        h = model.enter(x, hops[0].sources)
         for name, roots_of_type in roots.items():
             root_rows[name] = model.first_rows(name, roots_of_type.x, len(roots_of_type.original))
         tie = root_rows[self.types[0]].new_zeros(())
@@ -96,7 +110,7 @@ class RelationFirst:
             h = model.drop_all(index, hop, h)
             is_last = index + 1 == len(hops)
             moment = f"{where}, layer {index}"
-            computed = [name for name in self.types if index >= len(hops) - self._of[name].layers]
+            computed = self._root_types(index)
             exchanges, below = {}, h
             for name in computed:
                 root_rows[name] = model.drop(index, nodes[name], root_rows[name])
@@ -107,7 +121,7 @@ class RelationFirst:
                 # This runs while partials travel, and its backward pass while their gradients do.
                 with self._log.stage("compute", operation="below the roots"):
                     # New rows of the types that this server stores.
-                    below = layer(hop, h, [name for name in layer.types if name in h])
+                    below = layer(hop, h, self._types_below(index, h))
             for name in computed:
                 root_rows[name], received = self._of[name].finish(
                     *(layer, exchanges[name], root_rows[name], roots[name].plan, moment),

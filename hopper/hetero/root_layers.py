@@ -16,7 +16,7 @@ from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares, Route
 from hopper.hetero.rooted import root_name, root_relation
-from hopper.models.relation_layer import RelationLayer
+from hopper.models.relation_layer import MergedLayer, RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partials import RowExchange
 from hopper.timing.run_log import RunLog
@@ -32,6 +32,9 @@ class RootLayers:
     ) -> None:
         self._cluster, self._log, self._type, self.shares = cluster, log, node_type, shares
         self._group = shares.group_of(cluster.rank)
+        own = () if self._group is None else shares.relations[self._group]
+        self._names = {root_relation(relation): relation for relation in own}
+        """the relations that this rank aggregates, by their names in blocks"""
         layers = model.root_layers(node_type)
         self.layers = len(layers)
         self._reads = any(layer.aggregations_read(node_type) for layer in layers)
@@ -48,6 +51,11 @@ class RootLayers:
             )
             self._plan = count, plan
         return self._plan[1]
+
+    def lay_out(self, layer: RelationLayer, hop: TypedBlocks) -> None:
+        """Prepare the edges of root relations, ahead of the pass of training that reads them."""
+        if self._names and isinstance(layer, MergedLayer):
+            layer.lay_out(hop, tuple(self._names), (root_name(self._type),))
 
     def finish(
         self,
@@ -123,10 +131,8 @@ class RootLayers:
         """Aggregate the relations of a group, or the part of a relation that it has: return
         partials [m, ...], one for each relation, or one for all if the layer merges relations."""
         place, parts = self.shares.parts[group]
-        roots = root_name(self._type)
-        names = {root_relation(relation): relation for relation in self.shares.relations[group]}
-        part = None if parts == 1 else place
-        return layer.partials(hop, names, h, {roots: h_dst}, part=part)[roots]
+        roots, part = root_name(self._type), None if parts == 1 else place
+        return layer.partials(hop, self._names, h, {roots: h_dst}, part=part)[roots]
 
     def _partials_of_nothing(
         self, layer: RelationLayer, hop: TypedBlocks, nobody: Tensor

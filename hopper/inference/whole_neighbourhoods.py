@@ -106,8 +106,8 @@ class ByRelation(Inference):
             x, x_roots = self._inputs_of(subgraph, target, versions)
             original = self.graph.original_ids(target)[versions]
             subgraph = subgraph.with_edges(self._reads.edges)
-            edges, roots = self._edge_features(subgraph), {target: Roots(plan, original, x_roots)}
-            rows, _ = forward.rows(roots, subgraph, edges, x, "evaluation")
+            roots = {target: Roots(plan, original, x_roots)}
+            rows, _ = forward.rows(roots, self._blocks(subgraph), x, "evaluation")
             output = rows[target]
             if wanted.output == "logits":
                 output = model.head(output)

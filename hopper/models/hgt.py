@@ -27,6 +27,7 @@ from hopper.ops import (
     segment_max,
     weighted_sum,
 )
+from hopper.ops.groups import Groups
 
 
 class TypeProjections(nn.Module):
@@ -123,8 +124,8 @@ class GatedResidual(Update):
         gates = torch.stack([update.skip for update in updates]).sigmoid().split(1)
         sizes = h_dst.sizes.values()
         gate = torch.cat([of.expand(n, 1) for of, n in zip(gates, sizes, strict=True)])
-        rows = h_dst.replace(functional.gelu(combined.flatten(1)))
-        out = linear_by_type([update.linear for update in updates], rows)
+        rows = functional.gelu(combined.flatten(1))
+        out = linear_by_type([update.linear for update in updates], rows, h_dst.groups)
         return gate * out + (1 - gate) * h_dst.matrix
 
 
@@ -173,9 +174,11 @@ class HGTLayer(MergedLayer[RelationPartial]):
         )
         self.projections = nn.ModuleList(projections[name] for name in sorted(projections))
 
-    def patterns(self, merged: MergedRelations) -> list[Edges]:
-        """Return the edges from keys and values to segments, and from segments on."""
-        return [merged.segments(projected=False), merged.destinations]
+    def patterns(self, merged: MergedRelations) -> tuple[list[Edges], list[Groups]]:
+        """Return the edges from keys and values to segments, and from segments on; and the rows of
+        each type, and the segments of each relation."""
+        edges = [merged.segments(projected=False), merged.destinations]
+        return edges, [merged.sources_by_type, merged.destinations_by_type, merged.groups]
 
     def aggregate_merged(
         self,
@@ -195,16 +198,15 @@ class HGTLayer(MergedLayer[RelationPartial]):
         aggregations = self.aggregations_of(relations)
         heads, width = aggregations[0].heads, aggregations[0].width
         by_name = dict(zip(merged.relations, aggregations, strict=True))
-        sources = TypedRows(merged.sources(h), {name: len(h[name]) for name in merged.readers})
-        readers = [by_name[relations[0]] for relations in merged.readers.values()]
-        keys_values = linear_by_type([reader.key_value for reader in readers], sources)
+        readers = [by_name[relations[0]].key_value for relations in merged.readers.values()]
+        keys_values = linear_by_type(readers, merged.sources(h), merged.sources_by_type)
         keys, values = keys_values.view(-1, 2, heads, width).unbind(1)
         by_destination = {relation.dst: by_name[relation] for relation in merged.relations}
         # A type into which no relation leads has no segments, and any projection does.
-        projections = [by_destination.get(name, aggregations[0]).query for name in h_dst]
-        destinations = TypedRows.join(h_dst)
-        rows = linear_by_type(projections, destinations).view(-1, heads, width)
-        queries = merged.segment_rows(destinations.replace(rows))
+        projections = [by_destination.get(name, aggregations[0]).query for name in merged.places]
+        rows = merged.destination_rows(h_dst)
+        queries = linear_by_type(projections, rows, merged.destinations_by_type)
+        queries = merged.segment_rows(queries.view(-1, heads, width))
         prior = torch.stack([a.prior for a in aggregations]) / math.sqrt(width)
         attention = torch.stack([a.attention for a in aggregations]).transpose(2, 3)
         queries = grouped_product(queries, attention * prior[..., None, None], merged.groups)

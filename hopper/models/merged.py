@@ -53,6 +53,8 @@ class MergedRelations:
     groups: the segments of each relation.
     destinations: the edges from segments to the destinations of all types.
     places: by type, the range of its destinations among those of all types.
+    sources_by_type: the rows of each key of ``readers``.
+    destinations_by_type: the destinations of each type.
     apart: whether each relation has rows of its own, which are projected already.
     """
 
@@ -66,6 +68,8 @@ class MergedRelations:
     groups: Groups
     destinations: Edges
     places: Mapping[str, slice]
+    sources_by_type: Groups
+    destinations_by_type: Groups
     apart: bool = False
     _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
@@ -118,16 +122,20 @@ class MergedRelations:
         """
         return join_rows(h, list(self.readers))
 
-    def segment_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
-        """Return the row of each segment's destination, [segments, ...].
+    def destination_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
+        """Concatenate the rows of all types of destinations, to [destinations, ...].
 
         Parameters
         ----------
         h_dst: by type, [num_dst, ...].
         """
-        rows = in_full(join_rows(h_dst, list(self.places)))
+        return join_rows(h_dst, list(self.places))
+
+    def segment_rows(self, rows: Tensor) -> Tensor:
+        """Return the row of each segment's destination, [segments, ...], from those of all
+        destinations."""
         segments = self.segment_places
-        return gather(self.destinations, lambda _: segments, sources_to_destinations, rows)
+        return gather(self.destinations, lambda _: segments, sources_to_destinations, in_full(rows))
 
     def project_rows(self, h: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
         """Multiply each row by the matrices of the relations from its type, to [projections, out].
@@ -199,29 +207,28 @@ def merge_patterns(
         key: tuple(relation for relation in relations if keys[relation] == key)
         for key in sorted(set(keys.values()))
     }
-    row_starts = accumulate((counts[key] for key in readers), initial=0)
-    first_rows = dict(zip(readers, row_starts, strict=False))
+    sources_by_type = Groups.of_sizes(counts[key] for key in readers)
+    first_rows = dict(zip(readers, sources_by_type.firsts, strict=True))
     projections = Groups(
         [*accumulate((counts[keys[r]] for r in relations), initial=0)],
         [first_rows[keys[r]] for r in relations],
     )
-    destination_starts = list(accumulate((destinations[name] for name in types), initial=0))
+    destinations_by_type = Groups.of_sizes(destinations[name] for name in types)
+    places = {name: made for name, (_, made) in zip(types, destinations_by_type, strict=True)}
     ends = {
-        relation: Ends(
-            first_rows[keys[relation]], made.start, destination_starts[types.index(relation.dst)]
-        )
+        relation: Ends(first_rows[keys[relation]], made.start, places[relation.dst].start)
         for relation, (_, made) in zip(relations, projections, strict=True)
     }
-    count = destination_starts[-1]
-    starts, places, bounds, into = _merge_on_host(edges, ends, count) or _merge_on_device(
+    count = destinations_by_type.rows
+    starts, segment_places, bounds, into = _merge_on_host(edges, ends, count) or _merge_on_device(
         edges, ends, count
     )
     return MergedRelations(
         relations,
         readers,
         projections,
-        *(edges, ends, starts, places, Groups(bounds), into),
-        {name: slice(*destination_starts[index : index + 2]) for index, name in enumerate(types)},
+        *(edges, ends, starts, segment_places, Groups(bounds), into),
+        *(places, sources_by_type, destinations_by_type),
         apart=sources is None,
     )
 

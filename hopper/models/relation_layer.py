@@ -25,6 +25,7 @@ from hopper.models.typed_rows import TypedRows
 from hopper.ops import in_full
 from hopper.ops.csr import destinations_to_sources
 from hopper.ops.grouped import lay_out_groups
+from hopper.ops.groups import Groups
 
 _Aggregation = TypeVar("_Aggregation", bound=Layer)
 
@@ -101,6 +102,10 @@ class RelationLayer(nn.Module):
         self._type_place = {new: self._type_place[old] for new, old in types.items()}
         self.relations, self.types = tuple(sorted(relations)), tuple(sorted(types))
 
+    def relations_into(self, types: Sequence[str], blocks: TypedBlocks) -> list[Relation]:
+        """Return the relations of a hop into some types, in canonical order."""
+        return [r for r in self.relations if r.dst in types and r in blocks.blocks]
+
     def aggregation(self, relation: Relation) -> Layer:
         """Return AGG_r of a relation."""
         aggregation = self.aggregations[self._place[relation]]
@@ -143,7 +148,7 @@ class RelationLayer(nn.Module):
         """
         types = self.types if types is None else types
         h_dst = {name: h[name][: blocks.destinations[name]] for name in types}
-        names = {r: r for r in self.relations if r.dst in h_dst and r in blocks.blocks}
+        names = {r: r for r in self.relations_into(types, blocks)}
         partials = self.partials(blocks, names, h, h_dst, weights=weights, projected=projected)
         out = {}
         for name, rows in h_dst.items():
@@ -225,7 +230,7 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
         Given :class:`TypedRows`, all types are computed at once, and the result is of that kind.
         """
         types = self.types if types is None else types
-        names = {r: r for r in self.relations if r.dst in types and r in blocks.blocks}
+        names = {r: r for r in self.relations_into(types, blocks)}
         if not isinstance(h, TypedRows) or more or projected or not names:
             return super().forward(blocks, h, types, weights, more, projected)
         h_dst = h.destinations(blocks, types)
@@ -236,20 +241,22 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
             return h_dst.replace(in_full(updates[0](h_dst.matrix, combined)))
         return h_dst.replace(in_full(type(updates[0]).update_all(updates, h_dst, combined)))
 
-    def lay_out(self, blocks: TypedBlocks) -> None:
-        """Merge the relations of a hop, and sort their edges by source for the backward pass."""
-        relations = tuple(r for r in self.relations if r.dst in self.types and r in blocks.blocks)
-        if relations:
-            merged = merge_relations(blocks, relations, self.types)
-            for edges in self.patterns(merged):
-                destinations_to_sources(edges)
-            for groups in (merged.projections, merged.groups):
-                lay_out_groups(groups, merged.segment_places.device)
+    def lay_out(
+        self, blocks: TypedBlocks, relations: Sequence[Relation], types: Sequence[str]
+    ) -> None:
+        """Merge some relations of a hop into some types, and sort their edges by source for the
+        backward pass."""
+        merged = merge_relations(blocks, relations, types)
+        edges, groups = self.patterns(merged)
+        for pattern in edges:
+            destinations_to_sources(pattern)
+        for rows in groups:
+            lay_out_groups(rows, merged.segment_places.device)
 
     @abstractmethod
-    def patterns(self, merged: MergedRelations) -> list[Edges]:
-        """Return the edges along which :meth:`aggregate_merged` sums rows, of relations that are
-        not projected yet."""
+    def patterns(self, merged: MergedRelations) -> tuple[list[Edges], list[Groups]]:
+        """Return the edges along which :meth:`aggregate_merged` sums rows of relations that are not
+        projected yet, and the groups of rows that it multiplies."""
 
     def partials(
         self,

@@ -98,13 +98,7 @@ class HGNN(nn.Module):
                 f"{type(self).__name__}: expected {len(self.layers)} hops, one per layer; given "
                 f"{len(blocks)}"
             )
-        first = {
-            name: self.first_rows(name, x.get(name), blocks[0].sources[name])
-            for name in self.reading_order(x)
-        }
-        h: Mapping[str, Tensor] = {name: first[name] for name in self.types}
-        if self.relation_layer(0).merges:
-            h = TypedRows.join(h)
+        h = self.enter(x, blocks[0].sources)
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(hop, self.drop_all(index, hop, h))
         return h
@@ -116,14 +110,36 @@ class HGNN(nn.Module):
         ----------
         blocks: as in :meth:`rows`.
         """
-        device, names = next(self.parameters()).device, self.types
-        for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
-            if isinstance(layer, MergedLayer):
-                layer.lay_out(hop)
-                lay_out_destinations(hop, names, layer.types, device)
-                if self.dropout:
-                    keys_of_types(hop, names, index)
-                names = layer.types
+        names: Sequence[str] = self.types
+        for index, hop in enumerate(blocks):
+            types = self.relation_layer(index).types
+            self.lay_out_layer(index, hop, names, types)
+            names = types
+
+    def lay_out_layer(
+        self, index: int, hop: TypedBlocks, names: Sequence[str], types: Sequence[str]
+    ) -> None:
+        """Prepare the edges of a hop from rows of types ``names`` into ``types``, both ascending,
+        ahead of the layer that computes on them."""
+        layer = self.layers[index]
+        if isinstance(layer, MergedLayer) and names:
+            if relations := layer.relations_into(types, hop):
+                layer.lay_out(hop, relations, types)
+                lay_out_destinations(hop, names, types, next(self.parameters()).device)
+            if self.dropout:
+                keys_of_types(hop, names, index)
+
+    def enter(self, x: Mapping[str, Tensor], counts: Mapping[str, int]) -> Mapping[str, Tensor]:
+        """Return the rows [n, hidden] that the first layer reads, of those types that have counts.
+
+        Parameters
+        ----------
+        x: by type, [n, in]. Types without rows may be missing.
+        """
+        names = [name for name in self.reading_order(x) if name in counts]
+        first = {name: self.first_rows(name, x.get(name), counts[name]) for name in names}
+        h = {name: first[name] for name in self.types if name in first}
+        return TypedRows.join(h) if h and self.relation_layer(0).merges else h
 
     def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
         """Return all types, in the order in which to read their input rows.

@@ -31,6 +31,7 @@ from hopper.ops import (
     segment_max,
     weighted_sum,
 )
+from hopper.ops.groups import Groups
 
 
 class RelationAttention(AttentionLayer):
@@ -113,12 +114,13 @@ class RGATLayer(MergedLayer[RelationAttention]):
         )
         self._sizes = in_dim, out_dim, heads
 
-    def patterns(self, merged: MergedRelations) -> list[Edges]:
-        """Return the edges of logits, and those along which messages are summed."""
-        pairs = merged.segments(projected=True)
+    def patterns(self, merged: MergedRelations) -> tuple[list[Edges], list[Groups]]:
+        """Return the edges of logits, and those along which messages are summed; and the rows that
+        each relation projects, and its segments."""
+        pairs, groups = merged.segments(projected=True), [merged.projections, merged.groups]
         if merged.project_first(*self._sizes):
-            return [pairs]
-        return [pairs, merged.segments(projected=False)]
+            return [pairs], groups
+        return [pairs, merged.segments(projected=False)], groups
 
     def aggregate_merged(
         self,
@@ -158,7 +160,8 @@ class RGATLayer(MergedLayer[RelationAttention]):
             if merged.project_first(*self._sizes):
                 rows = merged.project_rows(h, matrices).unflatten(1, (heads, width))
         pairs = merged.segments(projected=True)
-        dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.groups)
+        ends = merged.segment_rows(merged.destination_rows(h_dst))
+        dst_term = grouped_product(ends, dst, merged.groups)
         logits = add_edge_terms(merged, aggregations, edge_add(pairs, src_term, dst_term))
         logits = add_importance(merged, functional.leaky_relu(logits, NEGATIVE_SLOPE))
         if is_part:

@@ -21,6 +21,7 @@ from hopper.models.relation_layer import MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import copy_sum, grouped_product, weighted_sum
+from hopper.ops.groups import Groups
 
 
 class RelationMean(SumLayer):
@@ -130,7 +131,9 @@ class RootWeight(Update):
     @classmethod
     def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
         """Multiply the rows of all types at once."""
-        out = combined + linear_by_type([update.linear for update in updates], h_dst)
+        out = combined + linear_by_type(
+            [update.linear for update in updates], h_dst.matrix, h_dst.groups
+        )
         activation = updates[0].activation
         return out if activation is None else activation(out)
 
@@ -220,9 +223,10 @@ class RGCNLayer(MergedLayer[RelationMean]):
         self.weighted = weighted
         self._sizes = in_dim, out_dim
 
-    def patterns(self, merged: MergedRelations) -> list[Edges]:
-        """Return the edges along which rows are averaged."""
-        return [merged.segments(projected=self._projects_first(merged))]
+    def patterns(self, merged: MergedRelations) -> tuple[list[Edges], list[Groups]]:
+        """Return the edges along which rows are averaged, and the groups that are projected."""
+        first = self._projects_first(merged)
+        return [merged.segments(projected=first)], [merged.projections if first else merged.groups]
 
     def _projects_first(self, merged: MergedRelations) -> bool:
         """Whether rows are projected before they are averaged, and not after."""

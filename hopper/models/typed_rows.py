@@ -31,7 +31,7 @@ class TypedRows(Mapping[str, Tensor]):
         self, matrix: Tensor, sizes: Mapping[str, int], groups: Groups | None = None
     ) -> None:
         self.matrix, self.sizes = matrix, sizes
-        self.groups = groups or Groups([*accumulate(sizes.values(), initial=0)])
+        self.groups = groups or Groups.of_sizes(sizes.values())
 
     @classmethod
     def join(cls, rows: Mapping[str, Tensor]) -> TypedRows:
@@ -75,7 +75,7 @@ def lay_out_destinations(
         starts = accumulate((hop.sources[name] for name in names), initial=0)
         first = dict(zip(names, starts, strict=False))
         ranges = [torch.arange(first[n], first[n] + hop.destinations[n]) for n in types]
-        groups = Groups([*accumulate((hop.destinations[name] for name in types), initial=0)])
+        groups = Groups.of_sizes(hop.destinations[name] for name in types)
         lay_out_groups(groups, device)
         hop.prepared[key] = to_device(torch.cat(ranges), device), groups
     made: tuple[Tensor, Groups] = hop.prepared[key]
@@ -90,11 +90,11 @@ def join_rows(rows: Mapping[Any, Tensor], names: Sequence[Any]) -> Tensor:
     return rows[names[0]] if len(names) == 1 else torch.cat([rows[name] for name in names])
 
 
-def linear_by_type(linears: Sequence[nn.Linear], rows: TypedRows) -> Tensor:
-    """Apply the linear map of each type, in the order of ``rows``, to [rows, out]."""
+def linear_by_type(linears: Sequence[nn.Linear], rows: Tensor, types: Groups) -> Tensor:
+    """Apply the linear map of each type to its rows, which gives [rows, out]."""
     weights = torch.stack([linear.weight for linear in linears]).transpose(1, 2)
     biases = torch.stack([linear.bias for linear in linears])
-    return grouped_product(rows.matrix, weights, rows.groups, biases)
+    return grouped_product(rows, weights, types, biases)
 
 
 class _Pick(torch.autograd.Function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -35,6 +35,11 @@ class Groups:
         self.rows = max((read.stop for read, _ in self), default=0)
         self.products = self.bounds[-1]
         self._tables: dict[torch.device, GroupTables] = {}
+
+    @classmethod
+    def of_sizes(cls, sizes: Iterable[int]) -> Groups:
+        """Return groups of so many rows of their own."""
+        return cls([*accumulate(sizes, initial=0)])
 
     def __len__(self) -> int:
         return len(self.firsts)

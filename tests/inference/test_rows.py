@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,9 @@ from hopper.engines.assemble import make_full_sampler, make_model
 from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
-from hopper.graph.block import Block
+from hopper.graph.block import Block, TypedBlocks
 from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.inference import Inference, RowSpace, Scene, Wanted, make_inference
 from hopper.inference.layer_wise import LayerWise
 from hopper.models import run_model
@@ -121,6 +122,35 @@ def test_divided_relations_have_the_scores_of_divided_nodes(pick: int, divided: 
     for by_relation, by_node in scores.values():
         assert torch.allclose(by_relation, by_node, rtol=0, atol=1e-12)
     assert not torch.allclose(scores[None][0], scores[3][0])
+
+
+@pytest.mark.parametrize("model", ["rgcn", "rgat", "hgt, three layers"])
+def test_what_lies_below_roots_is_laid_out_as_it_is_read(
+    model: str, divided: Divided, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edges that are laid out ahead are not laid out again in the pass, nor any others."""
+    rows, laid_out = RelationFirst.rows, list[int]()
+
+    def lay_out(
+        self: RelationFirst, roots: Mapping[str, Roots], hops: list[TypedBlocks], *arguments: Any
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        self.lay_out(hops)
+        before = [set(hop.prepared) for hop in hops]
+        found = rows(self, roots, hops, *arguments)
+        assert [set(hop.prepared) for hop in hops] == before
+        laid_out.extend(len(keys) for keys in before)
+        return found
+
+    case = case_of("types", "raf", ALONE, 0, model)
+    _, network, inference = infer(case, divided(case), 2048)
+    # Nothing is dropped at evaluation, so no keys are made.
+    network.dropout = 0.0
+    with torch.no_grad():
+        _, expected = inference.rows(network, inference.split("val"))
+        monkeypatch.setattr(RelationFirst, "rows", lay_out)
+        _, found = inference.rows(network, inference.split("val"))
+    assert torch.equal(found, expected)
+    assert min(laid_out) > 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
