@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import Block, Edges
+from hopper.graph.block import Block
 from hopper.models.layer import Layer
-from hopper.ops import destination_rows, edge_sum, segment_max, source_rows
 
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
@@ -150,28 +149,6 @@ class JointSoftmax(Combination):
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
         """Merge partials by log-sum-exp."""
         return merge_softmax(partials)
-
-
-def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
-    """Merge many partials of :class:`JointSoftmax` per destination to one.
-
-    The many are the sources of ``block``.
-
-    Parameters
-    ----------
-    weights: [num_src, heads, 2], the largest logits and normalisers. Every source has an edge.
-    messages: [num_src, heads, width], the sums of messages.
-
-    Returns
-    -------
-    [num_dst, heads, 2 + width]
-    """
-    rows = source_rows(block, weights)
-    tops = rows[..., 0].detach()
-    top = segment_max(block, tops)
-    scales = (tops - destination_rows(block, top)).exp().unsqueeze(-1)
-    parts = torch.cat((rows[..., 1:], source_rows(block, messages)), -1)
-    return torch.cat((top.unsqueeze(-1), edge_sum(block, scales * parts)), -1)
 
 
 def merge_softmax(partials: Sequence[Tensor]) -> Tensor:

@@ -13,18 +13,16 @@ from torch.nn import functional
 from hopper.errors import ConfigError
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
-from hopper.models.combination import JointSoftmax, joint_partial, merge_softmax
+from hopper.models.combination import JointSoftmax, merge_softmax
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedLayer, Update, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import (
-    destination_rows,
     edge_dot,
     edge_sum,
     grouped_product,
-    segment_max,
     weighted_sum,
 )
 from hopper.ops.groups import Groups
@@ -213,14 +211,10 @@ class HGTLayer(MergedLayer[RelationPartial]):
         pattern = merged.segments(projected=False)
         logits = add_edge_terms(merged, aggregations, edge_dot(pattern, keys, queries))
         logits = add_importance(merged, logits)
-        top = segment_max(pattern, logits)
-        shares = (logits - destination_rows(pattern, top)).exp()
+        top, terms = merged.softmax_terms(pattern, logits)
         message = torch.stack([a.message for a in aggregations])
-        return joint_partial(
-            merged.destinations,
-            torch.stack((top, edge_sum(pattern, shares)), -1),
-            grouped_product(weighted_sum(pattern, values, shares), message, merged.groups),
-        )
+        messages = grouped_product(weighted_sum(pattern, values, terms), message, merged.groups)
+        return merged.joint_partial(top, edge_sum(pattern, terms), messages)
 
 
 class HGT(HGNN):

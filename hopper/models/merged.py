@@ -24,7 +24,8 @@ from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.merge_edges import Ends, RelationEdges, merge_edges, merge_sources
 from hopper.models.typed_rows import join_rows
-from hopper.ops.csr import sources_to_destinations
+from hopper.ops.attention import segment_max
+from hopper.ops.csr import destinations, sources_to_destinations
 from hopper.ops.grouped import grouped_product
 from hopper.ops.groups import Groups
 from hopper.ops.message_passing import gather
@@ -88,6 +89,32 @@ class MergedRelations:
         # A segment has one destination, so its gradient is a row of the destination's.
         segments = self.segment_places
         return gather(self.destinations, sources_to_destinations, lambda _: segments, in_full(rows))
+
+    def softmax_terms(self, pattern: Edges, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest logit of each destination's edges, [destinations, heads], which has no
+        gradient, and ``exp(logit - largest)`` of each edge, [edges, heads].
+
+        Parameters
+        ----------
+        pattern: the edges to segments.
+        logits: [edges, heads].
+        """
+        tops = segment_max(pattern, logits).index_select(0, self.destinations.indices)
+        top = segment_max(self.destinations, tops)
+        ends = self.segment_places.index_select(0, destinations(pattern))
+        return top, (logits - top.index_select(0, ends)).exp()
+
+    def joint_partial(self, top: Tensor, totals: Tensor, messages: Tensor) -> Tensor:
+        """Return the partial of JointSoftmax, [destinations, heads, 2 + width].
+
+        Parameters
+        ----------
+        top: as :meth:`softmax_terms` returns it.
+        totals: [segments, heads], the sums of terms.
+        messages: [segments, heads, width], the sums of messages times their terms.
+        """
+        sums = self.add_segments(torch.cat((totals.unsqueeze(-1), messages), -1))
+        return torch.cat((top.unsqueeze(-1), sums), -1)
 
     @property
     def blocks(self) -> dict[Relation, Block]:

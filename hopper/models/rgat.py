@@ -15,7 +15,7 @@ from torch.nn import functional
 from hopper.errors import ConfigError
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
-from hopper.models.combination import SumOfRelations, joint_partial, merge_softmax, normalise
+from hopper.models.combination import SumOfRelations, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
@@ -23,12 +23,10 @@ from hopper.models.relation_layer import MergedLayer, add_edge_terms, add_import
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
-    destination_rows,
     edge_add,
     edge_softmax,
     edge_sum,
     grouped_product,
-    segment_max,
     weighted_sum,
 )
 from hopper.ops.groups import Groups
@@ -165,8 +163,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         logits = add_edge_terms(merged, aggregations, edge_add(pairs, src_term, dst_term))
         logits = add_importance(merged, functional.leaky_relu(logits, NEGATIVE_SLOPE))
         if is_part:
-            top = segment_max(pairs, logits)
-            shares = (logits - destination_rows(pairs, top)).exp()
+            top, shares = merged.softmax_terms(pairs, logits)
         else:
             shares = edge_softmax(pairs, logits)
         if rows is not None:
@@ -176,8 +173,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
             mixed = weighted_sum(merged.segments(projected=False), rows, shares)
             sums = grouped_product(mixed, by_head.transpose(1, 2), merged.groups)
         if is_part:
-            tops = torch.stack((top, edge_sum(pairs, shares)), -1)
-            return joint_partial(merged.destinations, tops, sums).flatten(1)
+            return merged.joint_partial(top, edge_sum(pairs, shares), sums).flatten(1)
         return merged.add_segments(sums.flatten(1))
 
 
