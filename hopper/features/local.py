@@ -70,19 +70,20 @@ class LocalRows:
         else:
             copy_rows(table, rows, out, places)
 
+    def are_copied(self, node_type: str) -> bool:
+        """Return whether features of a type are copied when they are read, since their table does
+        not fit memory or a source provides them; others stay where they are mapped."""
+        if self._is_sourced("features", node_type):
+            return True
+        self._table("features", node_type)
+        return ("features", node_type) in self._alone
+
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
     ) -> RowPart:
-        """Describe where the features of some of this server's nodes are stored."""
+        """Describe where the features of some of this server's nodes are mapped."""
         rows = self._rows("features", node_type, ids)
-        whole_rows = None if places is None else torch.from_numpy(places)
-        if self._is_sourced("features", node_type):
-            return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole_rows)
         stored = self._table("features", node_type)
-        if ("features", node_type) in self._alone:
-            # Pages that are read now are gone when the model reads the rows.
-            taken = torch.from_numpy(self._take("features", node_type, rows))
-            return RowPart(taken, torch.arange(rows.size), whole_rows)
         if node_type not in self._mapped:
             # A tensor that nobody writes to may share a read-only map.
             with warnings.catch_warnings():
@@ -94,6 +95,7 @@ class LocalRows:
         if faults != self._faults:
             self._faults = faults
             read_ahead(stored, rows)
+        whole_rows = None if places is None else torch.from_numpy(places)
         return RowPart(self._mapped[node_type], torch.from_numpy(rows), whole_rows)
 
     def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:

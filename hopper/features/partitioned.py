@@ -141,7 +141,9 @@ class PartitionedRows:
         return out
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """Fetch remote rows, leave local ones in place; see :meth:`InputRows.stored`."""
+        """Fetch remote rows, leave mapped local ones in place; see :meth:`InputRows.stored`."""
+        if self.local.are_copied(node_type):
+            return copied_rows(self.gather("features", node_type, ids))
 
         def fetch(name: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
             return RowPart(torch.from_numpy(self.fetch(name, ids)), None, torch.from_numpy(places))
@@ -178,8 +180,7 @@ class PartitionedRows:
                 else self._servers.columns(node_type, ids, server)
                 for server in range(self.graph.book.servers)
             ]
-        rows = torch.from_numpy(np.concatenate(parts, 1))
-        return StoredRows.of([RowPart(rows)], ids.size)
+        return copied_rows(np.concatenate(parts, 1))
 
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Fetch features of distinct nodes of other servers, [n, dim], and count them as fetched;
@@ -253,6 +254,11 @@ class PartitionedRows:
         """Count the lookups that this thread has made on the device since the last call."""
         if self.on_device is not None:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
+
+
+def copied_rows(rows: NDArray[Any]) -> StoredRows:
+    """Return stored rows that were copied to an array [n, columns]."""
+    return StoredRows.of([RowPart(torch.from_numpy(rows))], len(rows))
 
 
 def _start_fetchers(_process: int) -> ThreadPoolExecutor:

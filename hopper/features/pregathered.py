@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
-from hopper.features.partitioned import PartitionedRows
+from hopper.features.partitioned import PartitionedRows, copied_rows
 from hopper.features.source import RowKind
 from hopper.ops import RowPart, StoredRows
 
@@ -55,9 +55,11 @@ class PregatheredRows:
         return self._base.gather_with(kind, node_type, ids, local, self._fill)
 
     def stored(self, node_type: str, ids: Ids) -> StoredRows:
-        """Leave all rows where they are; see :meth:`InputRows.stored`."""
+        """Leave rows where they are; see :meth:`InputRows.stored`."""
         if node_type not in self._fetched:
             return self._base.stored(node_type, ids)
+        if self._base.local.are_copied(node_type):
+            return copied_rows(self.gather("features", node_type, ids))
         local = self._base.is_local(node_type, ids)
         return self._base.stored_with(node_type, ids, local, self._part)
 

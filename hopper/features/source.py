@@ -32,7 +32,8 @@ class InputRows(FeatureSource, Protocol):
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Return the features of distinct nodes in the order asked for: [n, dim].
 
-        Rows of other servers are fetched now. Local ones are read when they are multiplied.
+        Rows of other servers are fetched now. Local ones are read when they are multiplied, if
+        their table fits memory.
         """
         ...
 

@@ -25,6 +25,9 @@ Versions = NDArray[np.int64]
 """versions of nodes of one type, as :meth:`NodeVersions.versions` makes them"""
 _SLOTS_A_ROW: Final = 2
 _FEWEST_SLOTS: Final = 1024
+MOST_DENSE: Final = 1 << 22
+"""the most nodes of a type of which each has an entry in a table; of larger types only known nodes
+have one, in a hash table, which takes up to twice as long"""
 
 
 class DenseTable:
@@ -143,7 +146,8 @@ class NodeVersions:
 
     def row_table(self, node_type: str) -> RowTable:
         """Make an empty table for the versions of a type's nodes."""
-        return DenseTable(self.original_ids[node_type].size)
+        count = self.original_ids[node_type].size
+        return DenseTable(count) if count <= MOST_DENSE else HashTable()
 
     def nodes_and_times(
         self, versions: Mapping[str, Versions]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,13 @@ from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
 from hopper.micrograph.frontiers import (
     FrontierPool,
     Frontiers,
-    HashTable,
     NodeVersions,
-    RowTable,
     Versions,
 )
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """global ids of the target type, or by node type"""
-MOST_DENSE: Final = 1 << 22
-"""nodes of which a table is small"""
 _MOST_NODES = np.iinfo(np.int32).max
 
 
@@ -402,13 +398,6 @@ class NeighborSampler(NodeVersions):
     def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
         """Replace the global ids of drawn sources by their versions."""
         return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
-
-    def row_table(self, node_type: str) -> RowTable:
-        """Make an empty table, hashed where topology is divided and the type is large."""
-        is_divided = any(topology.stored is not None for topology in self.topologies.values())
-        if is_divided and self.original_ids[node_type].size > MOST_DENSE:
-            return HashTable()
-        return super().row_table(node_type)
 
     def whole_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return the original ids of all nodes of a type, for kernels; made at the first call."""

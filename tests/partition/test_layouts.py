@@ -20,7 +20,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.hetero.divide import divide_graph
-from hopper.micrograph import sample
+from hopper.micrograph import frontiers
 from hopper.micrograph.frontiers import DenseTable, HashTable
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
@@ -272,7 +272,7 @@ def test_servers_and_ranks_map_their_share(
     read = others(mapped_files()) - with_features
     # Tables of large types have entries for what was sampled alone.
     assert isinstance(sampler.row_table(sampler.target), DenseTable)
-    monkeypatch.setattr(sample, "MOST_DENSE", 0)
+    monkeypatch.setattr(frontiers, "MOST_DENSE", 0)
     assert isinstance(sampler.row_table(sampler.target), HashTable)
     assert read
     assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
