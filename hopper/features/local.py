@@ -40,10 +40,6 @@ class LocalRows:
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
-        return self._take(kind, node_type, rows)
-
-    def _take(self, kind: RowKind, node_type: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Copy local rows, [n, dim]."""
         table = self._table(kind, node_type)
         if (kind, node_type) not in self._alone:
             return np.take(table, rows, axis=0)
@@ -65,10 +61,8 @@ class LocalRows:
             out[places] = self._read(node_type, ids)
             return
         table = self._table(kind, node_type)
-        if (kind, node_type) in self._alone:
-            out[places] = self._take(kind, node_type, rows)
-        else:
-            copy_rows(table, rows, out, places)
+        copy = take_ahead if (kind, node_type) in self._alone else copy_rows
+        copy(table, rows, out, places)
 
     def are_copied(self, node_type: str) -> bool:
         """Return whether features of a type are copied when they are read, since their table does

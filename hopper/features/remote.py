@@ -121,9 +121,10 @@ class RemoteRows:
         places: NDArray[np.int64],
     ) -> None:
         """Fetch rows into a table; see :meth:`RowFiller.fill`."""
-        homes = self._graph.book.home(node_type, ids)
-        order = np.argsort(homes, kind="stable")
-        orders = {s: order[part] for s, part in self._slice_by_server(homes[order]).items()}
+        # Servers have ranges of ids, and read ascending rows from disk in the least time.
+        order = np.argsort(ids)
+        homes = self._graph.book.home(node_type, ids[order])
+        orders = {s: order[part] for s, part in self._slice_by_server(homes).items()}
         ids_by_server = {server: ids[order] for server, order in orders.items()}
         places_by_server = {server: places[order] for server, order in orders.items()}
         self._fetch(kind, node_type, ids_by_server, out, places_by_server)

@@ -174,3 +174,6 @@ def test_rows_read_ahead_are_in_memory_and_others_are_not(
     take_ahead(table, rows, taken)
     np.testing.assert_array_equal(taken, np.add.outer(rows * width, np.arange(width)))
     take_ahead(table, rows[:0], taken[:0])
+    places = np.random.default_rng(2).permutation(rows.size)
+    take_ahead(table, rows, taken, places)
+    np.testing.assert_array_equal(taken[places], table[rows])

@@ -23,7 +23,6 @@ from cache_server.store.shard import Shard
 from hopper.cluster.traffic import CAUSES
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
-    LocalRows,
     Lookups,
     PartitionedRows,
     PregatheredRows,
@@ -109,15 +108,20 @@ def rows(tables: Any, meter: Meter) -> PartitionedRows:
 
 
 def test_a_rank_counts_the_tables_of_its_server_together(
-    tables: Any, monkeypatch: pytest.MonkeyPatch
+    tables: Any, rows: PartitionedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One table fits half of the memory, and all together do not."""
+    """One table fits half of the memory, and all together do not. Rows are then copied to one
+    tensor with those of other servers, and are not copied again."""
     papers = tables.graph.features("paper", SERVER)
     monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
     monkeypatch.setattr(mapped_rows, "available_memory", lambda: 2 * papers.nbytes)
-    local = LocalRows(tables.graph, SERVER)
-    local.gather("features", "paper", tables.local_ids("paper"))
-    assert ("features", "paper") in local._alone
+    ids = np.random.default_rng(0).permutation(90)
+    expected = torch.from_numpy(tables.rows(tables.graph, "features", "paper")[ids])
+    remote = ids[~rows.is_local("paper", ids)]
+    for source in (rows, PregatheredRows(rows, {"paper": [remote]})):
+        stored = source.stored("paper", ids)
+        assert torch.equal(stored.to_tensor(), expected)
+        assert stored.to_tensor().data_ptr() == stored._reader.parts[0].table.data_ptr()
 
 
 def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:
