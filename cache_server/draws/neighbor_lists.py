@@ -29,6 +29,8 @@ from cache_server.draws.kernels import (
 from cache_server.draws.spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import read_only
 from cache_server.sharded_array import ShardedArray
+from cache_server.store.mapped_rows import read_rows_alone
+from cache_server.store.read_ahead import read_ahead, read_ranges_ahead
 
 Ids = NDArray[np.int64]
 _NONE: Final = read_only(np.empty(0, np.int64))
@@ -96,7 +98,9 @@ class NeighborLists:
     in order of their original ids. ``src_ids`` and ``dst_ids`` are [sources] and [destinations]
     original ids. By edge, ``cumulative_weights`` are int32 running sums within each list, and
     ``times`` and ``by_time`` are the ascending times of each list, and the positions of its edges
-    in that order; None = edges have no weights, or are always there.
+    in that order; None = edges have no weights, or are always there. Where mapped lists do not fit
+    memory, alone or with others of ``together`` bytes, the pages of those drawn from are read at
+    once.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class NeighborLists:
         times: Ids | None = None,
         by_time: Ids | None = None,
         stored: StoredIds | None = None,
+        together: int = 0,
     ) -> None:
         self.stored = StoredIds(0, indptr.size - 1) if stored is None else stored
         self.src_ids = src_ids
@@ -117,6 +122,9 @@ class NeighborLists:
         arrays = indptr, indices, sums, *optional
         self.arrays = ListArrays(*(read_only(np.asarray(array)) for array in arrays))
         self._originals = read_only(self.stored.pick(dst_ids))
+        together = max(together, sum(array.nbytes for array in self.arrays))
+        by_edge: list[NDArray[Any]] = [*self.arrays[1:]]
+        self._alone = [array for array in by_edge if read_rows_alone(array, together)]
         self.is_weighted = cumulative_weights is not None
 
     def draw(
@@ -129,6 +137,7 @@ class NeighborLists:
         """Draw in-neighbors of nodes, [n] int64 global ids, whose lists are stored; for draws in
         time at [n] times ``until``, with ``excluded`` edges as :meth:`in_time` returns them."""
         lists, rows = self.arrays, self._rows(nodes)
+        self._read_ahead(rows)
         if spec.method == "labor" and not spec.takes_all:
             bounds, listed = list_neighbors(lists.indptr, lists.indices, rows)
             flags = flag_labor(bounds, read_only(self.src_ids[listed]), spec.fanout, spec.key)
@@ -186,6 +195,15 @@ class NeighborLists:
         nearest = np.take(skipped, np.searchsorted(skipped, edges), mode="clip")
         (found,) = np.nonzero(nearest == edges)
         return excluded._replace(places=found - np.repeat(bounds[:-1], np.diff(excluded.bounds)))
+
+    def _read_ahead(self, rows: Ids) -> None:
+        """Read the pages of some lists that do not fit memory."""
+        if not self._alone:
+            return
+        indptr = self.arrays.indptr
+        read_ahead(indptr, rows)
+        for array in self._alone:
+            read_ranges_ahead(array, indptr[rows], indptr[rows + 1])
 
     def _rows(self, nodes: Ids) -> Ids:
         return read_only(self.stored.rows(nodes))

@@ -27,7 +27,8 @@ def feature_bytes(folder: Path) -> int:
 
 
 def read_rows_alone(table: NDArray[Any], together: int = 0) -> bool:
-    """Switch the kernel's read-ahead off for a mapped table that does not fit memory.
+    """Switch the kernel's read-ahead off for a mapped table that does not fit memory, alone or with
+    others of ``together`` bytes; return whether that was done.
 
     By default the kernel reads up to megabytes around each missing row, which evict other rows.
     """

@@ -28,7 +28,7 @@ def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
     Page faults would read one page after another. Here the kernel is told of many pages first, in
     the order in which the table has them, and reads them concurrently.
     """
-    _read(table, rows, np.empty((0, 0), np.uint8))
+    _read_rows(table, rows, np.empty((0, 0), np.uint8))
 
 
 def take_ahead(
@@ -44,54 +44,81 @@ def take_ahead(
     for many rows first are gone again before the rows are copied.
     """
     if rows.size:
-        _read(table, rows, out.reshape(len(out), -1).view(np.uint8), places)
+        _read_rows(table, rows, out.reshape(len(out), -1).view(np.uint8), places)
 
 
-def _read(
+def read_ranges_ahead(
+    array: NDArray[Any], starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> None:
+    """Read ranges of entries of an array [n] as :func:`read_ahead` reads rows, of long ones the
+    first part."""
+    begins = np.sort(starts[stops > starts])
+    ends = np.sort(stops[stops > starts])
+    if begins.size:
+        size, nothing = array.itemsize, np.empty((0, 0), np.uint8)
+        ends = np.minimum(ends * size, begins * size + _LARGEST)
+        _read(array, begins * size, ends, nothing, begins[:0])
+
+
+def _read_rows(
     table: NDArray[Any],
     rows: NDArray[np.int64],
     out: NDArray[np.uint8],
     places: NDArray[np.int64] | None = None,
 ) -> None:
-    if table.size:
-        stored = np.asarray(table).reshape(len(table), -1).view(np.uint8)
-        order = np.argsort(rows)
-        goals, advice = order if places is None else places[order], mmap.MADV_WILLNEED
-        _read_pages(stored, stored.ctypes.data, rows[order], out, goals, mmap.PAGESIZE, advice)
+    if table.size and rows.size:
+        width, order = table.nbytes // len(table), np.argsort(rows)
+        begins = rows[order] * width
+        _read(table, begins, begins + width, out, order if places is None else places[order])
+
+
+def _read(
+    array: NDArray[Any],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    places: NDArray[np.int64],
+) -> None:
+    stored = np.asarray(array).reshape(-1).view(np.uint8)
+    advice = mmap.PAGESIZE, mmap.MADV_WILLNEED
+    _read_pages(stored, stored.ctypes.data, begins, ends, out, places, *advice)
 
 
 @kernel
 def _read_pages(
-    table: NDArray[np.uint8],
+    stored: NDArray[np.uint8],
     address: int,
-    rows: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
     out: NDArray[np.uint8],
     places: NDArray[np.int64],
     page: int,
     advice: int,
 ) -> int:
-    """Ask for the pages of some rows, and read or copy those rows that were asked for before."""
+    """Ask for the pages of ascending ranges of bytes, and read or copy those that were asked for
+    before."""
     # The sum is returned so that the compiler cannot leave out the reads.
-    total, width, copied, asked = 0, table.shape[1], 0, 0
-    while copied < rows.size:
+    total, done, asked = 0, 0, 0
+    while done < begins.size:
         before, nbytes = asked, 0
-        while asked < rows.size and nbytes < _AHEAD_BYTES:
-            begin = end = (address + rows[asked] * width) // page * page
-            while asked < rows.size:
-                start = address + rows[asked] * width
-                if end > begin and (start > end + _GAP * page or start + width > begin + _LARGEST):
+        while asked < begins.size and nbytes < _AHEAD_BYTES:
+            first = (address + begins[asked]) // page * page
+            last = address + ends[asked]
+            asked += 1
+            while asked < begins.size:
+                begin, end = address + begins[asked], address + ends[asked]
+                if begin > last + _GAP * page or end > first + _LARGEST:
                     break
-                end = start + width
+                last = max(last, end)
                 asked += 1
-            _madvise(begin, end - begin, advice)
-            nbytes += end - begin
-        for i in range(copied, before):
-            row = rows[i]
+            _madvise(first, last - first, advice)
+            nbytes += last - first
+        for i in range(done, before):
             if out.size:
-                out[places[i]] = table[row]
+                out[places[i]] = stored[begins[i] : ends[i]]
                 continue
-            for offset in range(0, width, page):
-                total += table[row, offset]
-            total += table[row, width - 1]
-        copied = before
+            for offset in range(begins[i], ends[i], page):
+                total += stored[offset]
+            total += stored[ends[i] - 1]
+        done = before
     return total

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cache_server.draws.neighbor_lists import NeighborLists
+from cache_server.draws.spec import DrawKey, SamplingSpec
 from cache_server.errors import ManifestError
 from cache_server.store import mapped_rows
 from cache_server.store.manifest import TableSpec, write_manifest
 from cache_server.store.mapped_rows import read_rows_alone
+from cache_server.store.npy import map_of
 from cache_server.store.read_ahead import read_ahead, take_ahead
 from cache_server.store.shard import Shard
 
@@ -147,6 +150,39 @@ def in_memory(table: np.ndarray) -> np.ndarray:
     return (resident[begin // mmap.PAGESIZE] & resident[last]).astype(bool)
 
 
+def drop_pages(file: Path, table: np.ndarray) -> None:
+    mapped = map_of(table)
+    assert mapped is not None
+    mapped.madvise(mmap.MADV_DONTNEED)
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if in_memory(table).any():
+        pytest.skip(f"{file} stays in memory")
+
+
+def test_lists_beyond_memory_are_drawn_from_as_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator, ids = np.random.default_rng(0), np.arange(50_000)
+    indptr = np.append(0, generator.integers(0, 40, ids.size).cumsum())
+    arrays = {"indptr": indptr, "indices": generator.integers(0, ids.size, indptr[-1])}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    monkeypatch.setattr(mapped_rows, "available_memory", lambda: 0)
+    mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in arrays}
+    alone, others = (NeighborLists(**lists, src_ids=ids, dst_ids=ids) for lists in (mapped, arrays))
+    nodes = generator.permutation(ids.size // 2)[:300]
+    for method in ("uniform", "labor"):
+        spec = SamplingSpec(method, 5, DrawKey(np.uint64(1)))
+        drop_pages(tmp_path / "indices.npy", mapped["indices"][:, None])
+        for drawn, expected in zip(alone.draw(nodes, spec), others.draw(nodes, spec), strict=True):
+            np.testing.assert_array_equal(drawn, expected)
+        resident = in_memory(mapped["indices"][:, None])
+        assert resident[indptr[nodes[indptr[nodes] < indptr[nodes + 1]]]].all()
+        assert resident[indptr[ids.size // 2 + 1000] :].mean() < 0.1
+
+
 @pytest.mark.parametrize("width", [1500, 3])
 def test_rows_read_ahead_are_in_memory_and_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
@@ -158,11 +194,7 @@ def test_rows_read_ahead_are_in_memory_and_others_are_not(
     table = np.load(file, mmap_mode="r")
     monkeypatch.setattr(mapped_rows, "available_memory", lambda: 0)
     assert read_rows_alone(table)
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if in_memory(table).any():
-        pytest.skip(f"{file} stays in memory")
+    drop_pages(file, table)
     rows = np.random.default_rng(1).integers(0, count // 2, 700)
     read_ahead(table, rows[:0])
     assert not in_memory(table).any()
