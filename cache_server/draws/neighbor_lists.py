@@ -122,7 +122,6 @@ class NeighborLists:
         arrays = indptr, indices, sums, *optional
         self.arrays = ListArrays(*(read_only(np.asarray(array)) for array in arrays))
         self._originals = read_only(self.stored.pick(dst_ids))
-        together = max(together, sum(array.nbytes for array in self.arrays))
         by_edge: list[NDArray[Any]] = [*self.arrays[1:]]
         self._alone = [array for array in by_edge if read_rows_alone(array, together)]
         self.is_weighted = cumulative_weights is not None

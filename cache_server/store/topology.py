@@ -110,6 +110,8 @@ def open_topology(
     originals = {
         name: map_original_ids(partitioned, name, bounds) for name, bounds in offsets.items()
     }
+    files = ("indptr", "indices", *_OPTIONAL)
+    together = sum(f.stat().st_size for name in files for f in root.glob(f"*/*/*/{name}.npy"))
     for folder in sorted(path.parent for path in root.glob("*/*/*/indptr.npy")):
         src, _, dst = folder.relative_to(root).parts
         for node_type in (src, dst):
@@ -130,6 +132,7 @@ def open_topology(
             originals[dst],
             **optional,
             stored=StoredIds(first, stop),
+            together=together,
         )
         relation = "/".join(folder.relative_to(root).parts)
         opened[relation] = ShardTopology(relation, neighbor_lists, server)

@@ -88,10 +88,17 @@ class Topology:
         ids = np.arange(self.indptr.size - 1) if self.stored is None else self.stored.all_ids()
         return np.repeat(ids, np.diff(self.indptr))
 
-    def lists(self, src_ids: Ids, dst_ids: Ids) -> NeighborLists:
-        """Return the lists to draw from, given [sources] and [destinations] int64 original ids."""
+    @property
+    def drawn_bytes(self) -> int:
+        """The bytes of the arrays that draws read."""
+        arrays = (self.indptr, self.indices, self.cumulative_weights, self.times, self.by_time)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def lists(self, src_ids: Ids, dst_ids: Ids, together: int = 0) -> NeighborLists:
+        """Return the lists to draw from, of relations of which :attr:`drawn_bytes` are ``together``
+        so many, given [sources] and [destinations] int64 original ids."""
         by_edge = self.cumulative_weights, self.times, self.by_time, self.stored
-        return NeighborLists(self.indptr, self.indices, src_ids, dst_ids, *by_edge)
+        return NeighborLists(self.indptr, self.indices, src_ids, dst_ids, *by_edge, together)
 
     def edge_indices(self, destinations: Ids, indptr: Ids, positions: Ids) -> Ids:
         """Return [edges] int64: indices of edges in the CSC of all servers, as features have.

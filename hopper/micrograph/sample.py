@@ -408,8 +408,9 @@ class NeighborSampler(NodeVersions):
     def lists(self, relation: Relation) -> NeighborLists:
         """Return the neighbor lists of a relation that are here."""
         if relation not in self._lists:
-            ends = (self.original_ids[node_type] for node_type in (relation.src, relation.dst))
-            self._lists[relation] = self.topologies[relation].lists(*ends)
+            src, dst = self.original_ids[relation.src], self.original_ids[relation.dst]
+            together = sum(topology.drawn_bytes for topology in self.topologies.values())
+            self._lists[relation] = self.topologies[relation].lists(src, dst, together)
         return self._lists[relation]
 
     def _draw_everywhere(
