@@ -94,6 +94,8 @@ def test_a_product_does_not_outlive_its_weights() -> None:
         product_after = functional.linear(stored[:50], weight)
     torch.testing.assert_close(product_after, gathered[:50] @ weight.detach().t())
     assert not torch.equal(product_after, product_before[:50])
+    # Nor is one without a gradient, where one is wanted.
+    assert functional.linear(stored[:50], weight).requires_grad
 
 
 def test_weights_that_are_expected_are_multiplied_in_the_same_pass(
@@ -149,6 +151,7 @@ def test_products_in_halves() -> None:
         lambda x: x.index_select(0, torch.tensor([5, 1, 5, 899])),
         lambda x: x[3],
         lambda x: x[10:20],
+        lambda x: x[::3],
         lambda x: x[:0].sum(),
         lambda x: x[:100][:7] + 1,
         lambda x: x.view(COUNT, 4, -1).sum(1),
