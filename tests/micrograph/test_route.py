@@ -141,10 +141,19 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
 def test_the_last_batch(
     train: int, options: dict[str, int | bool], sizes: Sequence[Sequence[int]]
 ) -> None:
-    schedule = RandomPartition(40, 2, 0).schedule(np.arange(train), **options)
+    placement = RandomPartition(40, 2, 0)
+    schedule = placement.schedule(np.arange(train), **options)
     assert schedule.iterations == len(sizes)
     batches = batches_of_epoch(schedule, 0)
     assert [np.diff(batch.bounds).tolist() for batch in batches] == sizes
+    # A limit leaves the batches before it as they are, also those of a rank's own roots.
+    local, whole = (
+        placement.schedule(np.arange(train), LocalRootSchedule, **more)
+        for more in (options, options | {"most_iterations": 0})
+    )
+    for iteration in range(len(sizes)):
+        batch, same = local.batch(0, iteration), whole.batch(0, iteration)
+        assert batch.roots.tolist() == same.roots.tolist()
 
 
 @pytest.mark.parametrize("kind", [RootSchedule, LocalRootSchedule])
