@@ -194,6 +194,11 @@ def test_replicas_and_bytes_are_described(
                 assert sum(file.stat().st_size for file in topology) == share["topology_bytes"]
                 headers = 128 * len(list((folder / "topology").rglob("*.npy")))
                 assert stored_bytes(folder) == described - headers
+    # Edges that several hops read below the roots count once.
+    for part in cut(graph, make_metatree(graph.schema, "paper", 3), CITES, 2):
+        for relation, count in part.edges.items():
+            read = part.expanded[relation.dst]
+            assert count == graph.topology(relation).in_degrees[read].sum()
 
 
 # Parts of a relation that is too large for a server

@@ -80,6 +80,8 @@ def test_float_loss_and_rmse():
     assert objective.loss_sum(logits, labels) == 4.0
     assert objective.scores(objective.metric_sums(logits, labels))[objective.metric] == math.sqrt(2)
     assert (objective.metric, objective.higher_is_better) == ("rmse", False)
+    # Outputs of a root are added up.
+    assert Objective("float", classes=2).loss_sum(torch.ones(3, 2), torch.zeros(3, 2)) == 6.0
 
 
 @pytest.mark.parametrize(("kind", "logits", "labels"), cases())
