@@ -34,15 +34,16 @@ EDGES = {
     Relation("paper", "in", "field"): 50,
 }
 RELATIONS = tuple(sorted(EDGES))
+WIDTHS = {relation: 2 for relation in EDGES if relation.src != "field"}
 MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rgcn", {}),
     ("rgcn", {"bases": 3}),
     ("rgcn", {"root_weight": False, "head": True}),
-    ("rgcn", {"diagonal_blocks": 4, "head": True}),
+    ("rgcn", {"diagonal_blocks": 4, "head": True, "edges": WIDTHS}),
     ("rgat", {}),
-    ("rgat", {"heads": 2}),
+    ("rgat", {"heads": 2, "edges": WIDTHS}),
     ("hgt", {}),
-    ("hgt", {"heads": 4}),
+    ("hgt", {"heads": 4, "edges": WIDTHS}),
 )
 
 
@@ -65,7 +66,10 @@ def sample(
         [fanout] * layers,
         seed=1,
     )
-    return sampler.sample(np.arange(0, 60, 4), 0, 0).typed_blocks()
+    hops = sampler.sample(np.arange(0, 60, 4), 0, 0).typed_blocks()
+    for block in (block for hop in hops for block in hop.blocks.values()):
+        block.edge_features = torch.from_numpy(generator.random((block.num_edges, 2)))
+    return hops
 
 
 def build(name: str, *, merge: bool = True, out_dim: int = 3, **options: Any) -> HGNN:
