@@ -13,7 +13,7 @@ from benchmarks.baselines.by_relation import split_relations
 from hopper.graph import build_topology
 from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.micrograph.labor_sampler import LaborSampler
+from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
 from hopper.models.merged import MergedRelations, merge_relations
@@ -131,10 +131,12 @@ def test_merged_and_single_relations_give_the_same_numbers(
 
 @pytest.mark.parametrize("name", ["rgcn", "rgat", "hgt"])
 def test_edges_of_different_probability(name: str) -> None:
-    """LABOR draws sources that fewer destinations share with other probabilities."""
-    expected, gradients, _ = run_model(build(name, merge=False), sample(3, LaborSampler))
+    """Sources of a layer's sample have different probabilities."""
+    blocks = sample(20, LayerSampler)
+    assert any(not block.equally_likely for block in blocks[0].blocks.values())
+    expected, gradients, _ = run_model(build(name, merge=False), blocks)
     logits, merged_gradients, merged_hops = run_model(
-        build(name, merge=True), sample(3, LaborSampler)
+        build(name, merge=True), sample(20, LayerSampler)
     )
     assert merged_hops == 2
     torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
