@@ -108,7 +108,11 @@ SWEEPS = {
         {"train": {"patience": 1, "epochs": 4, "batch_size": 20}},
     ),
     "of several types": Sweep(
-        [{}, {"model.name": "rgat", "model.heads": 2}, {"model.name": "hgt"}],
+        [
+            {},
+            {"model.name": "rgat", "model.heads": 2, "train.model_seed": 8},
+            {"model.name": "hgt"},
+        ],
         {"model": {"name": "rgcn"}},
         feature="types",
     ),
