@@ -47,10 +47,15 @@ def test_negatives_from_a_file(engine: str, train: Train, divided: Divided, tmp_
     originals = request.graph.original_ids("item")[pairs.versions["item"]]
     np.testing.assert_array_equal(originals[pairs.tails[:, 1:4]], stored[roots, 0])
     np.testing.assert_array_equal(originals[pairs.heads[:, 4:]], stored[roots, 1])
+    # By degree, a node weighs its number of training links to the power of 3/4.
+    weights = batches_of(parts, negatives="degree")[1]._negatives._weights["item"]
+    ends = np.concatenate([request.links.table.src, request.links.table.dst])
+    degrees = np.bincount(request.graph.original_ids("item")[ends], minlength=300)
+    np.testing.assert_allclose(np.diff(weights, prepend=0), degrees**0.75 * 2**16, atol=1)
     out_of_range = r"expected original ids of item in \[0, 300\) in the place of a tail, given"
     for changed, expected in (
         (stored[:, :1], r"task\.fixed_negatives\.train: .*expected integers of shape"),
-        (stored + 300, out_of_range),
+        (stored + 1, out_of_range),
     ):
         np.save(file, changed)
         with pytest.raises(RequestError, match=expected):
@@ -97,6 +102,8 @@ def test_no_edge_that_a_batch_predicts_is_drawn(feature: str, divided: Divided) 
     trainer.sampler.fanouts = (-1, -1)
     table, relations = request.links.table, request.schema.target_relations
     roots = make_schedule(request).batch(0, 1).roots
+    # Another iteration leaves out other edges.
+    trainer.sample(make_schedule(request).batch(0, 0).roots, 0, 0)
     left_out = {
         (relations[table.relations[root]], int(table.src[root]), int(table.dst[root]))
         for root in roots
