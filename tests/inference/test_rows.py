@@ -206,6 +206,11 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     assert len(pieces_made) == len(set(pieces_made)) > 10
     np.testing.assert_array_equal(ids, ids_in_files)
     assert torch.equal(rows_in_files, expected)
+    # Rows that were stored in other pieces are made again.
+    for pieces in ([slice(0, 2), slice(2, 4)], [slice(0, 4)]):
+        made = torch.full((4, 1), float(len(pieces)))
+        stored = RowSpace(tmp_path / "rows").fill("table", pieces, lambda of, rows=made: rows[of])
+        assert torch.equal(stored, made)
 
 
 def test_rows_that_do_not_fit_memory_are_in_files_that_go_with_them(
