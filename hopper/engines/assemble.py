@@ -21,7 +21,8 @@ from hopper.graph.schema import GraphSchema
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.route import RootSchedule, TrainingNodes, TrainingRoots
-from hopper.micrograph.sample import NeighborSampler, StoredNames
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import StoredNames
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph.schema import Relation
-from hopper.micrograph.sample import NeighborSampler, StoredNames
-from hopper.micrograph.subgraph import Subgraph
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import StoredNames, Subgraph
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import ServerPartition
 

@@ -29,7 +29,7 @@ from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.layer_shares import Ids, NodeRows, Share, exchange_rows, plan_shares
 from hopper.inference.row_space import RowSpace
 from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
-from hopper.micrograph.sample import NeighborSampler, StoredNames
+from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN
 from hopper.models.relational import HGNN
 from hopper.partials import (
@@ -287,7 +287,7 @@ class LayerWise(Inference):
                 name,
                 [-1],
                 seed=0,
-                names=StoredNames(self._sampler.drawn_as, self._sampler.stored_as),
+                names=self._sampler.names,
             )
         return self._samplers[name, into]
 

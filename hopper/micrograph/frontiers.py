@@ -6,10 +6,10 @@ sees alike have one version.
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,13 +109,11 @@ class NodeVersions:
     original_ids: per node type, [count] int64, original id of every global id.
     """
 
+    version_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int32)
+    """the dtype that every version fits"""
+
     def __init__(self, original_ids: Mapping[str, NDArray[np.int64]]) -> None:
         self.original_ids = dict(original_ids)
-
-    @property
-    def version_dtype(self) -> np.dtype[Any]:
-        """The dtype that every version fits."""
-        return np.dtype(np.int32)
 
     def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
         """Return [n] int64: the versions of some roots."""
@@ -140,9 +138,9 @@ class NodeVersions:
         """Return [n] int64: the times of the roots that versions are for; None = no times."""
         return None
 
-    def source_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Versions:
-        """Return [edges] int64: the versions of the sources drawn for some destinations."""
-        return drawn[1]
+    def in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
+        """Replace the global ids of the sources drawn for some destinations by their versions."""
+        return drawn
 
     def row_table(self, node_type: str) -> RowTable:
         """Make an empty table for the versions of a type's nodes."""
@@ -189,8 +187,7 @@ class FrontierPool:
     """Makes frontiers, and uses their tables again. Several threads may do so at once."""
 
     def __init__(self) -> None:
-        self._spare_tables: list[dict[str, RowTable]] = []
-        self._lock = threading.Lock()
+        self._spare_tables = deque[dict[str, RowTable]]()
 
     @contextmanager
     def begin(
@@ -198,17 +195,16 @@ class FrontierPool:
     ) -> Iterator[Frontiers]:
         """Make empty frontiers of the same types at every call, with spare tables or new ones. They
         cannot grow after the context has ended."""
-        with self._lock:
-            tables = self._spare_tables.pop() if self._spare_tables else None
-        if tables is None:
+        try:
+            tables = self._spare_tables.pop()
+        except IndexError:
             tables = {node_type: make_table(node_type) for node_type in node_types}
         frontiers = Frontiers(tables)
         try:
             yield frontiers
         finally:
             frontiers.clear_tables()
-            with self._lock:
-                self._spare_tables.append(tables)
+            self._spare_tables.append(tables)
 
 
 @kernel(inline="always")

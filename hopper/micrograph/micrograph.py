@@ -69,10 +69,10 @@ class Micrograph:
         edges: list[dict[Relation, NDArray[np.int64]]] = []
         for hop in self.subgraph.hops:
             edges.append({})
-            for relation, (indptr, rows, positions) in hop.items():
-                heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-                ends = self.nodes[relation.src][rows], self.nodes[relation.dst][heads]
-                edges[-1][relation] = np.stack([*ends, positions], axis=1)
+            for relation, drawn in hop.items():
+                sources = self.nodes[relation.src][drawn.indices]
+                destinations = self.nodes[relation.dst][drawn.destinations()]
+                edges[-1][relation] = np.stack([sources, destinations, drawn.positions], axis=1)
         return edges
 
     def homes(self, book: PartitionBook) -> dict[str, NDArray[np.int64]]:
@@ -118,9 +118,9 @@ class Micrograph:
         """Yield every drawn edge in the order of hops, relations and destinations."""
         seen = {(self.target, 0)}
         for number, hop in enumerate(self.subgraph.hops):
-            for relation, (indptr, rows, _) in hop.items():
-                heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-                for head, row in zip(heads.tolist(), rows.tolist(), strict=True):
+            for relation, edges in hop.items():
+                heads, rows = edges.destinations().tolist(), edges.indices.tolist()
+                for head, row in zip(heads, rows, strict=True):
                     src = (relation.src, row)
                     yield DrawnEdge(number, relation, (relation.dst, head), src, src not in seen)
                     seen.add(src)

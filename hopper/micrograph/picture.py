@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -19,7 +18,6 @@ _SHAPES: Final = "osD^vpPX"
 _MOST_LABELS: Final = 150
 
 Spot = tuple[float, float]
-V = TypeVar("V")
 
 
 def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBook) -> None:
@@ -45,27 +43,6 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
         figure.savefig(unfinished, format="png", dpi=150)
 
 
-def place_tree(below: Mapping[V, Sequence[V]]) -> dict[V, float]:
-    """Place the leaves of a tree side by side, each in the middle of a place of width 1, and every
-    other vertex above the middle of its leaves.
-
-    Parameters
-    ----------
-    below: by vertex, from the root on, the vertices right below it.
-    """
-    leaves: dict[V, int] = {}
-    for vertex in reversed(list(below)):
-        leaves[vertex] = sum(leaves[branch] for branch in below[vertex]) or 1
-    first, places = dict.fromkeys(below, 0), {}
-    for vertex, branches in below.items():
-        places[vertex] = first[vertex] + leaves[vertex] / 2
-        start = first[vertex]
-        for branch in branches:
-            first[branch] = start
-            start += leaves[branch]
-    return places
-
-
 def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
     """Place leaves evenly around the circle, and each parent at the middle of its branches."""
     root = (micrograph.target, 0)
@@ -75,12 +52,18 @@ def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
         if edge.discovers:
             ring[edge.src], branches[edge.src] = edge.hop + 1, []
             branches[edge.dst].append(edge.src)
-    places = place_tree(branches)
-    angles = {vertex: math.pi * place / places[root] for vertex, place in places.items()}
-    return {
-        vertex: (radius * math.cos(angles[vertex]), radius * math.sin(angles[vertex]))
-        for vertex, radius in ring.items()
-    }
+    leaves: dict[Vertex, int] = {}
+    for vertex in reversed(list(branches)):
+        leaves[vertex] = sum(leaves[branch] for branch in branches[vertex]) or 1
+    first_leaf, spots = {root: 0}, {}
+    for vertex, radius in ring.items():
+        start = first_leaf[vertex]
+        angle = math.pi * (start + leaves[vertex] / 2) / (leaves[root] / 2)
+        spots[vertex] = radius * math.cos(angle), radius * math.sin(angle)
+        for branch in branches[vertex]:
+            first_leaf[branch] = start
+            start += leaves[branch]
+    return spots
 
 
 def _paint_edges(

@@ -30,34 +30,11 @@ from hopper.micrograph.frontiers import (
     NodeVersions,
     Versions,
 )
-from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
+from hopper.micrograph.subgraph import HopEdges, Inclusion, StoredNames, Subgraph
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """global ids of the target type, or by node type"""
 _MOST_NODES = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True)
-class StoredNames:
-    """The stored names of relations and node types that a model knows under other names.
-
-    Attributes
-    ----------
-    relations: by name, the stored relation, whose draws are used.
-    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
-        under that name.
-    """
-
-    relations: Mapping[Relation, Relation] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-
-    def relation(self, name: Relation) -> Relation:
-        """Return the stored relation of a name."""
-        return self.relations.get(name, name)
-
-    def node_type(self, name: str) -> str:
-        """Return the stored node type of a name."""
-        return self.types.get(name, name)
 
 
 class SamplerOptions(TypedDict, total=False):
@@ -159,8 +136,7 @@ class NeighborSampler(NodeVersions):
         self.target = target
         self.fanouts = tuple(fanouts)
         self.seed = seed
-        names = options.get("names", StoredNames())
-        self.drawn_as, self.stored_as = names.relations, names.types
+        self.names = options.get("names", StoredNames())
         self._hops = options.get("hops", {})
         self._fanouts_of = options.get("fanouts_of", {})
         dropout_seed = options.get("dropout_seed")
@@ -247,10 +223,8 @@ class NeighborSampler(NodeVersions):
             for hop in range(len(self.fanouts)):
                 hops.append(self._expand(hop, batch, sizes[hop - 1] if once and hop else {}))
                 sizes.append(dict(frontiers.reached))
-        subgraph = self._subgraph(frontiers.versions(), sizes, hops, batch.moment, batch.counts)
-        if batch.in_degrees or once:
-            return replace(subgraph, in_degrees=batch.in_degrees, once=once)
-        return subgraph
+        subgraph = self._subgraph(frontiers.versions(), sizes, hops, batch.moment)
+        return replace(subgraph, drawn=batch.counts, in_degrees=batch.in_degrees, once=once)
 
     def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
         count = self.original_ids[node_type].size
@@ -324,13 +298,12 @@ class NeighborSampler(NodeVersions):
         -------
         The edges, with versions as sources.
         """
-        return self._in_versions(
-            relation, destinations, self._draw_here(hop, relation, destinations, moment)
-        )
+        drawn = self._draw_here(hop, relation, destinations, moment)
+        return self.in_versions(relation, destinations, drawn)
 
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> DrawKey:
         """Return what nodes' keys at a hop of a relation are made of (docs/inside/draws.md)."""
-        relation_key = self.drawn_as.get(relation, relation).draw_key()
+        relation_key = self.names.relation(relation).draw_key()
         hop = 0 if self._draws_once else hop
         return draw_key(use, self.seed, *moment, hop, relation_key, self._dependence)
 
@@ -367,7 +340,7 @@ class NeighborSampler(NodeVersions):
         For draws in time the places are those in order of time.
         """
         by_relation = {} if self.exclude is None else self.exclude(moment)
-        return by_relation.get(self.drawn_as.get(relation, relation), NOTHING)
+        return by_relation.get(self.names.relation(relation), NOTHING)
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """Return the probabilities of edges per hop of an iteration.
@@ -395,10 +368,6 @@ class NeighborSampler(NodeVersions):
                 return draw_hop_of_part(*lists, ids, read_only(nodes), spec.fanout, spec.key)
             return self.lists(relation).draw(nodes, spec, excluded, until)
 
-    def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
-        """Replace the global ids of drawn sources by their versions."""
-        return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
-
     def whole_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return the original ids of all nodes of a type, for kernels; made at the first call."""
         if node_type not in self._whole_ids:
@@ -420,15 +389,20 @@ class NeighborSampler(NodeVersions):
         destinations: Mapping[str, Versions],
         batch: _Batch,
     ) -> dict[Relation, Drawn]:
-        """Draw a hop of every relation from in-edges of this server and of others.
-
-        Other servers draw at the same time as the rank.
-        """
-        asked = {
-            relation: self._asked_draw(hop, relation, destinations[relation.dst], batch.moment)
-            for relation in self.topologies
-            if self.is_drawn(relation, hop)
-        }
+        """Draw a hop of every relation on this rank and other servers at the same time."""
+        asked: dict[Relation, AskedDraw] = {}
+        for relation in self.topologies:
+            if self.is_drawn(relation, hop):
+                versions = destinations[relation.dst]
+                nodes = self.nodes_of(relation.dst, versions)
+                asked[relation] = AskedDraw(
+                    self.names.relation(relation),
+                    self.how(hop, relation, batch.moment),
+                    nodes,
+                    self.lists(relation).stored.contains(nodes),
+                    self.times_of(relation.dst, versions),
+                    self.excluded(relation, batch.moment),
+                )
         draws = elsewhere.begin(asked)
         drawn_here = {
             relation: self._draw_here(
@@ -444,25 +418,11 @@ class NeighborSampler(NodeVersions):
                     relation, self.lists(relation).count_until(nodes_here, until_here)
                 )
         return {
-            relation: self._in_versions(
+            relation: self.in_versions(
                 relation, destinations[relation.dst], draws.stitch(relation, drawn)
             )
             for relation, drawn in drawn_here.items()
         }
-
-    def _asked_draw(
-        self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
-    ) -> AskedDraw:
-        """Return a hop's draw in a relation, as other servers are asked for it."""
-        nodes = self.nodes_of(relation.dst, destinations)
-        return AskedDraw(
-            self.drawn_as.get(relation, relation),
-            self.how(hop, relation, moment),
-            nodes,
-            self.lists(relation).stored.contains(nodes),
-            self.times_of(relation.dst, destinations),
-            self.excluded(relation, moment),
-        )
 
     def _keep_stored(
         self,
@@ -472,24 +432,17 @@ class NeighborSampler(NodeVersions):
         destinations: NDArray[np.int64],
         counts: dict[Relation, NDArray[np.int64]],
     ) -> Drawn:
-        """Return the drawn edges that are stored here.
-
-        Parameters
-        ----------
-        counts: written: if some edges of the relation are stored elsewhere, how many were drawn for
-            each destination in all.
-        """
+        """Return the drawn edges that are stored here; if others are elsewhere, write to ``counts``
+        how many were drawn for each destination in all."""
         topology, fanout = self.topologies[relation], self.fanout(hop, relation)
-        if not topology.has_gaps and topology.positions is None:
-            return drawn
-        nodes = self.nodes_of(relation.dst, destinations)
         if topology.positions is not None:
-            degrees = topology.in_degrees[nodes]
+            degrees = topology.in_degrees[self.nodes_of(relation.dst, destinations)]
             counts[relation] = degrees if fanout < 0 else np.minimum(degrees, fanout)
-            return drawn
-        offsets, _, positions = drawn
-        counts[relation] = np.diff(offsets)
-        return keep_edges(drawn, topology.has_edges(nodes, offsets, positions))
+        elif topology.has_gaps:
+            nodes, (offsets, _, positions) = self.nodes_of(relation.dst, destinations), drawn
+            counts[relation] = np.diff(offsets)
+            return keep_edges(drawn, topology.has_edges(nodes, offsets, positions))
+        return drawn
 
     def _subgraph(
         self,
@@ -497,7 +450,6 @@ class NeighborSampler(NodeVersions):
         sizes: list[dict[str, int]],
         hops: list[dict[Relation, HopEdges]],
         moment: tuple[int, int],
-        drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = (),
     ) -> Subgraph:
         """Make the subgraph of one batch from its frontiers and edges."""
         nodes, times = self.nodes_and_times(versions)
@@ -510,10 +462,8 @@ class NeighborSampler(NodeVersions):
             original_ids=self.original_ids,
             iteration_key=dropout_key(self.dropout_seed, *moment),
             inclusions=self.inclusions_at(moment),
-            drawn_as=self.drawn_as,
-            stored_as=self.stored_as,
+            names=self.names,
             times=times,
-            drawn=drawn,
         )
 
 

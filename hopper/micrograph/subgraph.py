@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -34,14 +35,9 @@ class HopEdges(NamedTuple):
     positions: NDArray[np.int64]
     """[edges] int64, position in the destination's canonical neighbour list"""
 
-    def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return [edges] int64: places of the edges, those of each destination in random order."""
-        destinations = np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
-        return np.lexsort((generator.random(self.indices.size), destinations))
-
-    def take(self, order: NDArray[np.int64]) -> HopEdges:
-        """Return the same edges in another order."""
-        return HopEdges(self.indptr, self.indices[order], self.positions[order])
+    def destinations(self) -> NDArray[np.int64]:
+        """Return [edges] int64: the destination row of each edge."""
+        return np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
 
 
 @dataclass(frozen=True)
@@ -63,12 +59,6 @@ class DrawnEdges:
     def table(self) -> str:
         """The name of the table with the edges' features."""
         return str(self.relation)
-
-    @classmethod
-    def of(cls, relation: Relation, hops: Sequence[NDArray[np.int64]]) -> DrawnEdges:
-        """Make the object from each hop's indices in the CSC, which may repeat between hops."""
-        ids = np.unique(np.concatenate(hops))
-        return cls(relation, ids, [np.searchsorted(ids, hop_ids) for hop_ids in hops])
 
 
 @dataclass(frozen=True)
@@ -115,6 +105,29 @@ class Inclusion(Protocol):
 
 
 @dataclass(frozen=True)
+class StoredNames:
+    """The stored names of relations and node types that a model knows under other names.
+
+    Attributes
+    ----------
+    relations: by name, the stored relation, whose draws are used.
+    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
+        under that name.
+    """
+
+    relations: Mapping[Relation, Relation] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def relation(self, name: Relation) -> Relation:
+        """Return the stored relation of a name."""
+        return self.relations.get(name, name)
+
+    def node_type(self, name: str) -> str:
+        """Return the stored node type of a name."""
+        return self.types.get(name, name)
+
+
+@dataclass(frozen=True)
 class Subgraph:
     """The k-hop sampled computation graph of a set of roots.
 
@@ -137,10 +150,8 @@ class Subgraph:
     inverses: Sequence[Mapping[Relation, Tensor]] = ()
     """[hops] by relation: [edges] float64, one over the probabilities, where edges are not in the
     order in which inclusions want them"""
-    drawn_as: Mapping[Relation, Relation] = field(default_factory=dict)
-    """by relation that is stored under another name: the stored relation, which blocks name"""
-    stored_as: Mapping[str, str] = field(default_factory=dict)
-    """by node type that is stored under another name: the stored type"""
+    names: StoredNames = StoredNames()
+    """the stored names of relations and types, which blocks have"""
     drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = ()
     """[hops] by relation of which some edges are stored elsewhere: [destinations] int64, how many
     in-edges of each were drawn in all"""
@@ -173,10 +184,6 @@ class Subgraph:
         """The number of drawn edges over all hops and relations."""
         return sum(edges.indices.size for hop in self.hops for edges in hop.values())
 
-    def stored(self, relation: Relation) -> Relation:
-        """Return the stored relation of a name."""
-        return self.drawn_as.get(relation, relation)
-
     def shuffled(self, generator: np.random.Generator) -> Subgraph:
         """Return the same computation with the edges of each destination in a random order.
 
@@ -188,18 +195,21 @@ class Subgraph:
             hops.append({})
             inverses.append({})
             for name, edges in hop.items():
-                order = edges.shuffle(generator)
-                hops[-1][name] = edges.take(order)
+                random = generator.random(edges.indices.size)
+                order = np.lexsort((random, edges.destinations()))
+                hops[-1][name] = HopEdges(
+                    edges.indptr, edges.indices[order], edges.positions[order]
+                )
                 if blocks.blocks[name].draws_a_fixed_number:
                     continue
                 inverse = blocks.blocks[name].inverse_probability(torch.float64)
                 inverses[-1][name] = inverse[torch.from_numpy(order)]
-        read = [self.stored(name) for name in self.edges]
+        read = [self.names.relation(name) for name in self.edges]
         return replace(self, hops=hops, inverses=inverses).with_edges(read)
 
     def with_edges(self, relations: Collection[Relation]) -> Subgraph:
         """Return this subgraph with :attr:`edges` set for some stored relations."""
-        names = [name for name in self.topologies if self.stored(name) in relations]
+        names = [name for name in self.topologies if self.names.relation(name) in relations]
         if not names:
             return self
         return replace(self, edges={name: self._drawn_edges(name) for name in names})
@@ -212,7 +222,9 @@ class Subgraph:
             )
             for size, hop in zip(self.sizes, self.hops, strict=False)
         ]
-        return DrawnEdges.of(self.stored(relation), hops)
+        ids = np.unique(np.concatenate(hops))
+        by_hop = [np.searchsorted(ids, hop_ids) for hop_ids in hops]
+        return DrawnEdges(self.names.relation(relation), ids, by_hop)
 
     def edge_tables(self) -> dict[str, list[NDArray[np.int64]]]:
         """Return the ids of the edges whose features are read.
@@ -241,15 +253,7 @@ class Subgraph:
         if self.once:
             raise ValueError("a subgraph whose nodes are expanded once has no blocks")
         facts = _NodeFacts(self, torch.device("cpu") if device is None else device)
-        blocks = self._blocks_of(facts)
-        for relation, rows in edge_features.items():
-            by_hop = self.edges[relation].hops
-            for hop, indices in zip(reversed(blocks), by_hop, strict=True):
-                hop.blocks[relation].edge_features = pick_rows(rows, indices)
-        return blocks
-
-    def _blocks_of(self, facts: _NodeFacts) -> list[TypedBlocks]:
-        return [
+        blocks = [
             TypedBlocks(
                 {relation: SampledBlock(facts, hop, relation) for relation in edges},
                 self.sizes[hop + 1],
@@ -258,6 +262,11 @@ class Subgraph:
             )
             for hop, edges in reversed(list(enumerate(self.hops)))
         ]
+        for relation, rows in edge_features.items():
+            by_hop = self.edges[relation].hops
+            for hop, indices in zip(reversed(blocks), by_hop, strict=True):
+                hop.blocks[relation].edge_features = pick_rows(rows, indices)
+        return blocks
 
     def blocks(
         self,
@@ -277,57 +286,38 @@ class Subgraph:
 
 
 class _NodeFacts:
-    """Original ids and degrees of a subgraph's nodes, looked up once for all of its blocks.
-
-    Attributes
-    ----------
-    device: where blocks are computed.
-    """
+    """Original ids and degrees of a subgraph's nodes, looked up once for all of its blocks."""
 
     def __init__(self, subgraph: Subgraph, device: torch.device) -> None:
         self.subgraph, self.device = subgraph, device
-        self._arrays: dict[object, NDArray[np.int64]] = {}
+        self.original = cache(
+            lambda node_type: subgraph.original_ids[node_type][subgraph.nodes[node_type]]
+        )
+        self.degrees = cache(partial(_look_up_degrees, subgraph))
 
-    def original(self, node_type: str) -> NDArray[np.int64]:
-        """Return [nodes] int64: original ids of a type's nodes."""
-        if node_type not in self._arrays:
-            subgraph = self.subgraph
-            ids = subgraph.original_ids[node_type][subgraph.nodes[node_type]]
-            self._arrays[node_type] = ids
-        return self._arrays[node_type]
 
-    def degrees(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
-        """Return [rows] int64: in-degrees (``into``) or out-degrees in a relation.
-
-        In-degrees are those of all nodes that are destinations at any hop, out-degrees those of all
-        sources.
-        """
-        key = relation, into
-        if key not in self._arrays:
-            self._arrays[key] = self._look_up(relation, into=into)
-        return self._arrays[key]
-
-    def _look_up(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
-        subgraph = self.subgraph
-        topology = subgraph.topologies[relation]
-        if not into and subgraph.times:
-            raise RequestError(
-                f"out-degrees of {relation.src}: not known at a root's time; expected a model that "
-                'reads none, or another sampler.kind than "temporal"'
-            )
-        if not into:
-            return topology.out_degrees[subgraph.nodes[relation.src]]
-        # Nodes that the last hop discovers are never destinations.
-        count = subgraph.sizes[-2][relation.dst]
-        nodes = subgraph.nodes[relation.dst][:count]
-        if relation in subgraph.in_degrees:
-            return subgraph.in_degrees[relation]
-        if subgraph.times and topology.times is not None:
-            until = subgraph.times[relation.dst][:count]
-            with threads_for(count):
-                arrays = topology.indptr, topology.times, topology.rows(nodes), until
-                return count_until(*map(read_only, arrays))
-        return topology.in_degrees[nodes]
+def _look_up_degrees(subgraph: Subgraph, relation: Relation, into: bool) -> NDArray[np.int64]:
+    """Return [rows] int64: in-degrees (``into``) of all nodes that are destinations at any hop, or
+    out-degrees of all sources."""
+    topology = subgraph.topologies[relation]
+    if not into and subgraph.times:
+        raise RequestError(
+            f"out-degrees of {relation.src}: not known at a root's time; expected a model that "
+            'reads none, or another sampler.kind than "temporal"'
+        )
+    if not into:
+        return topology.out_degrees[subgraph.nodes[relation.src]]
+    if relation in subgraph.in_degrees:
+        return subgraph.in_degrees[relation]
+    # Nodes that the last hop discovers are never destinations.
+    count = subgraph.sizes[-2][relation.dst]
+    nodes = subgraph.nodes[relation.dst][:count]
+    if subgraph.times and topology.times is not None:
+        until = subgraph.times[relation.dst][:count]
+        with threads_for(count):
+            arrays = topology.indptr, topology.times, topology.rows(nodes), until
+            return count_until(*map(read_only, arrays))
+    return topology.in_degrees[nodes]
 
 
 class SampledNodes(Nodes):
@@ -354,7 +344,7 @@ class SampledNodes(Nodes):
     ) -> None:
         self._facts, self._name, self._count = facts, node_type, count
         self._relation, self._into = relation, into
-        self.node_type = facts.subgraph.stored_as.get(node_type, node_type)
+        self.node_type = facts.subgraph.names.node_type(node_type)
         self.iteration_key = facts.subgraph.iteration_key
 
     def __getattr__(self, name: str) -> Any:
@@ -367,7 +357,7 @@ class SampledNodes(Nodes):
             self.degree = None
             return None
         else:
-            values = self._facts.degrees(self._relation, into=self._into)
+            values = self._facts.degrees(self._relation, self._into)
         setattr(self, name, to_device(values[: self._count], self._facts.device))
         return getattr(self, name)
 
@@ -402,7 +392,7 @@ class SampledBlock(Block):
         self.num_src = subgraph.sizes[hop + 1][relation.src]
         self.num_dst = subgraph.sizes[hop][relation.dst]
         self.prepared = {}
-        self.relation = subgraph.drawn_as.get(relation, relation)
+        self.relation = subgraph.names.relation(relation)
         self.src = SampledNodes(facts, relation.src, self.num_src, relation)
         self.dst = SampledNodes(facts, relation.dst, self.num_dst, relation, into=True)
         self._inclusion = subgraph.inclusions[hop]

@@ -41,6 +41,7 @@ class TemporalSampler(NeighborSampler):
     """
 
     reads_times: ClassVar[bool] = True
+    version_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int64)
 
     def __init__(
         self,
@@ -76,11 +77,6 @@ class TemporalSampler(NeighborSampler):
         self._root_times = dict(of_nodes)
         self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *others]))
 
-    @property
-    def version_dtype(self) -> np.dtype[Any]:
-        """The dtype that every version fits."""
-        return np.dtype(np.int64)
-
     def versions(self, node_type: str, roots: Ids) -> Ids:
         """Return [n] int64: the version of each root at its own time.
 
@@ -88,7 +84,7 @@ class TemporalSampler(NeighborSampler):
         ------
         RequestError: the times of these roots were not set.
         """
-        stored = self.stored_as.get(node_type, node_type)
+        stored = self.names.node_type(node_type)
         if stored not in self._root_times:
             raise RequestError(f"times of {stored}: expected those of the roots, given none")
         times = self._root_times[stored][self.original_ids[node_type][roots]]
@@ -112,11 +108,11 @@ class TemporalSampler(NeighborSampler):
         """Make a hash table, since versions are too many for a dense one."""
         return HashTable()
 
-    def source_versions(self, relation: Relation, destinations: Ids, drawn: Drawn) -> Ids:
-        """Return [edges] int64: versions of drawn sources at their destinations' times."""
+    def in_versions(self, relation: Relation, destinations: Ids, drawn: Drawn) -> Drawn:
+        """Replace the global ids of drawn sources by versions at their destinations' times."""
+        offsets, sources, positions = drawn
         firsts = destinations // self._count(relation.dst) * self._count(relation.src)
-        versions: Ids = np.repeat(firsts, np.diff(drawn[0])) + drawn[1]
-        return versions
+        return offsets, np.repeat(firsts, np.diff(offsets)) + sources, positions
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw in time, as ``pick`` says; see :meth:`NeighborSampler.how`."""

@@ -100,28 +100,37 @@ class WeightedSampler(ReplacementSampler):
         """Return the probabilities per hop; see :meth:`NeighborSampler.inclusions_at`."""
         if not self._unbiased:
             return self.inclusions
-        return [None if fanout == -1 else ByWeight(self, fanout, moment) for fanout in self.fanouts]
+        return [
+            None if fanout == -1 else ByWeight(self, fanout, self._replace, moment)
+            for fanout in self.fanouts
+        ]
 
-    def inverse_probability(
-        self, fanout: int, moment: tuple[int, int], block: Block, destinations: Ids
-    ) -> Tensor:
+
+@dataclass(frozen=True)
+class ByWeight:
+    """The inclusion of edges drawn in proportion to their weights, in an iteration."""
+
+    sampler: NeighborSampler
+    fanout: int
+    replace: bool
+    moment: tuple[int, int]
+    equally_likely: bool = False
+
+    def inverse_probability(self, block: Block, sources: Ids, destinations: Ids) -> Tensor:
         """Return [edges] float64: how often each edge of a block counts.
 
         The edges of a destination must be all that were drawn, in the order of the draws.
-
-        Parameters
-        ----------
-        destinations: [num_dst] int64 global ids.
         """
+        sampler = self.sampler
         # Several names of one relation have the same draws, so any name will do.
         relation = next(
-            name for name in self.topologies if self.drawn_as.get(name, name) == block.relation
+            name for name in sampler.topologies if sampler.names.relation(name) == block.relation
         )
-        topology = self.topologies[relation]
+        topology = sampler.topologies[relation]
         if topology.cumulative_weights is None:
             by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
             return block.to_edges(by_destination)
-        rows, excluded = topology.rows(destinations), self.excluded(relation, moment)
+        rows, excluded = topology.rows(destinations), sampler.excluded(relation, self.moment)
         drawn = rows, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
         skipped = excluded._replace(nodes=topology.rows(excluded.nodes))
         with threads_for(destinations.size):
@@ -129,25 +138,11 @@ class WeightedSampler(ReplacementSampler):
                 read_only(topology.indptr),
                 read_only(topology.cumulative_weights),
                 Destinations(*map(read_only, drawn)),
-                fanout,
-                self._replace,
+                self.fanout,
+                self.replace,
                 ExcludedEdges(*map(read_only, skipped)),
             )
         return to_device(inverse, block.device)
-
-
-@dataclass(frozen=True)
-class ByWeight:
-    """The inclusion of edges drawn in proportion to their weights, in an iteration."""
-
-    sampler: WeightedSampler
-    fanout: int
-    moment: tuple[int, int]
-    equally_likely: bool = False
-
-    def inverse_probability(self, block: Block, sources: Ids, destinations: Ids) -> Tensor:
-        """Return [edges] float64: how often each edge counts, from the sampler's weights."""
-        return self.sampler.inverse_probability(self.fanout, self.moment, block, destinations)
 
 
 @kernel(parallel=True)

@@ -119,7 +119,7 @@ class HopBlocks:
         """Return the nodes of a type whose rows this rank receives."""
         nodes = self._sampler.nodes_of(node_type, self._wanted[node_type].versions)
         original = self._sampler.original_ids[node_type][nodes]
-        stored = self._sampler.stored_as.get(node_type, node_type)
+        stored = self._sampler.names.node_type(node_type)
         return Nodes(stored, torch.from_numpy(original), None, self._key)
 
     def _append(self, kind: RowKind, columns: NDArray[np.int64], versions: Ids) -> Ids:
@@ -143,8 +143,7 @@ class HopBlocks:
             iteration_key=self._key,
             # The weights of edges that remain after folding include the inverse probability.
             inclusions=[None if is_folded else self._inclusion],
-            drawn_as=sampler.drawn_as,
-            stored_as=sampler.stored_as,
+            names=sampler.names,
             times=times,
         )
         (blocks,) = subgraph.typed_blocks()

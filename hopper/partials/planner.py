@@ -163,7 +163,7 @@ class Planner:
         """Return the edges that this rank has drawn, by relation whose edge features are read."""
         edges = {}
         for relation, (offsets, _, positions) in drawn.items():
-            stored = self.sampler.drawn_as.get(relation, relation)
+            stored = self.sampler.names.relation(relation)
             if stored in self._edges:
                 topology = self.sampler.topologies[relation]
                 nodes = self.sampler.nodes_of(relation.dst, destinations[relation.dst])
@@ -192,7 +192,7 @@ class Planner:
         """Return [n]: the ranks that own versions of a type's nodes. This rank owns those ``kept``,
         [nodes of the type], too."""
         nodes = self.sampler.nodes_of(name, versions)
-        stored = self.sampler.stored_as.get(name, name)
+        stored = self.sampler.names.node_type(name)
         owners = self._placement.rank_of(stored, nodes).astype(np.int16)
         if kept is not None:
             owners[kept[nodes]] = self._cluster.rank

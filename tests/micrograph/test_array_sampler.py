@@ -20,7 +20,8 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology, build_topology
 from hopper.micrograph.array_sampler import ArraySampler
-from hopper.micrograph.sample import NeighborSampler, SamplerOptions, StoredNames
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
+from hopper.micrograph.subgraph import StoredNames
 from hopper.partition import partition_graph
 
 COUNTS = {"author": 200, "nobody": 0, "paper": 400}
