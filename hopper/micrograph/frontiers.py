@@ -156,35 +156,41 @@ class NodeVersions:
         return nodes, {t: of_type for t, of_type in times.items() if of_type is not None}
 
 
-class Frontiers:
-    """The versions that are known at a hop, by node type, each with a row in an empty table."""
+class Frontier:
+    """The versions of a node type that are known at a hop, in order of discovery. A version never
+    changes its row. The table is empty at first."""
 
-    def __init__(self, tables: Mapping[str, RowTable]) -> None:
-        self._tables = tables
-        self._parts = {node_type: [np.empty(0, np.int64)] for node_type in tables}
-        self.reached = dict.fromkeys(tables, 0)
-        """by node type, the number of versions so far"""
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
+        self._parts: list[Ids] = []
+        self.size = 0
 
-    def add(self, node_type: str, versions: Ids) -> Ids:
-        """Add the new ones of some versions, and return [n] int64: the rows of all of them."""
-        rows, new_versions = self._tables[node_type].discover(versions, self.reached[node_type])
-        self._parts[node_type].append(new_versions)
-        self.reached[node_type] += new_versions.size
+    def enter(self, versions: Ids) -> Ids:
+        """Return [n] int64: the rows of some versions. Unseen versions get a row first."""
+        rows, unseen = self._table.discover(versions, self.size)
+        self._parts.append(unseen)
+        self.size += unseen.size
         return rows
 
-    def versions(self) -> dict[str, Ids]:
-        """Return, by node type, [n] int64: all versions in order of their rows."""
-        return {node_type: np.concatenate(parts) for node_type, parts in self._parts.items()}
+    def rows(self, versions: Ids) -> Ids:
+        """Return [n] int64: the rows of versions that have been entered."""
+        return self._table.rows(versions)
 
-    def clear_tables(self) -> None:
-        """Empty the tables for the next subgraph."""
-        for node_type, parts in self._parts.items():
-            for versions in parts:
-                self._tables[node_type].clear(versions)
+    @property
+    def versions(self) -> Ids:
+        """[size] int64, in order of rows."""
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([np.empty(0, np.int64), *self._parts])]
+        return self._parts[0]
+
+    def clear_table(self) -> None:
+        """Empty the table for the next frontier."""
+        self._table.clear(self.versions)
 
 
 class FrontierPool:
-    """Makes frontiers, and uses their tables again. Several threads may do so at once."""
+    """Makes frontiers by node type, and uses their tables again. Several threads may do so at
+    once."""
 
     def __init__(self) -> None:
         self._spare_tables = deque[dict[str, RowTable]]()
@@ -192,18 +198,19 @@ class FrontierPool:
     @contextmanager
     def begin(
         self, node_types: Iterable[str], make_table: Callable[[str], RowTable]
-    ) -> Iterator[Frontiers]:
+    ) -> Iterator[dict[str, Frontier]]:
         """Make empty frontiers of the same types at every call, with spare tables or new ones. They
         cannot grow after the context has ended."""
         try:
             tables = self._spare_tables.pop()
         except IndexError:
             tables = {node_type: make_table(node_type) for node_type in node_types}
-        frontiers = Frontiers(tables)
+        frontiers = {node_type: Frontier(table) for node_type, table in tables.items()}
         try:
             yield frontiers
         finally:
-            frontiers.clear_tables()
+            for frontier in frontiers.values():
+                frontier.clear_table()
             self._spare_tables.append(tables)
 
 

@@ -25,8 +25,8 @@ from hopper.graph.topology import Topology
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
 from hopper.micrograph.frontiers import (
+    Frontier,
     FrontierPool,
-    Frontiers,
     NodeVersions,
     Versions,
 )
@@ -65,7 +65,7 @@ class _Batch:
     Attributes
     ----------
     moment: epoch and iteration.
-    frontiers: the versions that hops have reached so far.
+    frontiers: by node type, the versions that hops have reached so far.
     counts: by hop, for relations of which some edges are stored elsewhere: how many edges were
         drawn for each destination in all.
     in_degrees: for relations whose in-degrees at a time other servers know: those of all
@@ -73,7 +73,7 @@ class _Batch:
     """
 
     moment: tuple[int, int]
-    frontiers: Frontiers
+    frontiers: Mapping[str, Frontier]
     counts: Sequence[dict[Relation, NDArray[np.int64]]]
     in_degrees: dict[Relation, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -215,15 +215,16 @@ class NeighborSampler(NodeVersions):
         """
         with self._pool.begin(self.original_ids, self.row_table) as frontiers:
             for node_type, versions in roots.items():
-                frontiers.add(node_type, versions)
-                if frontiers.reached[node_type] != versions.size:
+                frontiers[node_type].enter(versions)
+                if frontiers[node_type].size != versions.size:
                     raise ValueError("a root occurs twice in one batch")
             batch = _Batch((epoch, iteration), frontiers, [{} for _ in self.fanouts])
-            sizes, hops = [dict(frontiers.reached)], []
+            sizes, hops = [{name: frontier.size for name, frontier in frontiers.items()}], []
             for hop in range(len(self.fanouts)):
                 hops.append(self._expand(hop, batch, sizes[hop - 1] if once and hop else {}))
-                sizes.append(dict(frontiers.reached))
-        subgraph = self._subgraph(frontiers.versions(), sizes, hops, batch.moment)
+                sizes.append({name: frontier.size for name, frontier in frontiers.items()})
+            reached = {name: frontier.versions for name, frontier in frontiers.items()}
+        subgraph = self._subgraph(reached, sizes, hops, batch.moment)
         return replace(subgraph, drawn=batch.counts, in_degrees=batch.in_degrees, once=once)
 
     def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
@@ -241,8 +242,8 @@ class NeighborSampler(NodeVersions):
         The first ``known`` versions of a type are not expanded.
         """
         destinations = {
-            node_type: versions[known.get(node_type, 0) :]
-            for node_type, versions in batch.frontiers.versions().items()
+            node_type: frontier.versions[known.get(node_type, 0) :]
+            for node_type, frontier in batch.frontiers.items()
         }
         drawn_everywhere: dict[Relation, Drawn] = {}
         if self.elsewhere is not None:
@@ -259,9 +260,8 @@ class NeighborSampler(NodeVersions):
                 drawn = self.draw(hop, relation, of_relation, batch.moment)
             drawn = self._keep_stored(drawn, hop, relation, of_relation, batch.counts[hop])
             offsets, sources, positions = drawn
-            edges[relation] = HopEdges(
-                offsets, batch.frontiers.add(relation.src, sources), positions
-            )
+            rows = batch.frontiers[relation.src].enter(sources)
+            edges[relation] = HopEdges(offsets, rows, positions)
         return edges
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import torch
@@ -12,40 +11,11 @@ from numpy.typing import NDArray
 
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.micrograph.frontiers import RowTable
+from hopper.micrograph.frontiers import Frontier
 from hopper.micrograph.sample import NeighborSampler, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 from hopper.partials.requests import Folded, HopRequests, Ids, Wanted
 from hopper.partials.transfer import RowKind
-
-_NONE: Final = np.empty(0, np.int64)
-
-
-class OwnFrontier:
-    """Versions of this rank's nodes in order of discovery. A version never changes its row."""
-
-    def __init__(self, table: RowTable) -> None:
-        self._table = table
-        self._parts: list[Ids] = []
-        self.size = 0
-
-    def enter(self, versions: Ids) -> Ids:
-        """Return [n] int64: the rows of some versions. Unseen versions get a row first."""
-        rows, fresh = self._table.discover(versions, self.size)
-        self._parts.append(fresh)
-        self.size += fresh.size
-        return rows
-
-    def rows(self, versions: Ids) -> Ids:
-        """Return [n] int64: the rows of versions that have been entered."""
-        return self._table.rows(versions)
-
-    @property
-    def versions(self) -> Ids:
-        """[size] int64, in order of rows."""
-        if len(self._parts) != 1:
-            self._parts = [np.concatenate([_NONE, *self._parts])]
-        return self._parts[0]
 
 
 class HopBlocks:
@@ -78,7 +48,7 @@ class HopBlocks:
         return self._make_blocks(versions, edges, False)
 
     def make(
-        self, frontiers: Mapping[str, OwnFrontier], folded: Mapping[Relation, Folded]
+        self, frontiers: Mapping[str, Frontier], folded: Mapping[Relation, Folded]
     ) -> TypedBlocks:
         """Make the blocks of all relations, over own rows and received ones, when other ranks'
         requests have entered this rank's frontiers."""

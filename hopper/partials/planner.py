@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
+from hopper.micrograph.frontiers import Frontier
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges
 from hopper.models.layer import SumLayer
-from hopper.partials.hop_blocks import HopBlocks, OwnFrontier
+from hopper.partials.hop_blocks import HopBlocks
 from hopper.partials.plan import IterationPlan, LayerEdges, LayerPlan, Outgoing
 from hopper.partials.requests import (
     AskedSums,
@@ -77,7 +78,7 @@ class Planner:
         ``roots`` are by type, [n] int64, versions of nodes that this rank owns. It raises
         DeadlineExceeded or RankLost, which name this rank, the operation and the limit.
         """
-        frontiers = {name: OwnFrontier(table) for name, table in self._own_rows.items()}
+        frontiers = {name: Frontier(table) for name, table in self._own_rows.items()}
         try:
             for name, versions in roots.items():
                 frontiers[name].enter(np.ascontiguousarray(versions, np.int64))
@@ -89,11 +90,11 @@ class Planner:
             root_count = sum(int(versions.size) for versions in roots.values())
             return IterationPlan(nodes, root_count, layers)
         finally:
-            for name, frontier in frontiers.items():
-                self._own_rows[name].clear(frontier.versions)
+            for frontier in frontiers.values():
+                frontier.clear_table()
 
     def _plan_hop(
-        self, number: int, frontiers: Mapping[str, OwnFrontier], moment: tuple[int, int]
+        self, number: int, frontiers: Mapping[str, Frontier], moment: tuple[int, int]
     ) -> LayerPlan:
         index = len(self._transfers) - 1 - number
         destinations = {name: frontier.versions for name, frontier in frontiers.items()}
@@ -134,7 +135,7 @@ class Planner:
         number: int,
         index: int,
         destinations: Mapping[str, Ids],
-        frontiers: Mapping[str, OwnFrontier],
+        frontiers: Mapping[str, Frontier],
         moment: tuple[int, int],
     ) -> HopRequests:
         """Draw the hop that layer ``index`` reads, for the versions [n] of its destinations. The
@@ -226,7 +227,7 @@ class Planner:
         self,
         hop: HopRequests,
         requests: Iterator[Sequence[Words]],
-        frontiers: Mapping[str, OwnFrontier],
+        frontiers: Mapping[str, Frontier],
     ) -> dict[Kind, Outgoing]:
         """Decide what to send to other ranks, whose requests :meth:`_make_requests` has encoded.
         The rows that they ask for enter the own frontiers."""
