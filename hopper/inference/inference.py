@@ -21,7 +21,6 @@ from hopper.engines.micro_batch import InputRowsByType
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
-from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.inference.end_rows import EndRows
 from hopper.inference.row_space import RowSpace
@@ -66,7 +65,7 @@ class Wanted:
     """of this set of nodes, under which plans for it are kept"""
     ids: Ids
     """[n], ascending and the same on every rank: global ids, or versions of the ends of edges
-    (:meth:`Inference.versions_at`)"""
+    (:meth:`NeighborSampler.versions_at`)"""
     output: Output = "logits"
     """Embeddings are what the classifier reads: the rows of the last layer if a linear head follows
     it, otherwise those of the layer before."""
@@ -101,7 +100,7 @@ class Inference(ABC):
     reads."""
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
-        self.scene, self._sampler = scene, sampler
+        self.scene, self.sampler = scene, sampler
         self.graph, self._reads = scene.request.graph, scene.request.reads
         self._cluster, self._rows, self._dtype = scene.cluster, scene.rows, scene.dtype
         self.placement = self.graph.placement(scene.cluster.ranks_per_server)
@@ -112,15 +111,6 @@ class Inference(ABC):
     def split(self, name: str) -> Wanted:
         """Return the request for the logits of a split's nodes."""
         return Wanted(name, np.sort(self.graph.global_ids(self.target)[self.graph.split(name)]))
-
-    @property
-    def is_in_time(self) -> bool:
-        """Return whether the rows of a node depend on the time of the root."""
-        return self._sampler.reads_times
-
-    def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Ids:
-        """Return [n] int64: the versions of the ends of edges at the edges' times."""
-        return self._sampler.versions_at(node_type, nodes, times)
 
     def shares_work(self, model: torch.nn.Module) -> bool:
         """Return whether nodes that are wanted together take less work than in parts."""
@@ -151,9 +141,9 @@ class Inference(ABC):
         """Return whether wanted ids are versions."""
         return bool(self.graph.schema.target_relations) and self.scene.at is None
 
-    def _sample(self, sampler: NeighborSampler, roots: Mapping[str, Ids]) -> Subgraph:
+    def _sample(self, roots: Mapping[str, Ids]) -> Subgraph:
         """Sample the subgraph of nodes or versions by type, at the scene's time if it has one."""
-        at = self.scene.at
+        sampler, at = self.sampler, self.scene.at
         if self._are_versions:
             return sampler.sample_versions(roots, 0, 0)
         if at is None:
@@ -178,14 +168,11 @@ class Inference(ABC):
     def _blocks(self, subgraph: Subgraph) -> list[TypedBlocks]:
         """Return a subgraph's blocks, with features of edges if the model reads any."""
         subgraph = subgraph.with_edges(self._reads.edges)
-        return subgraph.typed_blocks(self._cluster.device, self._edge_features(subgraph))
-
-    def _edge_features(self, subgraph: Subgraph) -> dict[Relation, Tensor]:
-        """Return, by relation, the features [n, dim] of a subgraph's edges that are read."""
-        return {
+        features = {
             relation: self._convert(self._rows.stored(edges.table, edges.ids))
             for relation, edges in subgraph.edges.items()
         }
+        return subgraph.typed_blocks(self._cluster.device, features)
 
     def _inputs(self, node_type: str, ids: Ids) -> Tensor:
         """Return [n, width]: the features of distinct nodes, followed by their learnable rows."""

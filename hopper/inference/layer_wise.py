@@ -103,7 +103,7 @@ class LayerWise(Inference):
         """Compute this rank's share of rows layer by layer; see :meth:`Inference.rows`."""
         if not isinstance(model, GNN | HGNN):
             return self._neighbourhoods.rows(model, wanted, space)
-        stack = make_stack(model, self._sampler, self._reads.inputs[self.target].width)
+        stack = make_stack(model, self.sampler, self._reads.inputs[self.target].width)
         check_output(model, wanted.output, by_relation=False)
         makes_logits = wanted.output == "logits"
         depth = len(stack.layers) - (not makes_logits and not stack.has_head)
@@ -170,7 +170,7 @@ class LayerWise(Inference):
         if key not in self._plans:
             stored = {name: self._reads.types[name] for name in stack.widths}
             self._plans[key] = plan_shares(
-                *(self._cluster, self.placement, self._sampler, stored),
+                *(self._cluster, self.placement, self.sampler, stored),
                 *(target, wanted.ids, layers),
             )
         return self._plans[key]
@@ -273,8 +273,8 @@ class LayerWise(Inference):
 
     def _nodes(self, name: str, ids: Ids) -> Nodes:
         """Return nodes of a type with original ids, and degrees if there is a single relation."""
-        original = torch.from_numpy(self._sampler.original_ids[name][ids])
-        topologies = list(self._sampler.topologies.values())
+        original = torch.from_numpy(self.sampler.original_ids[name][ids])
+        topologies = list(self.sampler.topologies.values())
         degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
         return Nodes(self._reads.types[name], original, degree).to(self._cluster.device)
 
@@ -282,12 +282,12 @@ class LayerWise(Inference):
         """Return a one-hop sampler that takes all neighbours in some relations into a type."""
         if (name, into) not in self._samplers:
             self._samplers[name, into] = NeighborSampler(
-                {relation: self._sampler.topologies[relation] for relation in into},
-                self._sampler.original_ids,
+                {relation: self.sampler.topologies[relation] for relation in into},
+                self.sampler.original_ids,
                 name,
                 [-1],
                 seed=0,
-                names=self._sampler.names,
+                names=self.sampler.names,
             )
         return self._samplers[name, into]
 
@@ -295,7 +295,7 @@ class LayerWise(Inference):
         """Split ids into chunks with a bounded number of source rows; at least one chunk."""
         if ids.size == 0:
             return [slice(0, 0)]
-        degrees = [self._sampler.topologies[relation].in_degrees[ids] for relation in into]
+        degrees = [self.sampler.topologies[relation].in_degrees[ids] for relation in into]
         rows = np.cumsum(np.sum(degrees, 0, dtype=np.int64) + np.ones(ids.size, np.int64))
         limit = self._rows_per_chunk(width)
         inner = np.searchsorted(rows, np.arange(limit, int(rows[-1]), limit)) + 1

@@ -52,17 +52,17 @@ class Neighbourhoods(Inference):
         target, rank = wanted.node_type or self.target, self._cluster.rank
         nodes = wanted.ids
         if self._are_versions:
-            nodes = self._sampler.nodes_of(target, wanted.ids)
+            nodes = self.sampler.nodes_of(target, wanted.ids)
         mine = wanted.ids[self.placement.rank_of(target, nodes) == rank]
         outputs = [torch.empty((0, self._width_of(model)), dtype=self._dtype)]
         if self._reads.tables:
             # Ranks read learnable rows together, but make different numbers of passes. So the rows
             # of all passes are read at once.
-            reads = self._sample(self._sampler, {target: mine}).nodes
+            reads = self._sample({target: mine}).nodes
             self._read_learned({name: [ids] for name, ids in reads.items()})
 
         def sample(chunk: Ids) -> Subgraph:
-            return self._sample(self._sampler, {target: chunk})
+            return self._sample({target: chunk})
 
         for _, subgraph in _passes(mine, _ROOTS_PER_PASS, sample, _count_rows):
             inputs = {n: self._inputs(n, ids) for n, ids in subgraph.nodes.items() if ids.size}
@@ -95,15 +95,18 @@ class ByRelation(Inference):
 
         def sample(chunk: Ids) -> Subgraph:
             mine = forward.plan({target: chunk.size})[target].mine
-            return self._sample(self._sampler, {root_name(target): chunk[mine]})
+            return self._sample({root_name(target): chunk[mine]})
 
         size = _ROOTS_PER_PASS * self._cluster.world
         for chunk, subgraph in _passes(wanted.ids, size, sample, self._count_most_rows):
             plan = forward.plan({target: chunk.size})[target]
             versions = chunk[plan.rows]
             if self._are_versions:
-                versions = self._sampler.nodes_of(target, versions)
-            x, x_roots = self._inputs_of(subgraph, target, versions)
+                versions = self.sampler.nodes_of(target, versions)
+            self._read_learned(find_read_nodes(subgraph, {target: versions}))
+            x = {name: self._inputs(name, nodes) for name, nodes in nodes_below(subgraph).items()}
+            # A server that computes nothing for roots may not store their rows.
+            x_roots = self._inputs(target, versions) if versions.size else None
             original = self.graph.original_ids(target)[versions]
             subgraph = subgraph.with_edges(self._reads.edges)
             roots = {target: Roots(plan, original, x_roots)}
@@ -121,17 +124,6 @@ class ByRelation(Inference):
         """Return the most rows that any rank would read in a pass; collective."""
         rows = torch.tensor([_count_rows(subgraph)])
         return int(self._cluster.all_gather(rows, "control", "sizing a pass of evaluation").max())
-
-    def _inputs_of(
-        self, subgraph: Subgraph, target: str, roots: Ids
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return input rows of a subgraph's nodes by type, and those of roots, if there are any;
-        collective."""
-        self._read_learned(find_read_nodes(subgraph, {target: roots}))
-        below = nodes_below(subgraph).items()
-        x = {node_type: self._inputs(node_type, nodes) for node_type, nodes in below}
-        # A server that computes nothing for roots may not store their rows.
-        return x, self._inputs(target, roots) if roots.size else None
 
 
 def _passes(

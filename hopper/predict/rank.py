@@ -238,7 +238,7 @@ class EdgeTask(PredictionTask):
     @cached_property
     def _versions(self) -> LinkTable:
         """The edges of ``_table``, with versions of their ends."""
-        return self._table.in_versions(self.inference.versions_at)
+        return self._table.in_versions(self.inference.sampler.versions_at)
 
     @cached_property
     def _decoder(self) -> Decoder:

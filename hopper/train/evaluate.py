@@ -147,7 +147,7 @@ class EdgeEvaluator(Evaluator):
         super().__init__(inference, objective)
         self._table = cache(
             lambda split: LinkTable.of(self._graph, self._graph.links(split)).in_versions(
-                self._inference.versions_at
+                self._inference.sampler.versions_at
             )
         )
 

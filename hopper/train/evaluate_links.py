@@ -84,7 +84,7 @@ class LinkEvaluator(Evaluator):
         """Return the rank of each link of a split, once for each end that is searched, and ones as
         labels: [n, 1], float64, the same on every rank; collective."""
         links, ranks = self._table(split), [torch.empty(0).double()]
-        if links.times is None or not self._inference.is_in_time:
+        if links.times is None or not self._inference.sampler.reads_times:
             ranks += self._rank_moment(model, split, np.arange(links.ids.size), None)
         else:
             # Links of one time are ranked among the same rows.
@@ -141,7 +141,7 @@ class LinkEvaluator(Evaluator):
 
         def versions(node_type: str, nodes: Ids) -> Ids:
             times = None if time is None else np.full(nodes.size, time)
-            return self._inference.versions_at(node_type, nodes, times)
+            return self._inference.sampler.versions_at(node_type, nodes, times)
 
         for name in sorted(self._graph.schema.root_types):
             nodes = self._candidates(name) if fixed is None else fixed.nodes(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +48,13 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    """Compute all rows as evaluation and prediction do."""
+    with torch.no_grad():
+        yield
+
+
 def infer(
     case: Case, parts: PartitionedGraph, chunk_bytes: int = 1 << 20, at: int | None = None
 ) -> tuple[Request, torch.nn.Module, Inference]:
@@ -70,30 +77,29 @@ def test_scores_are_those_of_whole_neighbourhoods(
     parts, chunks, new_rows = divided(case), list[int](), LayerWise._new_rows
     request, network, inference = infer(case, parts)
     rows, sampler = PartitionedRows(parts, 0, None), make_full_sampler(request, 0)
-    with torch.no_grad():
-        ids, logits = inference.rows(network, inference.split("val"))
-        target = request.reads.target
-        assert sorted(parts.original_ids(target)[ids]) == sorted(parts.split("val"))
-        is_timed = request.reads_times
-        # In time every node is looked at by itself.
-        for roots in [ids[place : place + 1] for place in range(15)] if is_timed else [ids]:
-            subgraph = sampler.sample(roots, 0, 0).with_edges(request.reads.edges)
-            assert not is_timed or len({*subgraph.times["node"].tolist()}) == 1
-            inputs = {
-                name: torch.from_numpy(rows.gather("features", name, nodes)).double()
-                for name, nodes in subgraph.nodes.items()
-                if nodes.size
-            }
-            edges = {
-                name: torch.from_numpy(rows.gather("features", of.table, of.ids)).double()
-                for name, of in subgraph.edges.items()
-            }
-            expected = run_model(network, subgraph.typed_blocks(None, edges), inputs)
-            found = logits[np.searchsorted(ids, roots)]
-            assert torch.allclose(found, expected, rtol=0, atol=1e-12)
-        if is_timed:
-            with pytest.raises(RequestError, match=r"embeddings: with sampler\.kind = 'temporal'"):
-                inference.rows(network, Wanted("some", ids[:3], "embeddings"))
+    ids, logits = inference.rows(network, inference.split("val"))
+    target = request.reads.target
+    assert sorted(parts.original_ids(target)[ids]) == sorted(parts.split("val"))
+    is_timed = request.reads_times
+    # In time every node is looked at by itself.
+    for roots in [ids[place : place + 1] for place in range(15)] if is_timed else [ids]:
+        subgraph = sampler.sample(roots, 0, 0).with_edges(request.reads.edges)
+        assert not is_timed or len({*subgraph.times["node"].tolist()}) == 1
+        inputs = {
+            name: torch.from_numpy(rows.gather("features", name, nodes)).double()
+            for name, nodes in subgraph.nodes.items()
+            if nodes.size
+        }
+        edges = {
+            name: torch.from_numpy(rows.gather("features", of.table, of.ids)).double()
+            for name, of in subgraph.edges.items()
+        }
+        expected = run_model(network, subgraph.typed_blocks(None, edges), inputs)
+        found = logits[np.searchsorted(ids, roots)]
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+    if is_timed:
+        with pytest.raises(RequestError, match=r"embeddings: with sampler\.kind = 'temporal'"):
+            inference.rows(network, Wanted("some", ids[:3], "embeddings"))
 
     def count_rows(self: LayerWise, *arguments: Any) -> torch.Tensor:
         rows = new_rows(self, *arguments)
@@ -102,8 +108,7 @@ def test_scores_are_those_of_whole_neighbourhoods(
 
     monkeypatch.setattr(LayerWise, "_new_rows", count_rows)
     inference = infer(case, parts, 2048)[2]
-    with torch.no_grad():
-        ids_again, in_chunks = inference.rows(network, inference.split("val"))
+    ids_again, in_chunks = inference.rows(network, inference.split("val"))
     np.testing.assert_array_equal(ids, ids_again)
     assert torch.allclose(logits, in_chunks, rtol=0, atol=1e-12)
     assert is_timed or len(chunks) > 10
@@ -116,8 +121,7 @@ def test_divided_relations_have_the_scores_of_divided_nodes(pick: int, divided: 
     for engine, at in itertools.product(("raf", "zero_hop in passes"), scores):
         case = case_of("types, in time", engine, ALONE, pick, "hgt, three layers")
         _, network, inference = infer(case, divided(case), 2048, at)
-        with torch.no_grad():
-            ids, logits = inference.rows(network, inference.split("val"))
+        ids, logits = inference.rows(network, inference.split("val"))
         scores[at].append(logits[np.argsort(ids)])
     for by_relation, by_node in scores.values():
         assert torch.allclose(by_relation, by_node, rtol=0, atol=1e-12)
@@ -145,10 +149,9 @@ def test_what_lies_below_roots_is_laid_out_as_it_is_read(
     _, network, inference = infer(case, divided(case), 2048)
     # Nothing is dropped at evaluation, so no keys are made.
     network.dropout = 0.0
-    with torch.no_grad():
-        _, expected = inference.rows(network, inference.split("val"))
-        monkeypatch.setattr(RelationFirst, "rows", lay_out)
-        _, found = inference.rows(network, inference.split("val"))
+    _, expected = inference.rows(network, inference.split("val"))
+    monkeypatch.setattr(RelationFirst, "rows", lay_out)
+    _, found = inference.rows(network, inference.split("val"))
     assert torch.equal(found, expected)
     assert min(laid_out) > 0
 
@@ -166,8 +169,7 @@ def test_stored_forms_have_the_scores_of_the_same_numbers(
     scores = []
     for parts in (small, plain):
         _, network, inference = infer(case, parts, 2048)
-        with torch.no_grad():
-            scores.append(inference.rows(network, inference.split("val"))[1])
+        scores.append(inference.rows(network, inference.split("val"))[1])
     assert torch.equal(*scores)
 
 
@@ -184,8 +186,7 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     case = case_of("types", "model_centric", ALONE, 0, name)
     _, model, inference = infer(case, divided(case), 2048)
     wanted = Wanted("all", np.arange(120), output)
-    with torch.no_grad():
-        ids, expected = inference.rows(model, wanted)
+    ids, expected = inference.rows(model, wanted)
     assert expected.shape == (120, 4 if output == "logits" else 8)
     pieces_made: list[tuple[str, int]] = []
 
@@ -196,8 +197,7 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
     for _ in range(500):
         space = RowSpace(tmp_path / "rows", on_piece=interrupt)
         try:
-            with torch.no_grad():
-                ids_in_files, rows_in_files = inference.rows(model, wanted, space)
+            ids_in_files, rows_in_files = inference.rows(model, wanted, space)
         except Interrupted:
             continue
         break
@@ -220,10 +220,9 @@ def test_rows_that_do_not_fit_memory_are_in_files_that_go_with_them(
     parts = divided(case)
     _, model, inference = infer(case, parts, 2048)
     wanted = Wanted("all", np.arange(120))
-    with torch.no_grad():
-        _, expected = inference.rows(model, wanted)
-        monkeypatch.setattr("hopper.inference.layer_wise.exceed_memory", lambda nbytes: nbytes > 0)
-        _, rows = inference.rows(model, wanted)
+    _, expected = inference.rows(model, wanted)
+    monkeypatch.setattr("hopper.inference.layer_wise.exceed_memory", lambda nbytes: nbytes > 0)
+    _, rows = inference.rows(model, wanted)
     assert torch.equal(rows, expected)
     maps = Path("/proc/self/maps").read_text()
     assert f"{parts.path}/run/rows-{os.getpid()}-layer-" in maps
@@ -235,11 +234,10 @@ def test_a_model_without_layers_scores_by_whole_neighbourhoods(
 ) -> None:
     case = case_of("node", "model_centric", ALONE, 0, "gcn")
     _, model, inference = infer(case, divided(case))
-    with torch.no_grad():
-        ids, by_layers = inference.rows(model, inference.split("val"))
-        # Passes that would read more rows are halved.
-        monkeypatch.setattr("hopper.inference.whole_neighbourhoods._ROWS_PER_PASS", 40)
-        ids_again, by_forward = inference.rows(NoLayers(model), inference.split("val"))
+    ids, by_layers = inference.rows(model, inference.split("val"))
+    # Passes that would read more rows are halved.
+    monkeypatch.setattr("hopper.inference.whole_neighbourhoods._ROWS_PER_PASS", 40)
+    ids_again, by_forward = inference.rows(NoLayers(model), inference.split("val"))
     np.testing.assert_array_equal(ids, ids_again)
     assert torch.allclose(by_layers, by_forward, rtol=0, atol=1e-12)
 
