@@ -78,18 +78,10 @@ class Dot(Decoder):
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
         """Return the scores of links; see :meth:`Decoder.forward`."""
-        return (self._multiply(heads, self._of(relations).unsqueeze(1), "tail") * tails).sum(-1)
+        return (self.query(heads, relations, "tail") * tails).sum(-1)
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
-        return self._multiply(rows, self._of(relations), side)
-
-    def _of(self, relations: Tensor) -> Tensor:
-        """Return the vectors [n, ...] of relations, if they have any."""
-        return relations
-
-    def _multiply(self, rows: Tensor, vectors: Tensor, side: Side) -> Tensor:
-        """Multiply known rows by their relations' vectors."""
         return rows
 
 
@@ -104,11 +96,14 @@ class DistMult(Dot):
         self.relations = nn.Parameter(torch.empty(relations, width))
         nn.init.uniform_(self.relations, *self._range)
 
-    def _of(self, relations: Tensor) -> Tensor:
-        return self.relations.index_select(0, relations)
+    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
+        return rows * self._vectors_beside(rows, relations)
 
-    def _multiply(self, rows: Tensor, vectors: Tensor, side: Side) -> Tensor:
-        return rows * vectors
+    def _vectors_beside(self, rows: Tensor, relations: Tensor) -> Tensor:
+        """Return the vectors of relations: [n, width], or [n, 1, width] for rows [n, c, width]."""
+        vectors = self.relations.index_select(0, relations)
+        return vectors if rows.ndim == 2 else vectors.unsqueeze(1)
 
 
 class ComplEx(DistMult):
@@ -123,7 +118,9 @@ class ComplEx(DistMult):
         _check_even("complex", width)
         super().__init__(width=width, relations=relations)
 
-    def _multiply(self, rows: Tensor, vectors: Tensor, side: Side) -> Tensor:
+    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
+        vectors = self._vectors_beside(rows, relations)
         # Re(h r conj(t)) equals Re(conj(conj(r) t) h), so the relation is conjugated for heads.
         return _times(rows, vectors if side == "tail" else _conjugate(vectors))
 

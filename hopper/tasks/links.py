@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -88,22 +88,11 @@ class TargetEdges:
 
 
 @dataclass(frozen=True)
-class LinkTable:
-    """Links or labelled edges with global ids of their ends."""
+class LinkTable(Links):
+    """Links or labelled edges whose ends have global ids, or versions (:meth:`in_versions`)."""
 
-    targets: tuple[Relation, ...]
+    targets: tuple[Relation, ...] = field(kw_only=True)
     """the target relations, by number"""
-    ids: Ids
-    """[n] int64"""
-    relations: Ids
-    """[n] int64, the number of each one's target relation"""
-    src: Ids
-    dst: Ids
-    """[n] int64 each: global ids, or versions (:meth:`in_versions`)"""
-    labels: NDArray[Any] | None
-    """[n, ...], as stored; None for links"""
-    times: Ids | None
-    """[n] int64; None unless edges of all target relations have times"""
 
     @property
     def label_rows(self) -> NDArray[Any]:
@@ -116,8 +105,8 @@ class LinkTable:
     def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:
         """Convert links of a graph, which have original ids, to a table."""
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
-        ends = links.src, links.dst
-        table = cls(graph.schema.target_relations, ids, relations, *ends, links.labels, links.times)
+        others = links.src, links.dst, links.labels, links.times
+        table = cls(ids, relations, *others, targets=graph.schema.target_relations)
         return table.in_versions(lambda node_type, ids, _: graph.global_ids(node_type)[ids])
 
     @classmethod
@@ -133,7 +122,7 @@ class LinkTable:
         times = None
         if schema.links_are_timed:
             times = np.concatenate([graph.times(target) for target in schema.target_relations])
-        return cls(schema.target_relations, ids, relations, src, dst, None, times)
+        return cls(ids, relations, src, dst, None, times, targets=schema.target_relations)
 
     def of_relation(self, number: int) -> LinkTable:
         """Return the links of one target relation."""
@@ -176,7 +165,7 @@ class TrainingLinks:
     @property
     def count(self) -> int:
         """The number of links."""
-        return int(self.table.ids.size)
+        return self.table.count
 
     def at(self, places: Ids) -> Ids:
         """Return ``places``: the table is in the order of training roots."""

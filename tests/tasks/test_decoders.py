@@ -27,20 +27,13 @@ def config(**task: object) -> Config:
     return make_config({"data": {"partitioned": "p"}, "task": task})
 
 
-def make_link_decoder(name: str, **options: object) -> Decoder:
+def make(name: str, classes: int = 0, **options: object) -> Decoder:
+    """Make a decoder of links, or of edges with labels if there are classes."""
     torch.manual_seed(1)
     target = Target("link", "link", WIDTH, WIDTH)
-    decoder = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
-    assert isinstance(decoder, Decoder)
-    return decoder
-
-
-def make_edge_decoder(name: str, outputs: int, **options: object) -> Decoder:
-    torch.manual_seed(1)
-    target = Target("edge", "class", WIDTH, outputs)
-    decoder = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
-    assert isinstance(decoder, Decoder)
-    return decoder
+    if classes:
+        target = Target("edge", "class", WIDTH, classes)
+    return make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
 
 
 def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,7 +44,7 @@ def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_all_candidates_score_as_pairs_do(name: str) -> None:
-    decoder, (heads, relations, tails) = make_link_decoder(name), examples()
+    decoder, (heads, relations, tails) = make(name), examples()
     candidates = examples(7)[0]
     for side in SIDES:
         known = heads if side == "tail" else tails
@@ -67,26 +60,25 @@ def test_all_candidates_score_as_pairs_do(name: str) -> None:
 
 def test_formulas() -> None:
     heads, relations, tails = examples()
-    decoder = make_link_decoder("distmult")
-    expected = (heads * decoder.relations[relations] * tails).sum(1)
-    torch.testing.assert_close(decoder(heads[:, None], relations, tails[:, None])[:, 0], expected)
+    h, t = (torch.complex(*rows.chunk(2, -1)) for rows in (heads, tails))
 
-    def as_complex(rows: Tensor) -> Tensor:
-        return torch.complex(*rows.chunk(2, -1))
+    def check(decoder: Decoder, expected: Tensor) -> None:
+        scores = decoder(heads[:, None], relations, tails[:, None])[:, 0]
+        torch.testing.assert_close(scores, expected)
 
-    decoder = make_link_decoder("complex")
-    h, r, t = map(as_complex, (heads, decoder.relations[relations], tails))
-    expected = (h * r * t.conj()).sum(1).real
-    torch.testing.assert_close(decoder(heads[:, None], relations, tails[:, None])[:, 0], expected)
-    decoder = make_link_decoder("rotate", margin=9.0)
+    decoder = make("distmult")
+    check(decoder, (heads * decoder.relations[relations] * tails).sum(1))
+    decoder = make("complex")
+    r = torch.complex(*decoder.relations[relations].chunk(2, -1))
+    check(decoder, (h * r * t.conj()).sum(1).real)
+    decoder = make("rotate", margin=9.0)
     angles = decoder.relations[relations]
-    turned = as_complex(heads) * torch.polar(torch.ones_like(angles), angles)
-    expected = 9.0 - (turned - as_complex(tails)).abs().sum(1)
-    torch.testing.assert_close(decoder(heads[:, None], relations, tails[:, None])[:, 0], expected)
+    turned = h * torch.polar(torch.ones_like(angles), angles)
+    check(decoder, 9.0 - (turned - t).abs().sum(1))
 
 
 def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
-    decoder = make_link_decoder("rotate")
+    decoder = make("rotate")
     rows = torch.zeros(1, 1, WIDTH, dtype=torch.float64, requires_grad=True)
     decoder(rows, torch.tensor([0]), rows).sum().backward()
     assert rows.grad is not None
@@ -95,7 +87,7 @@ def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
 
 def test_formulas_of_edges_with_labels() -> None:
     heads, relations, tails = examples()
-    decoder = make_edge_decoder("bilinear", 4, bases=3)
+    decoder = make("bilinear", 4, bases=3)
     for edge, relation in enumerate(relations):
         for label in range(4):
             weights = decoder.weights[relation, :, label]
@@ -103,7 +95,7 @@ def test_formulas_of_edges_with_labels() -> None:
             alone = heads[edge] @ matrix @ tails[edge]
             score = decoder(heads, relations, tails)[edge, label]
             torch.testing.assert_close(score, alone)
-    decoder = make_edge_decoder("mlp", 2)
+    decoder = make("mlp", 2)
     inner = torch.relu(decoder.head(heads) + decoder.tail(tails))
     for edge, relation in enumerate(relations):
         alone = inner[edge] @ decoder.last[relation] + decoder.bias[relation]
@@ -125,8 +117,8 @@ def test_wrong_decoders_are_refused_before_a_run() -> None:
     with pytest.raises(ConfigError, match=re.escape("decoder: expected auto, dot, distmult")):
         config(decoder="dott")
     with pytest.raises(ConfigError, match="expected something of each pair by itself, of shapes"):
-        make_link_decoder(f"{__name__}:Wide")
+        make(f"{__name__}:Wide")
     with pytest.raises(ConfigError, match="even width, got 7"):
         make_decoder(config(decoder="complex"), SCHEMA, Target("link", "link", 7, 7))
     with pytest.raises(ConfigError, match=re.escape("task.decoder_options.margin")):
-        make_link_decoder("dot", margin=1.0)
+        make("dot", margin=1.0)
