@@ -11,7 +11,7 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.features import open_graph
-from hopper.files.addresses import hide_passwords, path_of
+from hopper.files.addresses import hide_passwords, path_of, remote_errors
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import write_text
 from hopper.inference import check_output
@@ -108,8 +108,9 @@ def _prepare(
     output = prediction.output(target.predicted)
     check_output(trained.result.load_model(), output, by_relation=bool(graph.partitions))
     _ = prediction.edge_ids(graph) if prediction.of_edges else prediction.node_ids(graph)
-    if begin_description(folder, prediction):
-        return None
+    with remote_errors(folder):
+        if begin_description(folder, prediction):
+            return None
     make_run_folder(work)
     if not isinstance(folder, Path):
         # An address may have a password.

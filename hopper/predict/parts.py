@@ -114,20 +114,19 @@ def write_part(
         "id": Column(np.int64, lambda piece, _: part.ids[piece]),
         name: Column(sample.dtype, lambda _, values: values, width),
     } | (more or {})
-    kinds = [
-        arrow.string() if column.dtype is str else arrow.from_numpy_dtype(np.dtype(column.dtype))
-        for column in columns.values()
-    ]
-    types = [
-        arrow.list_(kind, column.width) if column.width else kind
-        for kind, column in zip(kinds, columns.values(), strict=True)
-    ]
-    schema = arrow.schema(list(zip(columns, types, strict=True)))
+    kinds = {
+        key: arrow.string() if of.dtype is str else arrow.from_numpy_dtype(np.dtype(of.dtype))
+        for key, of in columns.items()
+    }
+    schema = arrow.schema(
+        (key, arrow.list_(kinds[key], of.width) if of.width else kinds[key])
+        for key, of in columns.items()
+    )
     with replacing(file) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
         for piece, values in rows:
             arrays = []
-            for kind, column in zip(kinds, columns.values(), strict=True):
-                array = arrow.array(np.ravel(column.make(piece, values)), kind)
+            for key, column in columns.items():
+                array = arrow.array(np.ravel(column.make(piece, values)), kinds[key])
                 if column.width:
                     array = arrow.FixedSizeListArray.from_arrays(array, column.width)
                 arrays.append(array)

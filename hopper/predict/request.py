@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
 Precision = Literal["float32", "float16"]
-WHATS: Final = ("labels", "probabilities", "logits", "embeddings")
-FORMATS: Final = ("parquet", "npy")
-PRECISIONS: Final = ("float32", "float16")
 ALL: Final = "all"
 DESCRIPTION_FILE: Final = "_prediction.json"
 """file in a prediction's folder; readers of Parquet folders ignore names that begin with ``_``"""
@@ -99,9 +96,9 @@ class PredictionRequest:
         """Refuse (:class:`RequestError`) unknown values, and values that do not fit what the run
         predicts. ``in_time`` says whether the rows of a node depend on the time of the root."""
         for option, given, known in (
-            ("what", self.what, WHATS),
-            ("format", self.format, FORMATS),
-            ("dtype", self.dtype, PRECISIONS),
+            ("what", self.what, get_args(What)),
+            ("format", self.format, get_args(Format)),
+            ("dtype", self.dtype, get_args(Precision)),
         ):
             if given not in known:
                 raise RequestError(
@@ -275,14 +272,12 @@ class TaskColumns:
 def columns_of(labels: Labels, what: What, names: Mapping[str, Sequence[str]]) -> list[TaskColumns]:
     """Return the columns of every task, if the labels are of several; ``names`` are those of the
     tasks' classes."""
-    columns, first = [], 0
-    for name, task in labels.tasks:
+    columns = []
+    for name, (task, logits, stored) in labels.task_slices().items():
+        place = stored if what == "labels" else logits
         as_class = what == "labels" and task.kind == "class"
-        stop = first + (task.columns if what == "labels" else task.classes)
-        columns.append(
-            TaskColumns(name, task.kind, first, stop, as_class, tuple(names.get(name, ())))
-        )
-        first = stop
+        class_names = tuple(names.get(name, ()))
+        columns.append(TaskColumns(name, task.kind, place.start, place.stop, as_class, class_names))
     return columns
 
 
@@ -321,12 +316,7 @@ def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, An
 def begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
     """Create the folder of a prediction, or check that it has this one already; return whether the
     prediction is finished. A :class:`RequestError` says that the folder has another prediction or
-    other content, or cannot be created, a :class:`StorageError` that an address cannot be used."""
-    with remote_errors(out):
-        return _begin_description(out, request)
-
-
-def _begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
+    other content, or cannot be created."""
     if (out / DESCRIPTION_FILE).exists():
         _, description = read_description(out)
         for name in _FIELDS:
