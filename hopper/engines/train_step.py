@@ -144,7 +144,7 @@ class TrainStep(Generic[PlanT, InputsT]):
         # Several models may share a sampler, whose bytes count once.
         for draws in {model.trainer.sampler.elsewhere for model in self.models}:
             if draws is not None:
-                sent.update(draws.take_sent())
+                sent.update(draws.traffic.take())
         if self.talks_to_plan:
             sent.update(self.state.channel.traffic.take())
         return sent

@@ -66,25 +66,23 @@ class ArraySampler(NeighborSampler):
                 "are drawn in host memory alone; expected cpu"
             )
         self._np = module
-        # Several names of one relation share a topology, which is stored once.
-        stored: dict[int, tuple[int, Topology, str]] = {}
-        first_row = 0
+        indptr, indices, originals = [], [], []
+        first_rows, first_row, first_edge = dict[int, int](), 0, 0
         for relation, topology in self.topologies.items():
-            if id(topology) not in stored:
-                stored[id(topology)] = (first_row, topology, relation.dst)
-                first_row += topology.indptr.size
-        self._first_row = {
-            relation: stored[id(topology)][0] for relation, topology in self.topologies.items()
-        }
-        indptr, originals, first_edge = [], [], 0
-        for _, topology, node_type in stored.values():
+            # Several names of one relation share a topology, which is stored once.
+            if id(topology) in first_rows:
+                continue
+            first_rows[id(topology)] = first_row
             indptr.append(topology.indptr + first_edge)
-            first_edge += topology.indices.size
+            indices.append(topology.indices)
             # An indptr has one more element than nodes, so the ids get a last one without meaning.
-            originals.append(np.append(self.original_ids[node_type], 0))
+            originals.append(np.append(self.original_ids[relation.dst], 0))
+            first_row += topology.indptr.size
+            first_edge += topology.indices.size
+        self._first_row = {name: first_rows[id(part)] for name, part in self.topologies.items()}
         self._indptr = self._concatenate(indptr)
+        self._indices = self._concatenate(indices)
         self._originals = self._concatenate(originals)
-        self._indices = self._concatenate([topology.indices for _, topology, _ in stored.values()])
 
     def _concatenate(self, parts: Sequence[NDArray[np.int64]]) -> Array:
         whole = np.concatenate([*parts, np.empty(0, np.int64)])

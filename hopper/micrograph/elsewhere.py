@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cache_server.client.calls import RemoteDraw
 from cache_server.draws.neighbor_lists import NOTHING
 from cache_server.draws.spec import Drawn, ExcludedEdges, SamplingSpec
-from hopper.cluster.traffic import Cause, Traffic
+from hopper.cluster.traffic import Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
 from hopper.partition.placement import PartitionBook
@@ -58,14 +58,10 @@ class SplitDraw:
 
 class DrawsElsewhere:
     """Draws from in-edges that are divided over servers, which draw what the rank itself would
-    (docs/inside/draws.md); ``traffic`` counts bytes until :meth:`take_sent` takes them."""
+    (docs/inside/draws.md); ``traffic`` counts bytes."""
 
     def __init__(self, remote: RemoteRows, book: PartitionBook, traffic: Traffic) -> None:
-        self._remote, self._book, self._traffic = remote, book, traffic
-
-    def take_sent(self) -> dict[Cause, int]:
-        """Return the bytes by cause since the last call."""
-        return self._traffic.take()
+        self._remote, self._book, self.traffic = remote, book, traffic
 
     def begin(self, asked: Mapping[Relation, AskedDraw]) -> Draws:
         """Ask other servers for their part of a hop's draws, each with one request."""
@@ -74,7 +70,7 @@ class DrawsElsewhere:
         for split in splits.values():
             for server, draw in split.draws.items():
                 by_server.setdefault(server, []).append(draw)
-        return Draws(splits, self._remote.begin_sampling(by_server, self._traffic))
+        return Draws(splits, self._remote.begin_sampling(by_server, self.traffic))
 
     def _split(self, asked: AskedDraw) -> SplitDraw:
         stored, spec, nodes, is_here, until, excluded = asked

@@ -145,28 +145,24 @@ class RootSchedule:
     ) -> None:
         self._roots, self._shuffle = roots, shuffle
         self._seed = seed
-        self._size = batch_size * models
+        self.batch_size = batch_size * models
+        """the number of roots in a global batch; the last one may have fewer"""
         self._models = models
-        complete, remainder = divmod(roots.count, self._size)
+        complete, remainder = divmod(roots.count, self.batch_size)
         self._whole_epoch = complete + (1 if remainder and not drop_last else 0)
         self.iterations = self._whole_epoch
         if most_iterations:
             self.iterations = min(self.iterations, most_iterations)
 
-    @property
-    def batch_size(self) -> int:
-        """The number of roots in a global batch; the last one may have fewer."""
-        return self._size
-
     def count(self, first: int, last: int) -> int:
         """Return the number of roots in an epoch's iterations [first, last)."""
-        start, stop = min(first * self._size, self._roots.count), last * self._size
+        start, stop = min(first * self.batch_size, self._roots.count), last * self.batch_size
         return min(stop, self._roots.count) - start
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
         """Return the global batch of an iteration; a short last one is split evenly over models."""
-        start = iteration * self._size
-        roots = self._in_order(epoch, start, min(start + self._size, self._roots.count))
+        start = iteration * self.batch_size
+        roots = self._in_order(epoch, start, min(start + self.batch_size, self._roots.count))
         bounds = np.arange(self._models + 1) * roots.size // self._models
         homes = self._roots.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numba
 import numpy as np
@@ -24,17 +24,6 @@ from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
 
 Ids = NDArray[np.int64]
-
-
-class Destinations(NamedTuple):
-    """Destinations ([n] int64 rows of lists) with all edges drawn for them, in that order.
-
-    Offsets are [n + 1] int64, and positions in the neighbor lists [edges] int64.
-    """
-
-    rows: Ids
-    offsets: Ids
-    positions: Ids
 
 
 class ReplacementSampler(NeighborSampler):
@@ -130,14 +119,15 @@ class ByWeight:
         if topology.cumulative_weights is None:
             by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
             return block.to_edges(by_destination)
-        rows, excluded = topology.rows(destinations), sampler.excluded(relation, self.moment)
-        drawn = rows, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
+        excluded = sampler.excluded(relation, self.moment)
         skipped = excluded._replace(nodes=topology.rows(excluded.nodes))
         with threads_for(destinations.size):
             inverse = weigh_drawn(
                 read_only(topology.indptr),
                 read_only(topology.cumulative_weights),
-                Destinations(*map(read_only, drawn)),
+                read_only(topology.rows(destinations)),
+                read_only(block.indptr.cpu().numpy()),
+                read_only(block.positions.cpu().numpy()),
                 self.fanout,
                 self.replace,
                 ExcludedEdges(*map(read_only, skipped)),
@@ -149,7 +139,9 @@ class ByWeight:
 def weigh_drawn(
     indptr: Ids,
     sums: NDArray[np.int32],
-    drawn: Destinations,
+    rows: Ids,
+    offsets: Ids,
+    positions: Ids,
     fanout: int,
     replace: bool,
     excluded: ExcludedEdges,
@@ -165,9 +157,10 @@ def weigh_drawn(
     Parameters
     ----------
     indptr, sums: bounds of the lists, and running sums of weights within them.
+    rows: [n] of the destinations' lists.
+    offsets, positions: [n + 1] and [edges], all that was drawn from these lists, in that order.
     excluded: with rows for nodes.
     """
-    rows, offsets, positions = drawn
     skipped_rows, bounds, places, _, _ = excluded
     counts = np.ones(positions.size, np.float64)
     if not positions.size:

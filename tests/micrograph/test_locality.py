@@ -10,8 +10,7 @@ import pytest
 
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.graph.write import GraphWriter
+from hopper.graph.schema import Relation
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.route import permute
 from hopper.partition import PartitionedGraph, partition_graph
@@ -21,32 +20,23 @@ WRITES = Relation("author", "links", "paper")
 WRITTEN = Relation("paper", "links", "author")
 
 
-def _library(folder: Path, train: Sequence[int] = (), target: str | Relation = "paper") -> Path:
+def _divide_library(
+    folder: Path, servers: int, train: Sequence[int] = (), target: str | Relation = "paper"
+) -> PartitionedGraph:
     """Two node types, three relations of one name."""
     generator = np.random.default_rng(11)
     counts = {"author": 20, "paper": 50}
-    edges = {WRITES: 70, WRITTEN: 70, CITES: 120}
-    schema = GraphSchema(
-        name="library",
-        node_types={name: NodeType(count) for name, count in counts.items()},
-        relations={relation: EdgeType(count) for relation, count in edges.items()},
-        target=target,
-        splits={"train": len(train)} if train else {},
+    edges = {
+        relation: [
+            generator.integers(0, counts[end], count) for end in (relation.src, relation.dst)
+        ]
+        for relation, count in ((WRITES, 70), (WRITTEN, 70), (CITES, 120))
+    }
+    splits = {"train": np.array(train)} if train else {}
+    library = GraphDirectory.from_arrays(
+        folder / "library", edges, splits=splits, counts=counts, target=target
     )
-    with GraphWriter(folder / "library", schema) as writer:
-        for relation, count in edges.items():
-            src = generator.integers(0, counts[relation.src], count)
-            writer.topology(relation, src, generator.integers(0, counts[relation.dst], count))
-        if train:
-            writer.split("train", np.array(train, np.int64))
-    return folder / "library"
-
-
-def _divide(graph: Path, servers: int, method: str = "random", seed: int = 0) -> PartitionedGraph:
-    out = graph.parent / f"{method}-{servers}-{seed}"
-    return partition_graph(
-        GraphDirectory.open(graph), out, servers, method, seed, backend="pymetis"
-    )
+    return partition_graph(library, folder / "parts", servers, "random")
 
 
 def _neighbourhood(
@@ -79,7 +69,7 @@ def _share(graph: PartitionedGraph, nodes: set[tuple[str, int]], roots: set[int]
 @pytest.mark.parametrize("hops", [1, 2])
 def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> None:
     train = list(range(0, 50, 2))
-    graph = _divide(_library(tmp_path, train), 3)
+    graph = _divide_library(tmp_path, 3, train)
     measured = measure_locality(graph, [-1] * hops, roots=9, batch_size=4, seed=6)
     roots = graph.global_ids("paper")[np.array(train)[permute(6, 0, 25, np.arange(9))]].tolist()
     micro = [_share(graph, _neighbourhood(graph, [r], hops), {r}, r) for r in roots]
@@ -101,7 +91,7 @@ def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> Non
 
 
 def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
-    graph = _divide(_library(tmp_path, [3, 4, 5], target=CITES), 2)
+    graph = _divide_library(tmp_path, 2, [3, 4, 5], CITES)
     edges = graph.topology(CITES)
     target_edges = np.flatnonzero(np.isin(edges.edge_ids, [3, 4, 5]))
     roots = np.unique(np.searchsorted(edges.indptr, target_edges, side="right") - 1)
@@ -114,7 +104,7 @@ def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
 def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(
     tmp_path: Path,
 ) -> None:
-    graph = _divide(_library(tmp_path), 2)
+    graph = _divide_library(tmp_path, 2)
     assert measure_locality(graph, [2], roots=1000).roots == 50
     with pytest.raises(RequestError, match="at least 1 root and a batch of at least 1, given 0"):
         measure_locality(graph, [2], roots=0)

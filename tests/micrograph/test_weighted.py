@@ -16,7 +16,7 @@ from hopper.graph import GraphDirectory
 from hopper.graph.layout import topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.weighted_sampler import Destinations, WeightedSampler, weigh_drawn
+from hopper.micrograph.weighted_sampler import WeightedSampler, weigh_drawn
 from hopper.partition import partition_graph
 from hopper.partition.write_topology import add_up_weights
 
@@ -71,11 +71,9 @@ def test_sums_over_draws_have_the_sum_over_all_as_their_expectation(
     counts = weigh_drawn(
         np.array([0, len(units)]),
         np.cumsum(units).astype(np.int32),
-        Destinations(
-            np.zeros(len(draws), np.int64),
-            np.arange(len(draws) + 1) * fanout,
-            np.array(draws).ravel(),
-        ),
+        np.zeros(len(draws), np.int64),
+        np.arange(len(draws) + 1) * fanout,
+        np.array(draws).ravel(),
         fanout,
         replace,
         ExcludedEdges(np.array([0]), bounds, places, none, none),
