@@ -6,7 +6,7 @@ Other servers draw for their nodes while the rank draws for the nodes whose in-e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,25 +37,6 @@ class AskedDraw(NamedTuple):
     excluded: ExcludedEdges = NOTHING
 
 
-@dataclass(frozen=True)
-class SplitDraw:
-    """A draw's destinations, split by the server that draws for them."""
-
-    here: Ids
-    """indices of the destinations that the rank draws for"""
-    others: Mapping[int, Ids]
-    """by server, indices of the destinations that it draws for"""
-    draws: Mapping[int, RemoteDraw]
-    """by server, the draw that it was asked to make"""
-
-    def order(self) -> Ids:
-        """Return [n] int64: each destination's index in ``here`` followed by all of ``others``."""
-        split = np.concatenate([self.here, *self.others.values()])
-        index_in_split = np.empty(split.size, np.int64)
-        index_in_split[split] = np.arange(split.size)
-        return index_in_split
-
-
 class DrawsElsewhere:
     """Draws from in-edges that are divided over servers, which draw what the rank itself would
     (docs/inside/draws.md); ``traffic`` counts bytes."""
@@ -63,58 +44,60 @@ class DrawsElsewhere:
     def __init__(self, remote: RemoteRows, book: PartitionBook, traffic: Traffic) -> None:
         self._remote, self._book, self.traffic = remote, book, traffic
 
-    def begin(self, asked: Mapping[Relation, AskedDraw]) -> Draws:
+    def begin(self, asked: Mapping[Relation, AskedDraw]) -> dict[Relation, SplitDraw]:
         """Ask other servers for their part of a hop's draws, each with one request."""
-        splits = {relation: self._split(draw) for relation, draw in asked.items()}
+        draws = {relation: self._split(draw) for relation, draw in asked.items()}
         by_server: dict[int, list[RemoteDraw]] = {}
-        for split in splits.values():
-            for server, draw in split.draws.items():
-                by_server.setdefault(server, []).append(draw)
-        return Draws(splits, self._remote.begin_sampling(by_server, self.traffic))
+        for draw in draws.values():
+            for server, (_, remote_draw) in draw.others.items():
+                by_server.setdefault(server, []).append(remote_draw)
+        wait = self._remote.begin_sampling(by_server, self.traffic)
+        return {relation: replace(draw, wait=wait) for relation, draw in draws.items()}
 
     def _split(self, asked: AskedDraw) -> SplitDraw:
         stored, spec, nodes, is_here, until, excluded = asked
-        here = np.flatnonzero(is_here)
-        if here.size == nodes.size:
-            return SplitDraw(here, {}, {})
-        elsewhere = np.flatnonzero(~is_here)
-        homes = self._book.home(stored.dst, nodes[elsewhere])
-        others = {int(server): elsewhere[homes == server] for server in np.unique(homes)}
-        draws = {
-            server: RemoteDraw(
-                str(stored),
-                spec,
-                nodes[indices],
-                self._book.total(stored.src),
-                None if until is None else until[indices],
-                excluded.src,
-                excluded.dst,
+        here, elsewhere = np.flatnonzero(is_here), np.flatnonzero(~is_here)
+        homes, others = self._book.home(stored.dst, nodes[elsewhere]), {}
+        for server in np.unique(homes).tolist():
+            indices = elsewhere[homes == server]
+            others[server] = (
+                indices,
+                RemoteDraw(
+                    str(stored),
+                    spec,
+                    nodes[indices],
+                    self._book.total(stored.src),
+                    None if until is None else until[indices],
+                    excluded.src,
+                    excluded.dst,
+                ),
             )
-            for server, indices in others.items()
-        }
-        return SplitDraw(here, others, draws)
+        return SplitDraw(here, others)
 
 
-class Draws:
-    """The running draws of one hop, for whose answers ``wait`` waits."""
+@dataclass(frozen=True)
+class SplitDraw:
+    """A running draw in one relation, whose destinations are split by the server that draws."""
 
-    def __init__(self, splits: Mapping[Relation, SplitDraw], wait: Callable[[], None]) -> None:
-        self._splits, self._wait = splits, wait
+    indices_here: Ids
+    """indices of the destinations that the rank draws for"""
+    others: Mapping[int, tuple[Ids, RemoteDraw]]
+    """by server, indices of the destinations that it draws for, and what it was asked"""
+    wait: Callable[[], None] = lambda: None
+    """waits for the answers"""
 
-    def here(self, relation: Relation, destinations: Ids) -> Ids:
-        """Return the destinations of a relation that the rank draws for."""
-        split = self._splits[relation]
-        return destinations[split.here] if split.others else destinations
+    def pick_here(self, of_destinations: Ids) -> Ids:
+        """Return the values of those destinations that the rank draws for."""
+        return of_destinations[self.indices_here] if self.others else of_destinations
 
-    def stitch(self, relation: Relation, here: Drawn) -> Drawn:
-        """Join what the rank and the servers drew for a relation, in the order of destinations;
-        ServerLost, DeadlineExceeded or ClusterError of a server that did not answer."""
-        split = self._splits[relation]
-        self._wait()
-        if not split.others:
+    def stitch(self, here: Drawn) -> Drawn:
+        """Join what the rank and the servers drew, in the order of destinations; ServerLost,
+        DeadlineExceeded or ClusterError of a server that did not answer."""
+        self.wait()
+        if not self.others:
             return here
-        parts = [here, *(split.draws[server].neighbors() for server in split.others)]
-        order = split.order()
+        parts = [here, *(draw.neighbors() for _, draw in self.others.values())]
+        order = self._order()
         counts = np.concatenate([np.diff(offsets) for offsets, _, _ in parts])
         firsts, counts = (np.cumsum(counts) - counts)[order], counts[order]
         offsets = np.concatenate(([0], np.cumsum(counts)))
@@ -122,10 +105,16 @@ class Draws:
         sources, positions = (np.concatenate([part[i] for part in parts])[edges] for i in (1, 2))
         return offsets, sources, positions
 
-    def in_degrees(self, relation: Relation, here: Ids) -> Ids:
+    def in_degrees(self, here: Ids) -> Ids:
         """Return [n] int64: how many in-edges of each destination are there at its time, given
         those of the destinations here; errors as of :meth:`stitch`."""
-        split = self._splits[relation]
-        self._wait()
-        parts = [here, *(split.draws[server].in_degrees() for server in split.others)]
-        return np.concatenate(parts)[split.order()]
+        self.wait()
+        parts = [here, *(draw.in_degrees() for _, draw in self.others.values())]
+        return np.concatenate(parts)[self._order()]
+
+    def _order(self) -> Ids:
+        """Return [n] int64: each destination's index among those here followed by all others."""
+        split = np.concatenate([self.indices_here, *(at for at, _ in self.others.values())])
+        index_in_split = np.empty(split.size, np.int64)
+        index_in_split[split] = np.arange(split.size)
+        return index_in_split

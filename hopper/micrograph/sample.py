@@ -60,22 +60,15 @@ class SamplerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class _Batch:
-    """A subgraph as far as it is known while its hops are drawn.
-
-    Attributes
-    ----------
-    moment: epoch and iteration.
-    frontiers: by node type, the versions that hops have reached so far.
-    counts: by hop, for relations of which some edges are stored elsewhere: how many edges were
-        drawn for each destination in all.
-    in_degrees: for relations whose in-degrees at a time other servers know: those of all
-        destinations of the last hop.
-    """
+    """A subgraph as far as it is known while its hops are drawn."""
 
     moment: tuple[int, int]
+    """epoch and iteration"""
     frontiers: Mapping[str, Frontier]
     counts: Sequence[dict[Relation, NDArray[np.int64]]]
+    """:attr:`Subgraph.drawn`"""
     in_degrees: dict[Relation, NDArray[np.int64]] = field(default_factory=dict)
+    """:attr:`Subgraph.in_degrees`"""
 
 
 class NeighborSampler(NodeVersions):
@@ -245,12 +238,9 @@ class NeighborSampler(NodeVersions):
             node_type: frontier.versions[known.get(node_type, 0) :]
             for node_type, frontier in batch.frontiers.items()
         }
-        drawn_everywhere: dict[Relation, Drawn] = {}
-        if self.elsewhere is not None:
-            drawn_everywhere = self._draw_everywhere(self.elsewhere, hop, destinations, batch)
-        edges = {}
+        drawn_everywhere, edges = self._draw_everywhere(hop, destinations, batch), {}
         for relation in self.topologies:
-            of_relation = destinations[relation.dst]
+            of_relation, topology = destinations[relation.dst], self.topologies[relation]
             if not self.is_drawn(relation, hop):
                 none = np.empty(0, np.int64)
                 edges[relation] = HopEdges(np.zeros(of_relation.size + 1, np.int64), none, none)
@@ -258,7 +248,15 @@ class NeighborSampler(NodeVersions):
             drawn = drawn_everywhere.pop(relation, None)
             if drawn is None:
                 drawn = self.draw(hop, relation, of_relation, batch.moment)
-            drawn = self._keep_stored(drawn, hop, relation, of_relation, batch.counts[hop])
+            if topology.positions is not None:
+                fanout = self.fanout(hop, relation)
+                degrees = topology.in_degrees[self.nodes_of(relation.dst, of_relation)]
+                counts = degrees if fanout < 0 else np.minimum(degrees, fanout)
+                batch.counts[hop][relation] = counts
+            elif topology.has_gaps:
+                nodes = self.nodes_of(relation.dst, of_relation)
+                batch.counts[hop][relation] = np.diff(drawn[0])
+                drawn = keep_edges(drawn, topology.has_edges(nodes, drawn[0], drawn[2]))
             offsets, sources, positions = drawn
             rows = batch.frontiers[relation.src].enter(sources)
             edges[relation] = HopEdges(offsets, rows, positions)
@@ -383,13 +381,12 @@ class NeighborSampler(NodeVersions):
         return self._lists[relation]
 
     def _draw_everywhere(
-        self,
-        elsewhere: DrawsElsewhere,
-        hop: int,
-        destinations: Mapping[str, Versions],
-        batch: _Batch,
+        self, hop: int, destinations: Mapping[str, Versions], batch: _Batch
     ) -> dict[Relation, Drawn]:
-        """Draw a hop of every relation on this rank and other servers at the same time."""
+        """Draw a hop of every relation on this rank and other servers at the same time; nothing if
+        this rank draws alone."""
+        if self.elsewhere is None:
+            return {}
         asked: dict[Relation, AskedDraw] = {}
         for relation in self.topologies:
             if self.is_drawn(relation, hop):
@@ -403,45 +400,19 @@ class NeighborSampler(NodeVersions):
                     self.times_of(relation.dst, versions),
                     self.excluded(relation, batch.moment),
                 )
-        draws = elsewhere.begin(asked)
-        drawn_here = {
-            relation: self._draw_here(
-                hop, relation, draws.here(relation, destinations[relation.dst]), batch.moment
-            )
-            for relation in asked
-        }
-        for relation, draw in asked.items():
-            if draw.until is not None and self.topologies[relation].times is not None:
-                nodes_here = draws.here(relation, draw.nodes)
-                until_here = draws.here(relation, draw.until)
-                batch.in_degrees[relation] = draws.in_degrees(
-                    relation, self.lists(relation).count_until(nodes_here, until_here)
-                )
-        return {
-            relation: self.in_versions(
-                relation, destinations[relation.dst], draws.stitch(relation, drawn)
-            )
-            for relation, drawn in drawn_here.items()
-        }
-
-    def _keep_stored(
-        self,
-        drawn: Drawn,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        counts: dict[Relation, NDArray[np.int64]],
-    ) -> Drawn:
-        """Return the drawn edges that are stored here; if others are elsewhere, write to ``counts``
-        how many were drawn for each destination in all."""
-        topology, fanout = self.topologies[relation], self.fanout(hop, relation)
-        if topology.positions is not None:
-            degrees = topology.in_degrees[self.nodes_of(relation.dst, destinations)]
-            counts[relation] = degrees if fanout < 0 else np.minimum(degrees, fanout)
-        elif topology.has_gaps:
-            nodes, (offsets, _, positions) = self.nodes_of(relation.dst, destinations), drawn
-            counts[relation] = np.diff(offsets)
-            return keep_edges(drawn, topology.has_edges(nodes, offsets, positions))
+        draws = self.elsewhere.begin(asked)
+        drawn: dict[Relation, Drawn] = {}
+        for relation, draw in draws.items():
+            versions_here = draw.pick_here(destinations[relation.dst])
+            drawn[relation] = self._draw_here(hop, relation, versions_here, batch.moment)
+        for relation, draw in draws.items():
+            nodes, until = asked[relation].nodes, asked[relation].until
+            if until is not None and self.topologies[relation].times is not None:
+                nodes_here, until_here = draw.pick_here(nodes), draw.pick_here(until)
+                in_degrees_here = self.lists(relation).count_until(nodes_here, until_here)
+                batch.in_degrees[relation] = draw.in_degrees(in_degrees_here)
+            versions, stitched = destinations[relation.dst], draw.stitch(drawn[relation])
+            drawn[relation] = self.in_versions(relation, versions, stitched)
         return drawn
 
     def _subgraph(
