@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
-from hopper.micrograph.frontiers import Frontier
+from hopper.micrograph.frontiers import Frontier, FrontierPool
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges
 from hopper.models.layer import SumLayer
@@ -67,10 +67,8 @@ class Planner:
         """by hop and type, [nodes], which nodes of other ranks this rank computes itself"""
         self._dtype = next(stack.model.parameters()).dtype
         self._number = np.dtype(str(self._dtype).removeprefix("torch."))
-        self._own_rows, self._hop_rows = (
-            {name: sampler.row_table(name) for name in sorted(sampler.original_ids)}
-            for _ in range(2)
-        )
+        self._pool = FrontierPool()
+        self._hop_rows = {name: sampler.row_table(name) for name in sorted(sampler.original_ids)}
 
     def plan(self, roots: Mapping[str, Ids], epoch: int, iteration: int) -> IterationPlan:
         """Plan this rank's part of an iteration; every rank must call it.
@@ -78,8 +76,8 @@ class Planner:
         ``roots`` are by type, [n] int64, versions of nodes that this rank owns. It raises
         DeadlineExceeded or RankLost, which name this rank, the operation and the limit.
         """
-        frontiers = {name: Frontier(table) for name, table in self._own_rows.items()}
-        try:
+        types = sorted(self.sampler.original_ids)
+        with self._pool.begin(types, self.sampler.row_table) as frontiers:
             for name, versions in roots.items():
                 frontiers[name].enter(np.ascontiguousarray(versions, np.int64))
             layers: list[LayerPlan] = []
@@ -89,9 +87,6 @@ class Planner:
             nodes, _ = self.sampler.nodes_and_times(all_versions)
             root_count = sum(int(versions.size) for versions in roots.values())
             return IterationPlan(nodes, root_count, layers)
-        finally:
-            for frontier in frontiers.values():
-                frontier.clear_table()
 
     def _plan_hop(
         self, number: int, frontiers: Mapping[str, Frontier], moment: tuple[int, int]
