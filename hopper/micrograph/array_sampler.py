@@ -154,18 +154,9 @@ class ArraySampler(NeighborSampler):
         return edges
 
     def _draw(self, rows: Array, key: DrawKey, fanout: int) -> tuple[Array, Array, Array]:
-        """Draw in-edges of rows of the concatenated topologies.
-
-        Parameters
-        ----------
-        rows: [n] int64.
-        key: each field [n] uint64, of each row's relation at this hop.
-        fanout: neighbors a row; -1 = all.
-
-        Returns
-        -------
-        [n + 1] int64 offsets, and [edges] int64 sources and positions.
-        """
+        """Draw ``fanout`` in-edges (-1 = all) of rows of the concatenated topologies, [n] int64,
+        with keys of [n] uint64 fields; return [n + 1] int64 offsets, and [edges] int64 sources and
+        positions."""
         xp = self._np
         starts = self._indptr[rows]
         degrees = self._indptr[rows + 1] - starts
@@ -196,10 +187,8 @@ class ArraySampler(NeighborSampler):
         frontiers: dict[str, Array],
         tables: Mapping[str, Array],
     ) -> Array:
-        """Return [edges] int64, the frontier row of each source.
-
-        New sources are added to their frontiers in order of first appearance.
-        """
+        """Return [edges] int64, the frontier row of each source. New sources are added to their
+        frontiers in order of first appearance."""
         xp = self._np
         source_rows = xp.empty(len(sources), np.int64)
         for node_type in sorted({relation.src for relation in drawn}):
@@ -219,17 +208,8 @@ class ArraySampler(NeighborSampler):
 
 
 def _draw_positions(xp: ModuleType, keys: Array, populations: Array, count: int) -> Array:
-    """Draw ``count`` distinct positions of each [0, population), in the order of Floyd's algorithm.
-
-    Parameters
-    ----------
-    keys: [n] uint64.
-    populations: [n] int64, each more than ``count``.
-
-    Returns
-    -------
-    [n, count] int64.
-    """
+    """Return [n, count] int64: distinct positions of each [0, population), in the order of Floyd's
+    algorithm, drawn by [n] uint64 keys. All populations are larger than ``count``."""
     turns = xp.arange(count)
     tops = populations[:, None] - count + turns[None, :]
     counters = (turns + 1).astype(np.uint64) * np.uint64(GOLDEN)

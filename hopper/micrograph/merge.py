@@ -74,8 +74,12 @@ def make_time_steps(
             dissolved = [min(sizes, key=lambda step: (sizes[step], step))] * ranks
         else:
             dissolved = _draw_steps(batch, seed, round_index, [list(roots) for roots in remaining])
-        for roots, step in zip(remaining, dissolved, strict=True):
-            _dissolve(roots, step)
+        for groups, step in zip(remaining, dissolved, strict=True):
+            # A dissolved step's roots are spread evenly; the first steps may get one more.
+            parts = np.array_split(groups.pop(step), len(groups))
+            for left, part in zip(groups, parts, strict=True):
+                if part.size:
+                    groups[left] = np.concatenate((groups[left], part))
     return TimeSteps(
         ranks=np.array([[(m + step) % ranks for step in remaining[m]] for m in models], np.int64),
         groups=[list(roots.values()) for roots in remaining],
@@ -92,11 +96,3 @@ def _draw_steps(
         steps[int(below(model_variate, np.uint64(len(steps))))]
         for model_variate, steps in zip(variates, remaining, strict=True)
     ]
-
-
-def _dissolve(groups: dict[int, NDArray[np.int64]], step: int) -> None:
-    """Spread one step's roots evenly over the others; the first ones may get one more."""
-    roots = groups.pop(step)
-    for remaining_step, part in zip(groups, np.array_split(roots, len(groups)), strict=True):
-        if part.size:
-            groups[remaining_step] = np.concatenate((groups[remaining_step], part))

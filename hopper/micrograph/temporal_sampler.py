@@ -59,7 +59,7 @@ class TemporalSampler(NeighborSampler):
             raise ConfigError(
                 f'sampler.kind_options.pick: expected "uniform" or "recent", given {pick!r}'
             )
-        self._recent = pick == "recent"
+        self._method: Method = "recent" if pick == "recent" else "temporal"
         self._root_times: Mapping[str, Ids] = {}
         self._times = _NONE
         """[t] int64, ascending: all times that a root may have"""
@@ -116,8 +116,7 @@ class TemporalSampler(NeighborSampler):
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw in time, as ``pick`` says; see :meth:`NeighborSampler.how`."""
-        method: Method = "recent" if self._recent else "temporal"
-        return self.make_spec(method, NEIGHBORS, hop, relation, moment)
+        return self.make_spec(self._method, NEIGHBORS, hop, relation, moment)
 
     def excluded(self, relation: Relation, moment: tuple[int, int]) -> ExcludedEdges:
         """Return the edges that an iteration may not draw, with places in order of time."""

@@ -97,7 +97,7 @@ class Negatives:
         node_type = type_at(self._links.targets[relation], side)
         globals_ = self._graph.global_ids(node_type)
         if self._own is not None:
-            return globals_[self._draw_own(self._own, batch, roots, relation, side, globals_.size)]
+            return globals_[self._draw_own(self._own, batch, roots, relation, side)]
         count, moment = self.count, (batch.epoch, batch.iteration)
         if self._task.negatives == "joint":
             # All links of a batch share the negatives of a node type.
@@ -117,16 +117,11 @@ class Negatives:
         return np.broadcast_to(negatives, (roots.size, count))
 
     def _draw_own(
-        self,
-        own: NegativeSampler,
-        batch: GlobalBatch,
-        roots: Ids,
-        relation: int,
-        side: Side,
-        nodes: int,
+        self, own: NegativeSampler, batch: GlobalBatch, roots: Ids, relation: int, side: Side
     ) -> Ids:
         """Have a class of the user's own draw, and check what it returns: original ids."""
         target, shape = self._links.targets[relation], (roots.size, self.count)
+        nodes = self._graph.schema.node_types[type_at(target, side)].count
         heads = self._graph.original_ids(target.src)[self._links.src[roots]]
         tails = self._graph.original_ids(target.dst)[self._links.dst[roots]]
         moment = batch.epoch, batch.iteration

@@ -77,16 +77,10 @@ def compare(
 
 @pytest.mark.parametrize("fanouts", [[3, 2], [1], [60, -1], [-1, 60, 1]])
 def test_the_same_subgraph(module: ModuleType, fanouts: list[int]) -> None:
-    graph = topologies()
-    compare(
-        ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module),
-        NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5),
-    )
-    compare(
-        ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module, dependence=3),
-        NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5, dependence=3),
-        np.empty(0, np.int64),
-    )
+    graph = topologies(), ORIGINAL, "paper", fanouts, 5
+    compare(ArraySampler(*graph, module), NeighborSampler(*graph))
+    dependent = ArraySampler(*graph, module, dependence=3), NeighborSampler(*graph, dependence=3)
+    compare(*dependent, np.empty(0, np.int64))
 
 
 def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> None:
@@ -98,12 +92,8 @@ def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> Non
         "names": StoredNames({cites_twice: cites}),
         "hops": {Relation("author", "writes", "paper"): 1},
     }
-    samplers = (
-        ArraySampler(graph, ORIGINAL, "paper", [4, 3, 2], 5, module, **options),
-        NeighborSampler(graph, ORIGINAL, "paper", [4, 3, 2], 5, **options),
-    )
-    array_sampler, sampler = samplers
-    compare(array_sampler, sampler)
+    array_sampler = ArraySampler(graph, ORIGINAL, "paper", [4, 3, 2], 5, module, **options)
+    compare(array_sampler, NeighborSampler(graph, ORIGINAL, "paper", [4, 3, 2], 5, **options))
     graph[Relation("paper", "cites", "paper@2")] = graph[cites]
     of_types = ArraySampler(graph, ORIGINAL | {"paper@2": ORIGINAL["paper"]}, "paper", [2], 5)
     for made in (array_sampler, of_types):

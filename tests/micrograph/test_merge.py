@@ -86,11 +86,8 @@ def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
 def test_random_selection_takes_every_step_equally_often_and_lets_models_meet(
     dissolve: int,
 ) -> None:
-    batch, times_dissolved, most_at_once = (
-        make_batch(np.ones((3, 3), np.int64)),
-        np.zeros((3, 3)),
-        0,
-    )
+    batch = make_batch(np.ones((3, 3), np.int64))
+    times_dissolved, most_at_once = np.zeros((3, 3)), 0
     for seed in range(600):
         ranks = make_time_steps(batch, 3, dissolve, "random", seed).ranks
         assert (make_time_steps(batch, 3, dissolve, "random", seed).ranks == ranks).all()

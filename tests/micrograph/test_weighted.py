@@ -122,15 +122,13 @@ def test_units_are_in_proportion_to_weights(spread: float) -> None:
 
 def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
     generator = np.random.default_rng(4)
-    graph, results = (
-        GraphDirectory.from_arrays(
-            tmp_path / "graph",
-            generator.integers(0, 200, (2, 3000)),
-            labels=np.zeros(200, np.int64),
-            edge_weights=np.exp(generator.normal(0, 2, 3000)),
-        ),
-        [],
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        generator.integers(0, 200, (2, 3000)),
+        labels=np.zeros(200, np.int64),
+        edge_weights=np.exp(generator.normal(0, 2, 3000)),
     )
+    results = []
     for servers, topology in ((1, "replicated"), (2, "partitioned")):
         out = tmp_path / topology
         parts = partition_graph(graph, out, servers, "random", topology=topology)
