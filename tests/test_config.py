@@ -303,5 +303,8 @@ def test_a_full_batch_takes_all_neighbours() -> None:
     assert config.sampler.sizes == [-1, -1]
     assert make_config(config.model_dump()) == config
     assert config.roots_a_pass > 1 << 30
+    assert config.pipeline.lookahead == 1
+    for pipeline in ({"depth": 0}, {"lookahead": 0}):
+        assert make_config(values | {"pipeline": pipeline}).pipeline.lookahead == 0
     assert make_config(values | {"train": {"micro_batch": 7}}).roots_a_pass == 7
     assert make_config({"data": {"partitioned": "parts"}}).roots_a_pass == 4096

@@ -29,7 +29,8 @@ class Pipeline(Section):
     the machine has for a server if that is less."""
     lookahead: NonNegative = 0
     """How many iterations to look ahead when rows of other servers are read. A row that one of
-    these iterations reads again is kept until then. 0 = no row is kept."""
+    these iterations reads again is kept until then. By default it is 1 if batches are full, since
+    these read the same rows in every iteration. 0 = no row is kept."""
     lookahead_memory: Size = "1G"
     """Memory for the rows that ``lookahead`` keeps."""
 

@@ -40,7 +40,7 @@ class Config(Section):
     raf: Raf = Raf()
     learnable: Learnable = Learnable()
     cache: Cache = Cache()
-    pipeline: Pipeline = Pipeline()
+    pipeline: Pipeline = Field(default={}, validate_default=True)
     cluster: Cluster = Cluster()
 
     @field_validator("sampler", mode="before")
@@ -54,6 +54,14 @@ class Config(Section):
             if sampler.get("kind") == "full":
                 sampler["fanouts"] = [-1] * model.layers
             return sampler
+        return values
+
+    @field_validator("pipeline", mode="before")
+    @classmethod
+    def _default_lookahead(cls, values: Any, info: ValidationInfo) -> Any:
+        sampler = info.data.get("sampler")
+        if isinstance(values, Mapping) and sampler is not None and sampler.kind == "full":
+            return {"lookahead": int(values.get("depth") != 0)} | dict(values)
         return values
 
     @property

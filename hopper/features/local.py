@@ -75,7 +75,11 @@ class LocalRows:
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
     ) -> RowPart:
-        """Describe where the features of some of this server's nodes are mapped."""
+        """Describe where the features of some of this server's nodes are mapped or copied."""
+        whole_rows = None if places is None else torch.from_numpy(places)
+        if self.are_copied(node_type):
+            copied = torch.from_numpy(self.gather("features", node_type, ids))
+            return RowPart(copied, None, whole_rows)
         rows = self._rows("features", node_type, ids)
         stored = self._table("features", node_type)
         if node_type not in self._mapped:
@@ -89,7 +93,6 @@ class LocalRows:
         if faults != self._faults:
             self._faults = faults
             read_ahead(stored, rows)
-        whole_rows = None if places is None else torch.from_numpy(places)
         return RowPart(self._mapped[node_type], torch.from_numpy(rows), whole_rows)
 
     def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:

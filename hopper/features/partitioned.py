@@ -96,10 +96,6 @@ class PartitionedRows:
         """Return [n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
 
-    def is_mapped(self, node_type: str) -> bool:
-        """Return whether this server's features of a type are in a file that can be mapped."""
-        return node_type not in self.graph.feature_sources
-
     def uncached(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of [n] int64 ids of other servers that no cache holds permanently."""
         if self.on_device is not None and not self.on_device.evicts:

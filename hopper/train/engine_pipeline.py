@@ -115,12 +115,12 @@ def engine_stages(
 
     def read_bytes(prepared: Prepared) -> int:
         """Return the bytes of a plan, and of its features that are in memory then."""
-        total = prepared.plan.nbytes
+        total, local = prepared.plan.nbytes, state.rows.local
         for name, groups in prepared.plan.reads.items():
             table = tables.get(name)
             if table is None:
                 continue
-            in_place = state.trainer.reads_in_place and state.rows.is_mapped(table)
+            in_place = state.trainer.reads_in_place and not local.are_copied(table)
             width = state.request.schema.table(table).feature_dim or 0
             for ids in groups:
                 left = int(state.rows.is_local(table, ids).sum()) if in_place else 0

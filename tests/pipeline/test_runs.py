@@ -144,6 +144,29 @@ def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
     compare(train_cases, tmp_path, make_case, ONE_TYPE)
 
 
+def test_full_batches_fetch_rows_once(
+    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
+) -> None:
+    partitioned, servers = served_graph
+    cases = []
+    for pipeline in ("off", "as it is"):
+        for engine in ("zero_hop", "hop"):
+            sections = {"model": {"name": "sage", "layers": 2}, "train": {"engine": engine}}
+            run_dir = tmp_path / f"{engine}-{pipeline}"
+            values = make_values(partitioned, run_dir, servers, pipeline, **sections)
+            values["train"] |= {"epochs": 3, "iterations_per_epoch": 0}
+            cases.append(values | {"sampler": {"kind": "full"}})
+    results = train_cases(cases, 2, tmp_path / "ranks")
+    fetched = []
+    for case in cases:
+        lines = (Path(case["train"]["run_dir"]) / "epochs.jsonl").read_text().splitlines()
+        fetched.append([json.loads(line)["bytes"]["feature"] for line in lines])
+    for anew, kept in ((0, 2), (1, 3)):
+        assert results[kept]["losses"] == results[anew]["losses"]
+        assert fetched[kept] == [fetched[anew][0], 0, 0]
+        assert min(fetched[anew]) > 0
+
+
 def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
     serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
