@@ -139,7 +139,8 @@ class PartitionedRows:
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Fetch remote rows, leave mapped local ones in place; see :meth:`InputRows.stored`."""
         if self.local.are_copied(node_type):
-            return copied_rows(self.gather("features", node_type, ids))
+            rows = self.gather("features", node_type, ids)
+            return copied_rows(rows, self.is_local(node_type, ids))
 
         def fetch(name: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
             return RowPart(torch.from_numpy(self.fetch(name, ids)), None, torch.from_numpy(places))
@@ -176,7 +177,7 @@ class PartitionedRows:
                 else self._servers.columns(node_type, ids, server)
                 for server in range(self.graph.book.servers)
             ]
-        return copied_rows(np.concatenate(parts, 1))
+        return StoredRows.of([RowPart(torch.from_numpy(np.concatenate(parts, 1)))], ids.size)
 
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Fetch features of distinct nodes of other servers, [n, dim], and count them as fetched;
@@ -252,9 +253,17 @@ class PartitionedRows:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
 
 
-def copied_rows(rows: NDArray[Any]) -> StoredRows:
-    """Return stored rows that were copied to an array [n, columns]."""
-    return StoredRows.of([RowPart(torch.from_numpy(rows))], len(rows))
+def copied_rows(rows: NDArray[Any], local: NDArray[np.bool_]) -> StoredRows:
+    """Return stored rows that were copied to an array [n, columns], of which some are ``local``.
+
+    They are multiplied in the same parts as rows that stay in their files, to the same bits.
+    """
+    table = torch.from_numpy(rows)
+    if local.all():
+        return StoredRows.of([RowPart(table)], len(rows))
+    places = [torch.from_numpy(np.flatnonzero(part)) for part in (local, ~local)]
+    parts = [RowPart(table, of_part, of_part) for of_part in places if len(of_part)]
+    return StoredRows.of(parts, len(rows))
 
 
 def _start_fetchers(_process: int) -> ThreadPoolExecutor:

@@ -58,9 +58,9 @@ class PregatheredRows:
         """Leave rows where they are; see :meth:`InputRows.stored`."""
         if node_type not in self._fetched:
             return self._base.stored(node_type, ids)
-        if self._base.local.are_copied(node_type):
-            return copied_rows(self.gather("features", node_type, ids))
         local = self._base.is_local(node_type, ids)
+        if self._base.local.are_copied(node_type):
+            return copied_rows(self.gather("features", node_type, ids), local)
         return self._base.stored_with(node_type, ids, local, self._part)
 
     def _fill(

@@ -164,11 +164,11 @@ class RowReader:
                 yield RowBlock(values.to(dtype), places)
 
     def to_tensor(self) -> Tensor:
-        """Gather all rows to a tensor [count, dim]; a part that has them all is not copied."""
-        part = self.parts[0]
-        is_read = part.rows is None and part.places is None and self.keys is None
-        if is_read and part.table.dtype == self.dtype:
-            return part.table
+        """Gather all rows to a tensor [count, dim]; a table that has just these is not copied."""
+        table = self.parts[0].table
+        in_order = all(part.table is table and part.rows is part.places for part in self.parts)
+        if in_order and self.is_whole and self.keys is None and table.dtype == self.dtype:
+            return table
         make = torch.empty if self.is_whole else torch.zeros
         out = make(self.count, self.dim, dtype=self.dtype)
         for block in self.blocks(self.dtype):

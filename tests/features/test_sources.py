@@ -111,17 +111,21 @@ def test_a_rank_counts_the_tables_of_its_server_together(
     tables: Any, rows: PartitionedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One table fits half of the memory, and all together do not. Rows are then copied to one
-    tensor with those of other servers, and are not copied again."""
+    tensor with those of other servers, and are not copied again. They are multiplied in the same
+    parts, to the same bits."""
+    ids = np.random.default_rng(0).permutation(90)
+    mapped = [len(part) for part in rows.stored("paper", ids)._reader.parts]
     papers = tables.graph.features("paper", SERVER)
     monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
     monkeypatch.setattr(mapped_rows, "available_memory", lambda: 2 * papers.nbytes)
-    ids = np.random.default_rng(0).permutation(90)
+    rows = PartitionedRows(tables.graph, SERVER, rows.remote)
     expected = torch.from_numpy(tables.rows(tables.graph, "features", "paper")[ids])
     remote = ids[~rows.is_local("paper", ids)]
     for source in (rows, PregatheredRows(rows, {"paper": [remote]})):
         stored = source.stored("paper", ids)
         assert torch.equal(stored.to_tensor(), expected)
         assert stored.to_tensor().data_ptr() == stored._reader.parts[0].table.data_ptr()
+        assert [len(part) for part in stored._reader.parts] == mapped
 
 
 def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:
