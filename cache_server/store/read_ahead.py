@@ -52,12 +52,11 @@ def read_ranges_ahead(
 ) -> None:
     """Read ranges of entries of an array [n] as :func:`read_ahead` reads rows, of long ones the
     first part."""
-    begins = np.sort(starts[stops > starts])
-    ends = np.sort(stops[stops > starts])
+    some, size = stops > starts, array.itemsize
+    begins, ends = np.sort(starts[some]) * size, np.sort(stops[some]) * size
     if begins.size:
-        size, nothing = array.itemsize, np.empty((0, 0), np.uint8)
-        ends = np.minimum(ends * size, begins * size + _LARGEST)
-        _read(array, begins * size, ends, nothing, begins[:0])
+        ends = np.minimum(ends, begins + _LARGEST)
+        _read(array, begins, ends, np.empty((0, 0), np.uint8), begins[:0])
 
 
 def _read_rows(

@@ -127,7 +127,11 @@ class PartitionedRows:
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Read rows of any servers; see :meth:`FeatureSource.gather`."""
-        local = self.is_local(node_type, ids)
+        return self._gather(kind, node_type, ids, self.is_local(node_type, ids))
+
+    def _gather(
+        self, kind: RowKind, node_type: str, ids: NDArray[np.int64], local: NDArray[np.bool_]
+    ) -> NDArray[Any]:
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
         with self._reading():
@@ -138,14 +142,14 @@ class PartitionedRows:
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Fetch remote rows, leave mapped local ones in place; see :meth:`InputRows.stored`."""
+        local = self.is_local(node_type, ids)
         if self.local.are_copied(node_type):
-            rows = self.gather("features", node_type, ids)
-            return copied_rows(rows, self.is_local(node_type, ids))
+            return copied_rows(self._gather("features", node_type, ids, local), local)
 
         def fetch(name: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
             return RowPart(torch.from_numpy(self.fetch(name, ids)), None, torch.from_numpy(places))
 
-        return self.stored_with(node_type, ids, self.is_local(node_type, ids), fetch)
+        return self.stored_with(node_type, ids, local, fetch)
 
     def stored_with(
         self,

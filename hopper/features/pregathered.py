@@ -60,7 +60,8 @@ class PregatheredRows:
             return self._base.stored(node_type, ids)
         local = self._base.is_local(node_type, ids)
         if self._base.local.are_copied(node_type):
-            return copied_rows(self.gather("features", node_type, ids), local)
+            rows = self._base.gather_with("features", node_type, ids, local, self._fill)
+            return copied_rows(rows, local)
         return self._base.stored_with(node_type, ids, local, self._part)
 
     def _fill(

@@ -108,7 +108,6 @@ class ByRelation(Inference):
             # A server that computes nothing for roots may not store their rows.
             x_roots = self._inputs(target, versions) if versions.size else None
             original = self.graph.original_ids(target)[versions]
-            subgraph = subgraph.with_edges(self._reads.edges)
             roots = {target: Roots(plan, original, x_roots)}
             rows, _ = forward.rows(roots, self._blocks(subgraph), x, "evaluation")
             output = rows[target]
