@@ -31,7 +31,7 @@ from hopper.partition.checksums import read_division
 
 DEFAULT = ["arxiv-like:1", "products-like:0.2", "uk-like:0.1"]
 BASELINE = "metis"
-_DGL = Path(__file__).parent / "peers" / "distdgl_partition.py"
+DGL = Path(__file__).parent / "peers" / "distdgl_partition.py"
 
 
 class Partitioner:
@@ -44,7 +44,7 @@ class Partitioner:
         self.division = ""
         self.facts: dict[str, float] = {}
         if method.startswith("dgl-"):
-            self._command = [sys.executable, str(_DGL), str(graph), str(self._out)]
+            self._command = [sys.executable, str(DGL), str(graph), str(self._out)]
             self._command += [method.removeprefix("dgl-"), str(servers)]
             return
         name, _, workers = method.partition(":")

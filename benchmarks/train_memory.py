@@ -16,8 +16,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,18 +37,23 @@ LOCAL = 0.75
 BLOCK = 1 << 20
 
 
+def iter_edges(nodes: int, generator: np.random.Generator) -> Iterator[tuple[Any, Any]]:
+    """Iterate over sources and destinations of a graph of communities, in blocks."""
+    for first in range(0, DEGREE * nodes, BLOCK):
+        src = generator.integers(0, nodes, min(BLOCK, DEGREE * nodes - first))
+        near = src // COMMUNITY * COMMUNITY + generator.integers(0, COMMUNITY, src.size)
+        far = generator.integers(0, nodes, src.size)
+        yield src, np.where(generator.random(src.size) < LOCAL, near.clip(0, nodes - 1), far)
+
+
 def make_graph(work: Path, nodes: int) -> Path:
     """Make a graph of communities and divide it."""
     source, generator = work / "source", np.random.default_rng(0)
     source.mkdir()
     create = np.lib.format.open_memmap
     edges = create(source / "edges.npy", "w+", np.int64, (2, DEGREE * nodes))
-    for first in range(0, edges.shape[1], BLOCK):
-        src = generator.integers(0, nodes, min(BLOCK, edges.shape[1] - first))
-        near = src // COMMUNITY * COMMUNITY + generator.integers(0, COMMUNITY, src.size)
-        far = generator.integers(0, nodes, src.size)
-        dst = np.where(generator.random(src.size) < LOCAL, near.clip(0, nodes - 1), far)
-        edges[:, first : first + src.size] = src, dst
+    for number, ends in enumerate(iter_edges(nodes, generator)):
+        edges[:, number * BLOCK : number * BLOCK + ends[0].size] = ends
     rows = create(source / "rows.npy", "w+", np.float32, (nodes, WIDTH))
     for first in range(0, nodes, BLOCK):
         part = rows[first : first + BLOCK]
