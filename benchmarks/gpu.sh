@@ -42,7 +42,7 @@ compare() { # NAME PARTS MODEL ENGINES FANOUTS KEYS...: engines against the firs
   local name=$1 parts=$2 model=$3 engines=$4 fanouts=$5
   shift 5
   printf '[sampler]\nfanouts = %s\n' "$fanouts" >"$out/$name.toml"
-  "${hopper[@]}" bench ab "$out/$name.toml" --out "$out/$name" \
+  "${hopper[@]}" bench "$out/$name.toml" --out "$out/$name" \
     --engines "$engines" --rounds "$rounds" --data.partitioned "$parts" --model.name "$model" \
     --model.layers 2 --model.hidden 64 --train.batch_size 512 --train.epochs "$epochs" \
     --train.iterations_per_epoch 8 --train.device "$device" --cluster.share_gpus true "$@"

@@ -132,7 +132,7 @@ def run_steps(options: Any, steps: Steps) -> None:
     code = "import sys; from benchmarks.scale import {0}; {0}({1})"
     tables = code.format("make_tables", f"__import__('pathlib').Path(sys.argv[1]), {options.edges}")
     steps.run("tables", call("-c", tables, work / "tables", hopper=False), "tables")
-    source = [work / "tables", "--out", work / "graph"]
+    source: list[str | Path] = [work / "tables", "--out", work / "graph"]
     steps.run("import", call("dataset", "import", "parquet", *source, *limit), "graph")
     steps.remove("tables")
     words = ["--servers", options.servers, "--topology", "partitioned", "--locality-roots", "0"]
@@ -154,7 +154,7 @@ def run_steps(options: Any, steps: Steps) -> None:
 
         steps.run(f"train {engine}", train_once)
     np.save(work / "shard.npy", np.arange(PREDICTED))
-    predicted = ["--what", "embeddings", "--nodes", work / "shard.npy"]
+    predicted: list[str | Path] = ["--what", "embeddings", "--nodes", work / "shard.npy"]
     predict = call("predict", work / ENGINES[0], "--out", work / "embeddings", *predicted)
     steps.run("predict", predict, "embeddings")
     for edges in map(int, filter(None, options.dgl.split(","))):

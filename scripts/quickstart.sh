@@ -27,7 +27,7 @@ say "divided over 4 servers"
   --locality-roots 500
 
 say "three engines, the same roots and draws, gradients compared, in timed rounds"
-"$hopper" bench ab examples/quickstart.toml --engines model_centric,hop,zero_hop --rounds 3 \
+"$hopper" bench examples/quickstart.toml --engines model_centric,hop,zero_hop --rounds 3 \
   --out "$out"
 
 say "done in $((SECONDS - begun)) s after installation"

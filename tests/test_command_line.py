@@ -43,9 +43,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["partition", "GRAPH", "--servers", "2", "--locality-roots", HUGE], "--locality-roots"),
         (["partition", "GRAPH", "--servers=2", "--locality-fanouts", HUGE], "--locality-fanouts"),
         (["partition", "GRAPH", "--servers=2", "--memory-limit", "1e400G"], "--memory-limit"),
-        (["metatree", "GRAPH", "--layers", "2147483647"], "layers"),
-        (["metatree", "GRAPH", "--servers", "2147483647"], "servers"),
-        (["cache", "plan", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
+        (["inspect", "metatree", "GRAPH", "--layers", "2147483647"], "layers"),
+        (["inspect", "metatree", "GRAPH", "--servers", "2147483647"], "servers"),
+        (["inspect", "cache", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
     ],
 )
 def test_absurd_numbers_are_refused(
@@ -56,7 +56,7 @@ def test_absurd_numbers_are_refused(
     text: str,
 ) -> None:
     words = [str(graph) if word == "GRAPH" else word for word in arguments]
-    out = [] if arguments[0] in ("metatree", "cache") else ["--out", str(tmp_path / "out")]
+    out = [] if arguments[0] == "inspect" else ["--out", str(tmp_path / "out")]
     code: int | str | None
     try:
         code = main([*words, *out])
@@ -122,18 +122,18 @@ def test_output_paths_that_cannot_be_written_are_refused(
         "dataset make arxiv-like --scale 0.005 --out URL",
         "dataset import csv URL --out out",
         "dataset import csv . --out URL",
-        "dataset info URL",
+        "inspect graph URL",
         "partition GRAPH --servers 2 --out URL",
         "partition URL --servers 2 --out out",
-        "precompute metapaths GRAPH --out URL",
+        "dataset precompute metapaths GRAPH --out URL",
         "dataset fetch parts --out URL",
         "train URL",
         "train c.toml --data.partitioned URL",
         "train c.toml --data.partitioned parts --train.run_dir URL",
         "train c.toml --data.partitioned parts --train.init_from URL",
-        "cache plan c.toml --size 1M --data.partitioned URL",
+        "inspect cache c.toml --size 1M --data.partitioned URL",
         "report URL",
-        "bench ab c.toml --engines hop --out URL",
+        "bench c.toml --engines hop --out URL",
     ],
 )
 def test_an_address_is_no_path_on_this_machine(

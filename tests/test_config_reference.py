@@ -142,7 +142,7 @@ def test_schema_and_loader_agree(section: str, key: str, value: Any, good: bool)
 
 
 def test_the_schema_describes_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--schema"]) == 0
+    assert main(["config", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["required"] == ["data"]
@@ -154,16 +154,16 @@ def test_a_key_a_section_and_all_are_explained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["config", "--explain", "train.seed"]) == 0
+    assert main(["config", "explain", "train.seed"]) == 0
     assert capsys.readouterr().out == (
         "[train] How the model is trained.\n\n"
         "train.seed\n"
         "    whole number, at least 0, below 2**63; default 0\n"
         "    The seed of initialisation, dropout, shuffling and draws.\n\n"
     )
-    assert main(["config", "--explain", "[cooperative]"]) == 0
+    assert main(["config", "explain", "[cooperative]"]) == 0
     assert capsys.readouterr().out.count("\ncooperative.") == 1
-    assert main(["config", "--explain"]) == 0
+    assert main(["config", "explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line in KEYS] == list(KEYS)
     assert max(map(len, lines)) <= 80
@@ -172,7 +172,7 @@ def test_a_key_a_section_and_all_are_explained(
 def test_an_unknown_key_is_answered_with_similar_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["config", "--explain", "train.epoch"]) == 1
+    assert main(["config", "explain", "train.epoch"]) == 1
     printed = capsys.readouterr().err
-    assert printed.startswith("error: --explain: expected a key or a section, given 'train.epoch'")
+    assert printed.startswith("error: KEY: expected a key or a section, given 'train.epoch'")
     assert "train.epochs" in printed

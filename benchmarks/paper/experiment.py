@@ -70,7 +70,7 @@ class Experiment(_Checked):
     hardware, link: what the paper measured on, and over.
     differs: why figures differ; sentences.
     sides: by name, what is compared in every cell: ``ENGINE[:KEY=VALUE]...`` as in
-        ``hopper bench ab``, or a peer of ``benchmarks.peers``. ``{random}``, ``{meta}`` and
+        ``hopper bench``, or a peer of ``benchmarks.peers``. ``{random}``, ``{meta}`` and
         ``{by-dimension}`` stand for a graph so divided, ``{merge}`` for the number of time steps
         that an adaptive run settles on.
     comparisons: by baseline, the sides whose ratio to it is reported.

@@ -1,4 +1,4 @@
-"""``hopper bench ab``: compares engines on identical seeds, roots and draws.
+"""``hopper bench``: compares engines on identical seeds, roots and draws.
 
 The engines take turns, round by round, and each run has its own processes. In the first round,
 during the untimed first epoch, every engine records gradients. These are compared with the gradient

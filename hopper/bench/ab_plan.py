@@ -1,4 +1,4 @@
-"""The plan of ``hopper bench ab``: the engines to compare, and the folder for their results.
+"""The plan of ``hopper bench``: the engines to compare, and the folder for their results.
 
 A plan is checked before any process starts.
 """

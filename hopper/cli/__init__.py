@@ -64,10 +64,14 @@ def _run(argv: Sequence[str] | None, arrived: Sequence[int]) -> int:
     """
     from cache_server.errors import CacheServerError
     from hopper.cli.commands import build_parser
+    from hopper.cli.renamed import find_renamed
     from hopper.errors import HopperError, RunEnded, explain_os_error
 
     words = sys.argv[1:] if argv is None else list(argv)
-    options = build_parser(words).parse_args(words)
+    parser = build_parser(words)
+    if renamed := find_renamed(words):
+        parser.error(renamed)
+    options = parser.parse_args(words)
     try:
         return int(options.run(options))
     except BrokenPipeError:

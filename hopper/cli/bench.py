@@ -1,4 +1,4 @@
-"""``hopper bench ab CONFIG.toml --engines A,B,... --out DIR [--section.key VALUE ...]``."""
+"""``hopper bench CONFIG.toml --engines A,B,... --out DIR [--section.key VALUE ...]``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,17 +17,12 @@ from hopper.errors import RequestError
 if TYPE_CHECKING:
     from hopper.bench.emulate.request import Request
 
-_MOVED: Final = {"paper": "paper NAME", "peers": "paper baselines", "faults": "faults"}
-"""Former kinds of ``hopper bench``, and the module of a checkout that does the same."""
-
 
 def add_parser(commands: Any, text: str = "") -> None:
     """Add the subcommand. ``text`` describes it in the list of commands."""
-    bench = commands.add_parser("bench", help=text)
-    kinds = bench.add_subparsers(dest="kind", required=True, metavar="KIND")
-    parser = kinds.add_parser(
-        "ab",
-        help="run engines in turn on the same seeds and roots, after a parity check",
+    parser = commands.add_parser(
+        "bench",
+        help=text,
         description="Compare gradients and losses of engines, then time them in rounds. Any key "
         "of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
@@ -56,18 +51,6 @@ def add_parser(commands: Any, text: str = "") -> None:
     emulated("--host-cpus F", "CPUs that a host may use (default: no bound)", type=float)
     emulated("--host-memory SIZE", "memory that a host may use, such as 2G (default: no bound)")
     parser.run_on_config(_run)
-    for kind in _MOVED:
-        # No word begins with this character, so that options are words too, even --help.
-        moved = kinds.add_parser(kind, prefix_chars="\0", add_help=False)
-        moved.add_argument("words", nargs="*")
-        moved.set_defaults(run=partial(_refuse_moved, kind), takes_overrides=True)
-
-
-def _refuse_moved(kind: str, _options: argparse.Namespace) -> int:
-    raise RequestError(
-        f"bench {kind}: run `python -m benchmarks.{_MOVED[kind]}` in a checkout of Hopper's "
-        "repository; an installed package does not have these experiments"
-    )
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -12,26 +12,32 @@ from typing import Any, Final
 import hopper
 from hopper.cli.options import CommandParser
 
-COMMANDS: Final = {
-    "dataset": "make, import and describe graph directories",
-    "metatree": "show the metatree of a typed graph, and how servers would divide it",
-    "precompute": "average the neighbours of a typed graph once, for models sehgnn and nars",
-    "partition": "divide a graph directory over servers",
-    "serve": "serve one server's rows (the same as python -m cache_server)",
-    "cache": "profile the reads of rows and their cost, and plan a cache",
-    "config": "explain the keys of a configuration, or print their JSON schema",
-    "doctor": "check a configuration, this machine and its cluster before training",
-    "train": "train here or on several machines: start servers and ranks, and stop them at the end",
-    "host": "run one machine's server and ranks, for a scheduler that starts this on each machine",
-    "launch": "the former name of train --on ray",
-    "predict": "predict labels, probabilities or embeddings of nodes with a trained model",
-    "sweep": "train all combinations of listed values at once, reading features once",
-    "schedule": "show the time steps of an iteration of the hop engine",
-    "plan": "estimate bytes and seconds of each engine on a cluster",
-    "bench": "compare engines by measurement",
-    "report": "write DIR/report.html: a page about a comparison of engines or a training run",
+GROUPS: Final = {
+    "start": {
+        "dataset": "make or import a graph; fetch partitioned ones; average neighbours once",
+        "partition": "divide a graph over servers",
+        "train": "train here or on several machines: start servers and ranks, and end them",
+        "predict": "predict labels, probabilities or embeddings of nodes with a trained model",
+    },
+    "choose": {
+        "bench": "compare engines by measurement, after a check that they agree",
+        "plan": "estimate bytes and seconds of each engine on a cluster",
+        "sweep": "train all combinations of listed values at once, reading features once",
+        "report": "write DIR/report.html: a page about a comparison of engines or a training run",
+    },
+    "check": {
+        "doctor": "check a configuration, this machine and its cluster before training",
+        "inspect": "look at a graph, a metatree, the time steps of hop, or what caches would keep",
+        "config": "explain the keys of a configuration, print their JSON schema, or begin one",
+    },
+    "cluster": {
+        "serve": "serve one server's rows (the same as python -m cache_server)",
+        "host": "run one machine's server and ranks, for a scheduler that starts this on each",
+    },
 }
-"""The descriptions of the commands, by name. A command and its module have the same name."""
+"""The descriptions of the commands, by group and name. A command and its module have the same
+name."""
+COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -44,7 +50,13 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="hopper",
-        description="Train graph neural networks whose features do not fit one machine.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train graph neural networks whose features do not fit one machine.\n\n"
+        + "\n\n".join(
+            "\n".join((f"{group}:", *(f"  {name:<11}{text}" for name, text in commands.items())))
+            for group, commands in GROUPS.items()
+        ),
+        epilog="`hopper COMMAND --help` has the options of a command.",
     )
     parser.add_argument(
         "--version",
@@ -53,14 +65,15 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         help="show the versions of Hopper, Python, torch and numpy",
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
-    )
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser,
+        help=argparse.SUPPRESS, prog="hopper",
+    )  # fmt: skip
     command = None if words is None else next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
         if command in (name, None):
             importlib.import_module(f"hopper.cli.{name}").add_parser(commands, text)
         else:
-            commands.add_parser(name, help=text)
+            commands.add_parser(name)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""``hopper config --explain [KEY] | --schema``: explain the keys of a configuration."""
+"""``hopper config explain | schema | init``: what keys mean, and a configuration to begin with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopper.cli.options import print_json
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -18,40 +20,59 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any, text: str = "") -> None:
     """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "config",
-        help=text,
-        description="Explain the keys of a configuration, or print their JSON schema. The command "
-        "reads no file and starts nothing.",
+    parser = commands.add_parser("config", help=text)
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    explain = kinds.add_parser(
+        "explain", help="print type, bounds, default and meaning of a key, a section or all keys"
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--explain",
-        nargs="?",
-        const="",
-        metavar="KEY",
-        help="print type, bounds, default and meaning of a key (train.epochs), of the keys of a "
-        "section (train), or of all keys",
+    explain.add_argument("key", nargs="?", default="", help="train.epochs, or train")
+    explain.set_defaults(run=_run_explain)
+    schema = kinds.add_parser(
+        "schema", help="print a JSON schema, with which editors complete and check configurations"
     )
-    what.add_argument(
-        "--schema",
-        action="store_true",
-        help="print a JSON schema, with which editors complete and check configurations",
+    schema.set_defaults(run=_run_schema)
+    init = kinds.add_parser(
+        "init", help="print a configuration to begin with, for a partitioned directory"
     )
-    parser.set_defaults(run=_run)
+    init.option("parts PARTS", "what hopper partition has written", type=Path)
+    init.set_defaults(run=_run_init)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from hopper.config.reference import describe_section, list_keys, make_schema, sections
+def _run_schema(_options: argparse.Namespace) -> int:
+    from hopper.config.reference import make_schema
 
-    if options.schema:
-        print(json.dumps(make_schema(), indent=1, ensure_ascii=False))
-        return 0
+    print_json(make_schema())
+    return 0
+
+
+def _run_explain(options: argparse.Namespace) -> int:
+    from hopper.config.reference import describe_section, list_keys, sections
+
     section = ""
-    for key in find_keys(list_keys(), options.explain):
+    for key in find_keys(list_keys(), options.key):
         if section != (section := key.name.partition(".")[0]):
             print(_fold(f"[{section}] {describe_section(sections()[section])}", ""), end="\n\n")
         print(explain(key), end="\n\n")
+    return 0
+
+
+def _run_init(options: argparse.Namespace) -> int:
+    from hopper.config import make_config
+    from hopper.features import open_graph
+
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(options.parts.absolute())},
+        "model": {"name": "sage", "layers": 2, "hidden": 64},
+        "sampler": {"fanouts": [10, 10]},
+        "train": {"engine": "auto", "batch_size": 1024, "epochs": 10, "run_dir": "run"},
+    }
+    schema = open_graph(make_config(values)).schema
+    if len(schema.relations) > 1:
+        values["model"]["name"] = "rgcn"
+    for section, keys in values.items():
+        print(f"[{section}]")
+        for key, value in keys.items():
+            print(f"{key} = {json.dumps(value, ensure_ascii=False)}")
     return 0
 
 
@@ -70,7 +91,7 @@ def find_keys(keys: Sequence[Key], name: str) -> list[Key]:
         words = [word for key in keys for word in (key.name, *key.name.split("."))]
         close = difflib.get_close_matches(name, list(dict.fromkeys(words)), n=3)
         hint = f"; close to it: {', '.join(close)}" if close else ""
-        raise RequestError(f"--explain: expected a key or a section, given {name!r:.100}{hint}")
+        raise RequestError(f"KEY: expected a key or a section, given {name!r:.100}{hint}")
     return matches
 
 

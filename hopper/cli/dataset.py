@@ -1,14 +1,14 @@
-"""``hopper dataset make | import | fetch | info``: make, import, fetch and describe graphs."""
+"""``hopper dataset make | import | fetch | precompute``: graphs, from wherever they are."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.cli import precompute
 from hopper.cli.options import CommandParser, seed, whole
 
 KINDS: Final = (
@@ -23,7 +23,7 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser = commands.add_parser(
         "dataset",
         help=text,
-        description="Make, import and describe graph directories; fetch partitioned ones.",
+        description="Make, import and precompute graph directories; fetch partitioned ones.",
     )
     kinds = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
     _add_make(kinds)
@@ -37,16 +37,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--server I", "only what this server needs; may be repeated", type=whole, several=True
     )
     fetch.set_defaults(run=run_fetch)
-    info = kinds.add_parser("info", help="check and describe a graph directory")
-    info.option("graph DIR", "graph directory", type=Path)
-    info.option("--json", "print JSON instead of tables")
-    info.option(
-        "--check",
-        "scan all values except features (full, the default), or only headers (shapes)",
-        choices=("full", "shapes"),
-        default="full",
-    )
-    info.set_defaults(run=run_info)
+    precompute.add_parser(kinds)
 
 
 def _add_make(kinds: Any) -> None:
@@ -218,27 +209,6 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     progress = show_progress()[1]
     nbytes = fetch_partitioned(arguments.address, arguments.out, arguments.server, progress)
     print(f"{arguments.out}: {nbytes:,} bytes")
-    return 0
-
-
-def run_info(arguments: argparse.Namespace) -> int:
-    """Run ``hopper dataset info`` and return the exit code.
-
-    Raises
-    ------
-    GraphError: the directory is missing or damaged. The error names file and field.
-    """
-    from rich.console import Console
-
-    from hopper.cli.dataset_tables import print_description
-    from hopper.graph import GraphDirectory
-    from hopper.graph.describe import describe
-
-    description = describe(GraphDirectory.open(arguments.graph, check=arguments.check))
-    if arguments.json:
-        print(json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        print_description(description, Console())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The tables of ``hopper dataset info``."""
+"""The tables of ``hopper inspect graph``."""
 
 from __future__ import annotations
 

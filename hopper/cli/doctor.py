@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hopper.cli.options import print_json
 from hopper.doctor import DEFAULT_LIMIT, STATES, Finding, State, examine, worst_of
 from hopper.errors import RequestError
-from hopper.files.whole_files import write_text
 
 _STYLES: Final[dict[State, str]] = {"fine": "green", "warning": "yellow", "wrong": "bold red"}
 
@@ -42,7 +40,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         type=float,
         default=DEFAULT_LIMIT,
     )
-    parser.option("--json FILE", "also write the findings as JSON", type=Path)
+    parser.option("--json", "print JSON instead of a table")
     parser.run_on_config(_run)
 
 
@@ -51,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
         raise RequestError(f"--limit: expected seconds above 0, given {options.limit}")
     # The findings have what gRPC would print about servers that do not answer.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=options.json)
     with console.status("looking"):
         findings = list(
             examine(
@@ -60,16 +58,13 @@ def _run(options: argparse.Namespace) -> int:
                 limit=options.limit,
             )
         )
-    if options.json is not None:
-        write_text(options.json, _as_json(findings))
-    console.print(_table(findings))
-    console.print(_summary(findings))
-    return int(worst_of(findings) == "wrong")
-
-
-def _as_json(findings: Sequence[Finding]) -> str:
-    report = {"state": worst_of(findings), "findings": [asdict(finding) for finding in findings]}
-    return json.dumps(report, indent=1) + "\n"
+    state = worst_of(findings)
+    if options.json:
+        print_json({"state": state, "findings": [asdict(finding) for finding in findings]})
+    else:
+        console.print(_table(findings))
+        console.print(_summary(findings))
+    return int(state == "wrong")
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,6 +81,11 @@ class CommandParser(argparse.ArgumentParser):
 def split_metapaths(paths: Sequence[str]) -> list[list[str]]:
     """Split each path of ``--metapath`` into its relations."""
     return [[word.strip() for word in path.split(",")] for path in paths]
+
+
+def print_json(value: Any) -> None:
+    """Print what ``--json`` asks for."""
+    print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def whole(text: str) -> int:

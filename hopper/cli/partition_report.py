@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hopper.cli.options import print_json
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.partition import PartitionedGraph
@@ -73,7 +73,7 @@ def print_result(
 ) -> None:
     """Print the result as JSON, or in tables with a line for each table that was rounded."""
     if arguments.json:
-        print(json.dumps(result.description, indent=2))
+        print_json(result.description)
         return
     show(result.description, arguments.out)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)

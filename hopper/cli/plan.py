@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.options import whole
+from hopper.cli.options import print_json, whole
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
@@ -76,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     with scratch_folder("hopper-plan-") as folder:
         cluster_plan = _plan(options, config, folder, console)
     if options.json:
-        print(json.dumps(cluster_plan.describe(), indent=1))
+        print_json(cluster_plan.describe())
         return 0
     _print(cluster_plan, console)
     return 0

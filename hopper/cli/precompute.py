@@ -1,4 +1,4 @@
-"""``hopper precompute metapaths | subsets``: average neighbours once, before training."""
+"""``hopper dataset precompute metapaths | subsets``: average neighbours once, before training."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from hopper.hetero.precompute.write_tables import Recipe
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
     parser = commands.add_parser(
         "precompute",
-        help=text,
+        help="average the neighbours of a typed graph once, for models sehgnn and nars",
         description="Average the neighbours of a typed graph's target once. Write the rows as a "
         "graph directory, on which models sehgnn and nars are trained.",
     )

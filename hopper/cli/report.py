@@ -12,7 +12,7 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser = commands.add_parser(
         "report",
         help=text,
-        description="Read what `hopper bench ab` wrote, or the run directory of `hopper train`, "
+        description="Read what `hopper bench` wrote, or the run directory of `hopper train`, "
         "and write one HTML file. The page leaves out what the folder does not have, and says so.",
     )
     parser.option("folder DIR", type=Path)

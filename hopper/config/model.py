@@ -83,7 +83,7 @@ MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {
 EDGE_MODELS: Final = ("gcn", "sage", "gat", "rgcn", "rgat", "hgt", "hgnn")
 """Models that read features of edges. ``sage`` reads them only with aggregator = "mean"."""
 ONE_LAYER: Final = ("sehgnn", "nars")
-"""Models of the tables that ``hopper precompute`` makes. All tables are one hop from the roots."""
+"""Models of tables of ``hopper dataset precompute``, all of which are one hop from the roots."""
 TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn", *ONE_LAYER)
 
 
@@ -105,8 +105,8 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
     """The model. For graphs of one node type it is "gcn", "sage", "gat", "deepgcn", "film" or your
     own module, as "package.module:Class". For typed graphs it is "rgcn", "rgat", "hgt", "hgnn" with
     your own ``aggregate``, or your own class that derives from
-    :class:`hopper.models.relational.HGNN`. For the graphs that ``hopper precompute`` makes it is
-    "sehgnn" or "nars"."""
+    :class:`hopper.models.relational.HGNN`. For the graphs that ``hopper dataset precompute`` makes
+    it is "sehgnn" or "nars"."""
     name_options: Options = Field(default={})
     """Keyword arguments of your own class in ``name``."""
     layers: Positive = 3

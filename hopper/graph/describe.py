@@ -1,4 +1,4 @@
-"""Summarise a graph for ``hopper dataset info``: counts, degrees, labels, splits, bytes."""
+"""Summarise a graph for ``hopper inspect graph``: counts, degrees, labels, splits, bytes."""
 
 from __future__ import annotations
 

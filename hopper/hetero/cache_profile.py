@@ -82,7 +82,9 @@ def load_profile(path: Path) -> CacheProfile:
                 for index, (name, described) in enumerate(about["types"].items())
             }
     except FileNotFoundError:
-        raise GraphError(f"{path}: no such profile; `hopper cache profile` makes one") from None
+        raise GraphError(
+            f"{path}: no such profile; `hopper inspect cache CONFIG --profile` makes one"
+        ) from None
     except (OSError, KeyError, AttributeError, *NPY_ERRORS) as error:
         raise GraphError(f"{path}: not a profile of visits: {error}") from error
     return CacheProfile(about["made_for"], about["iterations"], types)

@@ -1,6 +1,6 @@
 """NARS (Yu et al., Scalable Graph Neural Networks for Heterogeneous Graphs, 2020).
 
-``hopper precompute subsets`` averages neighbours over subsets of the relations once, before
+``hopper dataset precompute subsets`` averages neighbours over subsets of the relations once, before
 training. A root then has a row for every subset and hop. The model weights the numbers of these
 rows, sums over the subsets of each hop, and classifies the hops together, as SIGN does. Tables
 whose relation to the roots has the same name belong to one hop.

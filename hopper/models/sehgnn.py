@@ -1,10 +1,10 @@
 """SeHGNN (Yang et al., Simple and Efficient Heterogeneous Graph Neural Network, AAAI 2023).
 
-``hopper precompute metapaths`` averages neighbours along metapaths once, before training. The model
-then reads one row for each metapath and root. It projects each metapath separately, lets the
-metapaths of a root attend to each other, and classifies them together. Under ``raf`` projections
-run where a metapath's rows are stored, and all else runs in parallel over the roots (Heta,
-appendix C).
+``hopper dataset precompute metapaths`` averages neighbours along metapaths once, before training.
+The model then reads one row for each metapath and root. It projects each metapath separately, lets
+the metapaths of a root attend to each other, and classifies them together. Under ``raf``
+projections run where a metapath's rows are stored, and all else runs in parallel over the roots
+(Heta, appendix C).
 """
 
 from __future__ import annotations

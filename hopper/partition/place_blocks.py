@@ -1,11 +1,13 @@
-"""Assign blocks to servers with few edges between servers and every measure balanced.
+"""Merge blocks of nodes, and assign them to servers with few edges between servers.
 
-Blocks are merged to ever larger clusters: repeatedly the two with most edges over the product of
-their degrees, which corrects for hubs (agglomerative clustering by average linkage, on a dense
-matrix). The largest clusters are dealt greedily: each goes to the server with which it has most
-edges, weighted by the room left there (linear deterministic greedy: Stanton and Kliot, KDD 2012, on
-several measures at once). Then, from the largest clusters down to single blocks, clusters are moved
-and swapped if that saves edges (as Fiduccia and Mattheyses, DAC 1982, without their uphill moves).
+Merging takes repeatedly the two blocks or clusters with most edges over the product of their
+degrees, which corrects for hubs (agglomerative clustering by average linkage, on a dense matrix).
+
+To be assigned, blocks are merged to ever larger clusters. The largest are dealt greedily: each goes
+to the server with which it has most edges, weighted by the room left there (linear deterministic
+greedy: Stanton and Kliot, KDD 2012, on several measures at once). Then, from the largest clusters
+down to single blocks, clusters are moved and swapped if that saves edges (as Fiduccia and
+Mattheyses, DAC 1982, without their uphill moves). Every measure is balanced.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hopper.partition.balance import TOLERANCE
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 EDGE_TOLERANCE: Final = 1.10
+_CLUSTERS_A_SERVER: Final = 32
 # Largest clusters of a level, in shares of a server: 1/64, 1/32, ... 1.
 _LEVELS: Final = 7
 _ROUNDS: Final = 20
@@ -52,6 +55,16 @@ class _Placing(NamedTuple):
     """[blocks, servers] edges of each block to those of each server"""
 
 
+def merge_blocks(nodes: Ids, edges: Ids, servers: int) -> NDArray[np.int32]:
+    """Return [blocks] int32: the cluster of each block, with at most 1/32 of a server's nodes
+    unless it is a single block. Blocks have ``nodes`` [blocks], and ``edges`` as below."""
+    blocks, most = _without_diagonal(nodes, edges), nodes.sum() / servers / _CLUSTERS_A_SERVER
+    (cluster_of,) = _merge_densest(blocks, nodes.astype(np.float64), [most])
+    # There is no cluster without nodes.
+    cluster_of[nodes == 0] = cluster_of[nodes.argmax()]
+    return np.unique(cluster_of, return_inverse=True)[1].astype(np.int32)
+
+
 def place_blocks(nodes: Ids, edges: Ids, servers: int) -> NDArray[np.int32]:
     """Return [blocks] int32: the server of each block, with nodes of every class within 5 % of
     their mean and edges within 10 %, as far as blocks are small enough for that.
@@ -59,13 +72,17 @@ def place_blocks(nodes: Ids, edges: Ids, servers: int) -> NDArray[np.int32]:
     Blocks have ``nodes`` [blocks, classes], and ``edges`` from block (columns) to block (rows).
     Those without nodes are not placed.
     """
-    weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
+    blocks, filled = _without_diagonal(nodes, edges), np.flatnonzero(nodes.any(axis=1))
+    homes = np.zeros(len(nodes), np.int32)
+    blocks = Blocks(blocks.edges[np.ix_(filled, filled)], blocks.weights[filled])
+    homes[filled] = _place(blocks, servers)
+    return homes
+
+
+def _without_diagonal(nodes: Ids, edges: Ids) -> Blocks:
     between = (edges + edges.T).astype(np.float64)
     np.fill_diagonal(between, 0.0)
-    filled = np.flatnonzero(nodes.any(axis=1))
-    homes = np.zeros(weights.shape[0], np.int32)
-    homes[filled] = _place(Blocks(between[np.ix_(filled, filled)], weights[filled]), servers)
-    return homes
+    return Blocks(between, np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64))
 
 
 def _place(blocks: Blocks, servers: int) -> NDArray[np.int32]:

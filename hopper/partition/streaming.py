@@ -2,7 +2,8 @@
 
 This serves graphs that METIS cannot hold. As in BGL (Liu et al., NSDI 2023), a breadth-first search
 from many sources gathers nodes in connected blocks of bounded size, and blocks go to servers by
-their edges and the room there. Before and after that, passes over the nodes
+their edges and the room there. In between, blocks are merged to clusters. At each step, with
+blocks, clusters and at last servers as labels, passes over the nodes
 (hopper.partition.label_passes) move each node to the label of most of its in-neighbours. This is
 size-constrained label propagation (Meyerhenke, Sanders and Schulz, SEA 2014); with servers as
 labels it is re-streaming (Nishimura and Ugander, KDD 2013). Re-streaming alone cuts two to eight
@@ -27,7 +28,7 @@ from hopper.graph.memory_budget import memory_budget
 from hopper.partition import label_passes
 from hopper.partition.balance import balance_classes, room_of
 from hopper.partition.label_passes import Chunk, Ids, Labelling, Labels, NeighborStream
-from hopper.partition.place_blocks import place_blocks
+from hopper.partition.place_blocks import merge_blocks, place_blocks
 from hopper.partition.stacked_ids import NodeArrays, hash_word
 from hopper.timing.phases import Phases
 
@@ -38,7 +39,7 @@ DENSE_BYTES: Final = 64
 _PIECES: Final = 4
 _NODES_A_BLOCK: Final = 16
 _BLOCKS_A_SERVER: Final = 8
-# How much larger than the mean a block may grow when it is made purer.
+# How much larger than the mean a block or cluster may grow when it is made purer.
 _GROWTH: Final = 4
 _CLAIM_PASSES: Final = 8
 _PURE_PASSES: Final = 10
@@ -75,22 +76,26 @@ def assign_stream(
     count = number_of_blocks(stream.nodes, servers)
     with _passes(stream, phases, "gather nodes in blocks (edges)", _CLAIM_PASSES) as run:
         state = _grow_blocks(run, stream.nodes, count, seed, arrays)
-    with _passes(stream, phases, "move nodes between blocks (edges)", _PURE_PASSES + 2) as run:
-        larger = state._replace(room=state.room * _GROWTH)
-        _settle(run, larger, (0.0,) * _PURE_PASSES)
-        _place_sources(run, larger, poll)
-        edges = np.zeros((count, count), np.int64)
-        run(lambda chunk: _count_between(chunk, state.labels, edges))
+    # The array of labels is used again for clusters and servers.
+    homes, most = state.labels, _PURE_PASSES + 2
+    with _passes(stream, phases, "move nodes between blocks (edges)", most) as run:
+        edges = _purify(run, state._replace(room=state.room * _GROWTH), poll)
     classes = balance_classes(graph.schema, roots, arrays.full(stream.nodes, np.uint8))
-    # The array is used again, because the blocks' labels are not read any more.
-    homes = state.labels
-    with phases.phase("place the blocks"):
-        of_blocks = place_blocks(_count_by_class(homes, classes, count), edges, servers)
-        for _, piece in iter_pieces(homes):
-            piece[:] = of_blocks[piece]
+    is_typed = len(graph.schema.node_types) > 1
+    with phases.phase("merge blocks to clusters"):
+        cluster_of = np.arange(count, dtype=np.int32)
+        if is_typed:
+            cluster_of = merge_blocks(state.load[:, 0], edges, servers)
+        load = _rename(homes, classes, cluster_of, int(cluster_of.max()) + 1)
+    # Moves between clusters hardly change the cut of graphs of one node type.
+    if is_typed:
+        with _passes(stream, phases, "move nodes between clusters (edges)", most) as run:
+            room = -(-load.sum(axis=0) * _GROWTH // len(load))
+            edges = _purify(run, Labelling(homes, classes, load, room), poll)
+    with phases.phase("place the clusters"):
+        load = _rename(homes, classes, place_blocks(load, edges, servers), servers)
     most = len(_THRESHOLDS) + 1
     with _passes(stream, phases, "move nodes between servers (edges)", most) as run:
-        load = _count_by_class(homes, classes, servers)
         state = Labelling(homes, classes, load, room_of(load.sum(axis=0), servers))
         _settle(run, state, _THRESHOLDS)
         label_passes.spill(state)
@@ -174,6 +179,16 @@ def _place_sources(run: Run, state: Labelling, poll: Poll | None) -> None:
         label_passes.adopt(votes, state)
 
 
+def _purify(run: Run, state: Labelling, poll: Poll | None) -> Ids:
+    """Move nodes between blocks or clusters, and return [labels, labels] int64: the edges from
+    those of one label (columns) to those of another (rows)."""
+    _settle(run, state, (0.0,) * _PURE_PASSES)
+    _place_sources(run, state, poll)
+    edges = np.zeros((len(state.load),) * 2, np.int64)
+    run(lambda chunk: _count_between(chunk, state.labels, edges))
+    return edges
+
+
 def _count_between(chunk: Chunk, labels: Labels, counts: Ids) -> None:
     """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
     of_rows = labels[chunk.first : chunk.first + chunk.indptr.size - 1].astype(np.int64)
@@ -181,8 +196,11 @@ def _count_between(chunk: Chunk, labels: Labels, counts: Ids) -> None:
     counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
 
 
-def _count_by_class(labels: Labels, classes: NDArray[np.uint8], count: int) -> Ids:
+def _rename(labels: Labels, classes: NDArray[np.uint8], new: Labels, count: int) -> Ids:
+    """Replace labels by ``new`` [labels], below ``count``, and return [count, classes] int64: the
+    nodes of each."""
     counts = np.zeros((count, int(classes.max()) + 1), np.int64)
     for first, piece in iter_pieces(labels):
+        piece[:] = new[piece]
         np.add.at(counts, (piece, classes[first : first + piece.size]), 1)
     return counts

@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 
+from cache_server.available_memory import available_memory
 from hopper.cluster.traffic import Traffic
 from hopper.engines import Plan, StepReport, TrainStep
+from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import distinct_by_table
 from hopper.micrograph.route import GlobalBatch
+from hopper.partition.memory import format_bytes
 from hopper.pipeline import Lookahead, Moment, Pipeline, Stage
 from hopper.timing.run_log import Stage as LoggedStage
 
@@ -84,7 +87,7 @@ def engine_stages(
     :class:`Prepared`; ``batches`` returns the global batch of an epoch and iteration."""
     state, config = engine.state, engine.state.config.pipeline
     log, tables = state.log, state.request.reads.feature_tables
-    lookahead = Lookahead(state.rows, config.lookahead_nbytes)
+    lookahead, has_room = Lookahead(state.rows, config.lookahead_nbytes), False
 
     def begin(moment: tuple[int, int], thread: str) -> None:
         if config.depth:
@@ -101,8 +104,12 @@ def engine_stages(
         return engine.plan_and_ask(batches(*moment)), end({})
 
     def read(planned: tuple[Plan, Seconds]) -> Prepared:
+        nonlocal has_room
         plan, seconds = planned
         begin((plan.batch.epoch, plan.batch.iteration), "read")
+        if not has_room:
+            _require_room(input_bytes(plan), state.cluster.rank, at_once=2 if config.depth else 1)
+            has_room = True
         rows = state.rows.with_own_counts()
         with rows.one_operation(), lookahead.turn():
             inputs = engine.read(plan, rows)
@@ -113,10 +120,10 @@ def engine_stages(
         reads = [plan.reads if plan.reads_ahead else {} for plan, _ in planned]
         lookahead.foresee([distinct_by_table(of_plan, tables) for of_plan in reads])
 
-    def read_bytes(prepared: Prepared) -> int:
-        """Return the bytes of a plan, and of its features that are in memory then."""
-        total, local = prepared.plan.nbytes, state.rows.local
-        for name, groups in prepared.plan.reads.items():
+    def input_bytes(plan: Plan) -> int:
+        """Return the bytes of a plan, and of its features that are read into memory."""
+        total, local = plan.nbytes, state.rows.local
+        for name, groups in plan.reads.items():
             table = tables.get(name)
             if table is None:
                 continue
@@ -131,5 +138,17 @@ def engine_stages(
     reach, nbytes = config.lookahead if has_others else 0, config.nbytes
     return [
         Stage("plan", plan, config.depth, nbytes, lambda planned: planned[0].nbytes),
-        Stage("read", read, config.reads, nbytes, read_bytes, reach, foresee),
+        Stage("read", read, config.reads, nbytes, lambda p: input_bytes(p.plan), reach, foresee),
     ]
+
+
+def _require_room(nbytes: int, rank: int, at_once: int) -> None:
+    """Refuse a run whose first iteration, which reads so many bytes, does not fit memory."""
+    free, needed = available_memory(), at_once * nbytes
+    if needed > free:
+        raise RequestError(
+            f"train.batch_size: rank {rank} reads {format_bytes(nbytes)} for its first iteration "
+            f"and holds {at_once} at a time, but its share of the machine's memory leaves "
+            f"{format_bytes(free)}; expected at least {format_bytes(needed - free)} more for each "
+            "rank here, or fewer roots or fanouts"
+        )

@@ -1,4 +1,4 @@
-"""Folders as `hopper bench ab`, `hopper train` and `hopper sweep` leave them, made by hand."""
+"""Folders as `hopper bench`, `hopper train` and `hopper sweep` leave them, made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopper bench ab`` from its command line to its files, on a tiny graph with two servers."""
+"""``hopper bench`` from its command line to its files, on a tiny graph with two servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> t
     folder = tmp_path_factory.mktemp("ab")
     config = folder / "config.json"
     config.write_text(tiny_config.model_dump_json())
-    words = ["bench", "ab", str(config), "--engines", ",".join(ENGINES), "--rounds", "1"]
+    words = ["bench", str(config), "--engines", ",".join(ENGINES), "--rounds", "1"]
     # The override changes what is trained, so it must reach every run.
     return folder / "out", main([*words, "--out", str(folder / "out"), "--model.hidden", "6"])
 
@@ -156,7 +156,7 @@ def test_a_wrong_engine_makes_speed_ups_refused(
     monkeypatch.syspath_prepend(REPOSITORY / "tests" / "engines")
     monkeypatch.setenv("COLUMNS", "200")
     wrong = 'faulty_engines:FaultyZeroHop:train.engine_options={fault="an edge is dropped"}'
-    words = ["bench", "ab", str(config_file), "--engines", f"model_centric,{wrong}"]
+    words = ["bench", str(config_file), "--engines", f"model_centric,{wrong}"]
     words += ["--rounds", "1", "--out", str(tmp_path / "out")]
     assert main(words) == 1
     text = capsys.readouterr().out

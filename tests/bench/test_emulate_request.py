@@ -93,7 +93,7 @@ def test_impossible_requests_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    command = ["bench", "ab", str(config_file), "--engines", "hop", "--out", str(out)]
+    command = ["bench", str(config_file), "--engines", "hop", "--out", str(out)]
     assert main([*command, *words]) == 1
     assert text in capsys.readouterr().err
     assert not out.exists()

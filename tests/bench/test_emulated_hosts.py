@@ -270,7 +270,7 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
 
 
 def _bench_words(config_file: Path, out: Path) -> list[str]:
-    command = ["bench", "ab", str(config_file), "--engines", "zero_hop", "--rounds", "1"]
+    command = ["bench", str(config_file), "--engines", "zero_hop", "--rounds", "1"]
     return [*command, "--out", str(out), "--emulate", "2"]
 
 

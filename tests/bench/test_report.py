@@ -345,7 +345,7 @@ def test_the_command_writes_one_page_and_names_what_a_folder_lacks(
     assert capsys.readouterr().out == f"report in {folder / 'report.html'}\n"
     assert sorted(p.name for p in folder.iterdir()) == ["report.html", "results.json", "runs"]
     assert main(["report", str(tmp_path)]) == 1
-    assert "results.json (of `hopper bench ab`) or summary.json" in capsys.readouterr().err
+    assert "results.json (of `hopper bench`) or summary.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``hopper bench ab`` refuses impossible requests, plans the others, and ends its runs."""
+"""``hopper bench`` refuses impossible requests, plans the others, and ends its runs."""
 
 from __future__ import annotations
 
@@ -28,25 +28,9 @@ def _starts() -> None:
     """Runs are processes of their own here, since deadlines and signals end them."""
 
 
-@pytest.mark.parametrize(
-    ("words", "module"),
-    [
-        (["paper", "hopgnn-fig7", "--out", "o", "--train.seed=3"], "benchmarks.paper NAME"),
-        (["peers", "--help"], "benchmarks.paper baselines"),
-        (["faults"], "benchmarks.faults"),
-    ],
-)
-def test_former_kinds_name_the_module_that_does_the_same(
-    words: list[str], module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", *words]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: bench {words[0]}: run `python -m {module}` in a checkout")
-
-
 def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["bench", "ab", "c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3"])
+        main(["bench", "c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3"])
     assert caught.value.code == 2
     assert "--frobnicate" in capsys.readouterr().err
 

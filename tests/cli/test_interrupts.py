@@ -72,10 +72,10 @@ def run_script(folder: Path, *words: str) -> tuple[int, str, str]:
     ("module", "command"),
     [
         ("argparse", "--help"),
-        ("pydantic", "config --explain"),
+        ("pydantic", "config explain"),
         ("torch", "doctor c.toml"),
         ("torch.nn", "train c.toml"),
-        ("numba", "schedule c.toml"),
+        ("numba", "inspect schedule c.toml"),
         ("hopper.predict.launch", "predict run --out o"),
     ],
 )
@@ -118,9 +118,9 @@ def run(options):
     except BaseException as error:
         raise GraphError(f"edges.csv: {error}")
 
-sys.argv[1:] = ["dataset", "info", "graph"]
-import hopper.cli.dataset
-hopper.cli.dataset.run_info = run
+sys.argv[1:] = ["inspect", "graph", "graph"]
+import hopper.cli.inspect.graph
+hopper.cli.inspect.graph._run = run
 sys.exit(cli.main())
 """
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli import main
-from hopper.cli.cache import _profile_table
 from hopper.cli.doctor import _table as findings_table
+from hopper.cli.inspect.cache import _profile_table
 from hopper.cli.sweep import ranking_table
 from hopper.display.console_tables import fit_columns, print_table
 from hopper.doctor import Finding
@@ -103,8 +103,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        "dataset info graph",
-        "metatree graph --servers 3",
+        "inspect graph graph",
+        "inspect metatree graph --servers 3",
         "partition graph --servers 3 --method random --locality-roots 0 --out OUT",
         "partition graph --servers 3 --method meta --out OUT",
     ],
@@ -130,7 +130,7 @@ def test_commands_on_typed_graphs_print_every_word_on_80_columns(
 @pytest.mark.parametrize(
     "command",
     [
-        "schedule CONFIG",
+        "inspect schedule CONFIG",
         "plan CONFIG --engines hop,zero_hop,cooperative --iterations 1 --latency 100",
     ],
 )
@@ -141,7 +141,7 @@ def test_commands_on_a_configuration_print_every_word_on_80_columns(
     command: str,
 ) -> None:
     graph = make_community_graph(tmp_path / "graph", nodes=300)
-    servers = 12 if command.startswith("schedule") else 2
+    servers = 12 if command.startswith("inspect") else 2
     partition_graph(GraphDirectory.open(graph.path), tmp_path / "parts", servers, "random")
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 6\n')
@@ -151,7 +151,7 @@ def test_commands_on_a_configuration_print_every_word_on_80_columns(
         assert main(command.replace("CONFIG", "c.toml").split()) == 0
         outputs.append(capsys.readouterr().out)
     assert "…" not in outputs[0]
-    if command.startswith("schedule"):
+    if command.startswith("inspect"):
         assert set(words(outputs[1])) <= set(words(outputs[0]))
     else:
         # Seconds are measured, so figures differ; headings and stages do not.

@@ -1,4 +1,4 @@
-"""``hopper schedule``: the time steps of an iteration, without training anything."""
+"""``hopper inspect schedule``: the time steps of an iteration, without training anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopper.cli import main
-from hopper.cli.schedule import tell_schedule
+from hopper.cli.inspect.schedule import format_schedule
 from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.merge import TimeSteps
 from hopper.partition import partition_graph
@@ -46,7 +46,7 @@ def count_roots(text: str) -> int:
 def test_every_root_is_in_the_table(
     config: Path, capsys: pytest.CaptureFixture[str], options: list[str], steps: int
 ) -> None:
-    assert main(["schedule", *options, str(config)]) == 0
+    assert main(["inspect", "schedule", *options, str(config)]) == 0
     text = capsys.readouterr().out
     assert f"24 roots, {steps} of 3 time steps" in " ".join(text.split())
     # The line that explains the table has an example.
@@ -56,7 +56,7 @@ def test_every_root_is_in_the_table(
 def test_the_configuration_s_merging_is_shown(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["schedule", str(config), "--hop.merge", "1"]) == 0
+    assert main(["inspect", "schedule", str(config), "--hop.merge", "1"]) == 0
     assert "2 of 3 time steps" in " ".join(capsys.readouterr().out.split())
 
 
@@ -65,7 +65,7 @@ def test_models_are_named_with_their_roots_in_order() -> None:
         ranks=np.array([[0, 1], [1, 1]]),
         groups=[[np.arange(3), np.arange(5)], [np.arange(0), np.arange(2)]],
     )
-    assert tell_schedule(steps) == [["m0 (3)", ""], ["m1 (0)", "m0 (5), m1 (2)"]]
+    assert format_schedule(steps) == [["m0 (3)", ""], ["m1 (0)", "m0 (5), m1 (2)"]]
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_models_are_named_with_their_roots_in_order() -> None:
 def test_steps_and_iterations_out_of_range_are_refused(
     config: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
-    assert main(["schedule", *options, str(config)]) == 1
+    assert main(["inspect", "schedule", *options, str(config)]) == 1
     assert text in capsys.readouterr().err

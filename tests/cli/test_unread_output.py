@@ -8,7 +8,7 @@ import sys
 
 
 def test_a_reader_that_goes_ends_a_command_in_silence() -> None:
-    command = [sys.executable, "-m", "hopper.cli", "config", "--explain"]
+    command = [sys.executable, "-m", "hopper.cli", "config", "explain"]
     # A pipe that holds less than the command writes: it cannot have ended before its reader goes.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096

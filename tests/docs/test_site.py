@@ -96,7 +96,7 @@ def test_the_reference_has_every_key_command_and_name(site: Path) -> None:
             assert f"{name}.{key}<" in keys, f"{name}.{key}"
     commands = Page()
     commands.feed((site / "reference" / "commands.html").read_text(encoding="utf-8"))
-    for command in ("hopper-train", "hopper-dataset-import", "hopper-bench-ab"):
+    for command in ("hopper-train", "hopper-dataset-import", "hopper-inspect-cache"):
         assert command in commands.anchors
     names = Page()
     names.feed((site / "reference" / "api.html").read_text(encoding="utf-8"))

@@ -69,14 +69,16 @@ def test_figures(library: Path, friends: Path) -> None:
 def test_commands(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: object) -> str:
         """Return what a command prints, or its error."""
-        code = main(["dataset", *map(str, arguments)])
+        code = main([*map(str, arguments)])
         printed = capsys.readouterr()
         return printed.err if code else printed.out
 
-    assert json.loads(run("info", library, "--json")) == describe(GraphDirectory.open(library))
-    assert "made by hand" in run("info", library, "--check", "shapes")
+    assert json.loads(run("inspect", "graph", library, "--json")) == describe(
+        GraphDirectory.open(library)
+    )
+    assert "made by hand" in run("inspect", "graph", library, "--check", "shapes")
     with replaced(library / "splits/test.npy", np.array([9])):
-        assert "splits/test.npy" in run("info", library)
+        assert "splits/test.npy" in run("inspect", "graph", library)
     out, source = tmp_path / "out", tmp_path / "pairs"
     source.mkdir()
     (source / "nodes.csv").write_text("id,label,f\n0,0,2\n1,0,2\n2,1,0\n3,1,1\n", encoding="utf-8")
@@ -91,6 +93,8 @@ def test_commands(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "out: already exists and is not empty" in run(*command)
     assert "--split: expected random:TRAIN:VAL" in run(*command, "--split", "half")
     with pytest.raises(SystemExit):
-        run("import", "xml", source, "--out", out)
-    printed = run("make", "arxiv-like", "--out", tmp_path / "a", "--scale", 0.005, "--seed", 3)
+        run("dataset", "import", "xml", source, "--out", out)
+    printed = run(
+        "dataset", "make", "arxiv-like", "--out", tmp_path / "a", "--scale", 0.005, "--seed", 3
+    )
     assert printed.startswith(f"{tmp_path / 'a'}: arxiv-like: 847 nodes, ")

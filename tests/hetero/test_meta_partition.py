@@ -185,7 +185,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         writer.topology(WRITES, np.array([0, 1]), np.array([0, 2]))
         writer.topology(written, np.array([1]), np.array([0]))
         writer.topology(likes, np.array([1]), np.array([0]))
-    command = ["metatree", str(tmp_path / "graph")]
+    command = ["inspect", "metatree", str(tmp_path / "graph")]
     assert main([*command, "--layers", "2", "--servers", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("paper\n└── author/writes/paper\n    └── paper/by/author\n")

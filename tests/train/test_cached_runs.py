@@ -22,13 +22,14 @@ def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixtu
     """The command makes a profile. Planning and training use it, and do not sample again."""
     config = runs.config("profiled", engine="model_centric")
     config_words = [str(config), "--train.seed=9"]
-    assert main(["cache", "plan", "--size", "1K", *config_words]) == 1
-    assert "no such profile; `hopper cache profile` makes one" in capsys.readouterr().err
-    profiling = runs.call("profiling", "cache", "profile", *config_words)
+    assert main(["inspect", "cache", "--size", "1K", *config_words]) == 1
+    error = capsys.readouterr().err
+    assert "no such profile; `hopper inspect cache CONFIG --profile` makes one" in error
+    profiling = runs.call("profiling", "inspect", "cache", "--profile", *config_words)
     assert profiling.code == 0, profiling.stderr
     assert "counting" not in profiling.stderr
     assert "rank 1," in profiling.stdout
-    assert main(["cache", "plan", "--size", "20%", *config_words]) == 0
+    assert main(["inspect", "cache", "--size", "20%", *config_words]) == 0
     printed = capsys.readouterr().out
     for policy in ("lru", "hotness", "hotness+penalty", "benefit"):
         assert policy in printed
@@ -53,7 +54,7 @@ def test_a_folder_that_takes_no_profiles_is_told_before_profiling(
     shutil.rmtree(copy / FOLDER, ignore_errors=True)
     (copy / FOLDER).write_text("not a folder")
     config = runs.config("no-profiles", engine="model_centric")
-    assert main(["cache", "profile", str(config), f"--data.partitioned={copy}"]) == 1
+    assert main(["inspect", "cache", "--profile", str(config), f"--data.partitioned={copy}"]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"error: {copy / FOLDER}")
     assert error.endswith(": profiles cannot be written there: Not a directory\n")

@@ -104,3 +104,15 @@ def test_a_server_that_hangs_ends_the_run_at_its_deadline(
     error, seconds = hanging_runs["server 1"].result()
     assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
     assert seconds < DEADLINE + BOUND + SLACK
+
+
+def test_an_iteration_that_does_not_fit_memory_is_refused(
+    runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
+    error = wait_for_error(runs.train("no room", epochs=1))
+    assert re.search(
+        r"train\.batch_size: rank \d reads \S+ KiB for its first iteration and holds 2 at a time, "
+        r"but its share of the machine's memory leaves 0 B; expected at least \S+ KiB more",
+        error,
+    )

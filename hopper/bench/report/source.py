@@ -74,7 +74,7 @@ def read_source(folder: Path) -> Source:
     if (folder / SUMMARY_FILE).is_file():
         return _read_run(folder)
     raise RequestError(
-        f"{folder}: expected a folder with {RESULTS_FILE} (of `hopper bench ab`) or "
+        f"{folder}: expected a folder with {RESULTS_FILE} (of `hopper bench`) or "
         f"{SUMMARY_FILE} (of a finished `hopper train`), found neither"
     )
 

@@ -1,4 +1,4 @@
-"""``hopper schedule CONFIG.toml``: show the time steps of an iteration of the engine hop."""
+"""``hopper inspect schedule CONFIG.toml``: the time steps of an iteration of hop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hopper.micrograph.merge import TimeSteps
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
+def add_parser(kinds: Any) -> None:
+    """Add the subcommand."""
+    parser = kinds.add_parser(
         "schedule",
-        help=text,
+        help="show the time steps of an iteration of the hop engine",
         description="Show the time steps without training. Every rank derives them from the "
         "configuration alone. Any key of it can be overridden as --section.key VALUE.",
         allow_abbrev=False,
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     headings = ("rank", *(f"time step {step}" for step in range(steps.count)))
     rows = [
         (str(rank), *(cell or "waits" for cell in row))
-        for rank, row in enumerate(tell_schedule(steps))
+        for rank, row in enumerate(format_schedule(steps))
     ]
     console = Console()
     print_table(console, make_table(headings, rows, title, texts=len(headings)))
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def tell_schedule(steps: TimeSteps) -> list[list[str]]:
+def format_schedule(steps: TimeSteps) -> list[list[str]]:
     """Return, as [ranks][steps], the models that train: ``m2 (37)`` for 37 roots of model 2."""
     from hopper.migrate.schedule import visits
 

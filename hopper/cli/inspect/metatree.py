@@ -1,4 +1,4 @@
-"""``hopper metatree GRAPH``: the relations that hops read, and how servers would divide them."""
+"""``hopper inspect metatree GRAPH``: the relations that hops read, and their division."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hopper.hetero.metatree import Metatree
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
+def add_parser(kinds: Any) -> None:
+    """Add the subcommand."""
+    parser = kinds.add_parser(
         "metatree",
-        help=text,
+        help="show the metatree of a typed graph, and how servers would divide it",
         description="Show the relations that hops from the target follow as a tree, the "
         "sub-metatrees with their weights, and the server of each. Only the schema of the graph is "
         "read.",

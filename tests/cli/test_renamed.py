@@ -1,0 +1,26 @@
+"""Former names of commands answer with the present ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper.cli import main
+from hopper.cli.commands import build_parser
+from hopper.cli.renamed import COMMANDS
+
+
+@pytest.mark.parametrize("former", COMMANDS)
+def test_a_former_name_is_misuse_and_names_the_present_one(
+    former: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*former.split(), "c.toml", "--train.seed=3"])
+    assert f"error: `hopper {former}` is now `{COMMANDS[former]}`" in capsys.readouterr().err
+
+
+def test_present_names_are_no_former_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    for now in COMMANDS.values():
+        if now.startswith("hopper "):
+            words = [word for word in now.split()[1:] if word.islower()][:2]
+            with pytest.raises(SystemExit, match="0"):
+                build_parser().parse_args([*words[: 2 - words[-1].startswith("--")], "--help"])
