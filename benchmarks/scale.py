@@ -9,7 +9,7 @@ Steps are: tables in Parquet; ``hopper dataset import`` and ``hopper partition``
 ``--host-memory`` each, joined by 1 Gbit/s, with an evaluation of 10,000 nodes; embeddings of 10,000
 nodes; DGL's ``partition_graph`` on graphs of ``--dgl`` edges. Each step is written to steps.json
 when it is done, and those that are there are not run again: after an interruption, run the command
-again. A step that fails is written with its error. What later steps do not need is removed. Lines
+again. A step that fails is written with its error, and run again then. What later steps do not need is removed. Lines
 have the seconds of each step, the MiB that all processes had at once, pages of mapped files apart
 (``own MiB``), and what it wrote (``disk MiB``). Needs root.
 """
@@ -102,7 +102,7 @@ class Steps:
 
     def run(self, name: str, call: Callable[[], dict[str, float]], wrote: str = "") -> None:
         """Run a step unless it is done; ``wrote`` is the folder whose size is told."""
-        if name in self.done:
+        if name in self.done and "error" not in self.done[name]:
             return
         print(f"{name} ...", flush=True)
         try:
@@ -146,9 +146,7 @@ def run_steps(options: Any, steps: Steps) -> None:
 
         def train_once(run: Path = run, command: list[str] = command) -> dict[str, float]:
             shutil.rmtree(run, ignore_errors=True)
-            measured = call(
-                "-c", code.format("train", "*sys.argv[1:]"), *map(str, words), hopper=False
-            )()
+            measured = call("-c", code.format("train", "*sys.argv[1:]"), *command, hopper=False)()
             lines = (run / "epochs.jsonl").read_text().splitlines()
             return measured | {"epoch seconds": json.loads(lines[-1])["seconds"]}
 
