@@ -8,10 +8,10 @@ Steps are: tables in Parquet; ``hopper dataset import`` and ``hopper partition``
 ``--memory-limit``; twenty iterations by ``zero_hop`` and by ``cooperative`` on emulated hosts of
 ``--host-memory`` each, joined by 1 Gbit/s, with an evaluation of 10,000 nodes; embeddings of 10,000
 nodes; DGL's ``partition_graph`` on graphs of ``--dgl`` edges. Each step is written to steps.json
-when it is done, and those that are there are not run again: after an interruption, run the command
-again. A step that fails is written with its error, and run again then. What later steps do not need is removed. Lines
-have the seconds of each step, the MiB that all processes had at once, pages of mapped files apart
-(``own MiB``), and what it wrote (``disk MiB``). Needs root.
+when it is done. After an interruption run the command again: it runs the steps that are not there,
+or have failed. What later steps do not need is removed. Lines have the seconds of each step, the
+MiB that all processes had at once, pages of mapped files apart (``own MiB``), and what it wrote
+(``disk MiB``). Needs root.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hopper.files.whole_files import write_text
 from hopper.process.signal_handlers import end_on_signals
 
 ENGINES = ("zero_hop", "cooperative")
-WIDTH, EVALUATED, PREDICTED, ROOTS = 16, 10_000, 10_000, 16_000
+WIDTH, EVALUATED, PREDICTED, ROOTS = 16, 10_000, 10_000, 1000
 LIMIT_SECONDS = 3600.0
 
 

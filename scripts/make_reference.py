@@ -119,7 +119,7 @@ def _name(name: str, thing: Any) -> Iterator[str]:
     if inspect.isclass(thing) and not issubclass(thing, Exception) and name != "hopper.Config":
         has_signature = "__init__" in vars(thing) or hasattr(thing, "__dataclass_fields__")
     if has_signature:
-        yield from ("```python", f"{name}{_signature(thing)}", "```", "")
+        yield from ("```python", f"{name}{_signature(thing, 80)}", "```", "")
     yield from (*_docstring(thing), "")
     if inspect.isclass(thing) and not issubclass(thing, Exception) and name != "hopper.Config":
         members = [*_members(thing)]
@@ -136,9 +136,21 @@ def _members(thing: type) -> Iterator[str]:
         yield f"- `{name}{signature}`: {_inline(function.__doc__.partition(chr(10) * 2)[0])}"
 
 
-def _signature(function: Any) -> str:
-    text = str(inspect.signature(function)).replace("'", "")
-    return re.sub(r"\((self|cls)(, )?", "(", text)
+def _signature(function: Any, width: int = 10_000) -> str:
+    """The parameters of a function, each on a line if all of them are wider."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    words, kinds = [*map(str, own)], [parameter.kind for parameter in own]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        words.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    returned = signature.return_annotation
+    end = f") -> {returned}" if isinstance(returned, str) else ")"
+    text = f"({', '.join(words)}{end}"
+    if len(text) > width:
+        text = "(\n" + "".join(f"    {word},\n" for word in words) + end
+    # Annotations are texts, which are shown with quotes.
+    text = re.sub(r": (['\"])(.*?)\1", r": \2", text)
+    return re.sub(r"<function .*? at 0x\w+>", "...", text)
 
 
 def _docstring(thing: Any) -> Iterator[str]:

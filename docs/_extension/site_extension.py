@@ -14,4 +14,3 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("doctree-resolved", files.resolve_links)
     app.connect("build-finished", files.write_all)
     return {"parallel_read_safe": False, "parallel_write_safe": False}
-
