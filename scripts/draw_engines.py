@@ -1,15 +1,17 @@
 #!/usr/bin/env python
-"""Draw docs/pictures: a picture of every engine, and one of the idea for the README.
+"""Draw docs/pictures: a picture of every engine, and two for the README.
 
 usage: python scripts/draw_engines.py
 
-A picture has two servers and an arrow for each thing that an iteration sends between them. Widths
-of arrows are an order, not measured.
+A picture of an engine has two servers and an arrow for each thing that an iteration sends between
+them. Widths of arrows are an order, not measured. ``measured.svg`` has seconds and bytes of four
+systems, from the results.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,20 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-PICTURES: Final = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.summary import Row, read  # noqa: E402
+
+PICTURES: Final = ROOT / "docs" / "pictures"
+RESULTS: Final = ROOT / "benchmarks" / "results" / "amd-epyc-2-cores" / "summary.csv"
+SYSTEMS: Final = {
+    "DistDGL 1.1.3": "DistDGL",
+    "model-centric": "model_centric",
+    "zero-hop": "zero_hop",
+    "cooperative": "cooperative",
+}
+GRAPHS: Final = {"scattered-sage-16": "scattered", "products-like-sage-16": "products-like"}
 FEATURES, MODEL, HIDDEN, GRADIENTS = "#1f6fb4", "#d9660a", "#7a52a8", "#555555"
 WIDTH: Final = 7.2
 HEIGHT: Final = 1.75
@@ -98,9 +113,13 @@ def draw_picture(engines: Sequence[Engine], titles: bool) -> str:
                 axes.text(0.1, top - 0.24, engine.name, weight="bold", size=10.5)
                 top -= 0.3
             _draw_engine(axes, engine, top)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
-        pyplot.close(figure)
+        return _as_svg(figure)
+
+
+def _as_svg(figure: Any) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
+    pyplot.close(figure)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
@@ -151,11 +170,39 @@ def _draw_server(axes: Any, engine: Engine, server: int, left: float, top: float
               linespacing=1.1)  # fmt: skip
 
 
+def draw_measured(rows: Sequence[Row]) -> str:
+    """Return a picture of the seconds and bytes of an epoch, by system and graph."""
+    lines = {
+        (row.cell, row.side): row
+        for row in rows
+        if row.experiment == "baselines" and row.measure == "epoch seconds"
+    }
+    with pyplot.rc_context(_SETTINGS):
+        figure, all_axes = pyplot.subplots(2, 2, figsize=(WIDTH, 2.7), sharey="row")
+        for (cell, graph), row_of_axes in zip(GRAPHS.items(), all_axes, strict=True):
+            shown = [lines[cell, side] for side in SYSTEMS]
+            seconds = [row.median or 0.0 for row in shown]
+            megabytes = [(row.bytes or 0) / 1e6 for row in shown]
+            units = ("seconds", "MB between servers")
+            for axes, values, unit in zip(row_of_axes, (seconds, megabytes), units, strict=True):
+                colors = ["#999999", "#999999", FEATURES, HIDDEN]
+                bars = axes.barh([*SYSTEMS.values()], values, color=colors)
+                axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3)
+                axes.set_title(f"{graph}: {unit}, an epoch", loc="left", fontsize=8.5)
+                axes.set_xlim(0, 1.18 * max(values))
+                axes.set_xticks([])
+                axes.spines[["top", "right", "bottom"]].set_visible(False)
+            row_of_axes[0].invert_yaxis()
+        figure.tight_layout()
+        return _as_svg(figure)
+
+
 def make_pictures() -> dict[str, str]:
     """All pictures by the names of their files."""
     pictures = {f"{each.name}.svg": draw_picture([each], titles=False) for each in ENGINES}
     by_name = {each.name: each for each in ENGINES}
     pictures["idea.svg"] = draw_picture([by_name[name] for name in IDEA], titles=True)
+    pictures["measured.svg"] = draw_measured(read(RESULTS))
     return pictures
 
 

@@ -35,6 +35,7 @@ from hopper.config.reference import (  # noqa: E402
 BEGIN, END = "<!-- made from the code -->\n", "<!-- end -->"
 _SECTIONS: Final = ("Parameters", "Attributes", "Raises", "Returns", "Yields", "Examples")
 _ITEM = re.compile(r"([\w*.]+(?:, [\w*.]+)*): (.*)", re.S)
+_OWN: Final = ("self", "cls")
 _CODE = re.compile(r"(`[^`]+`)")
 _PAGE = re.compile(r"\bdocs/([\w/-]+\.md(?:#[\w-]+)?)")
 
@@ -132,14 +133,15 @@ def _members(thing: type) -> Iterator[str]:
         function = getattr(function, "func", function)
         if name.startswith("_") or not inspect.isroutine(function) or not function.__doc__:
             continue
-        signature = "" if isinstance(member, property) else _signature(function)
-        yield f"- `{name}{signature}`: {_inline(function.__doc__.partition(chr(10) * 2)[0])}"
+        given = [each for each in inspect.signature(function).parameters if each not in _OWN]
+        call = "" if isinstance(member, property) else f"({', '.join(given)})"
+        yield f"- `{name}{call}`: {_inline(function.__doc__.partition(chr(10) * 2)[0])}"
 
 
 def _signature(function: Any, width: int = 10_000) -> str:
     """The parameters of a function, each on a line if all of them are wider."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    own = [p for p in signature.parameters.values() if p.name not in _OWN]
     words, kinds = [*map(str, own)], [parameter.kind for parameter in own]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         words.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")

@@ -43,7 +43,7 @@ class Evaluator:
     met_nan: whether a prediction of the last scores was NaN, so that the scores are.
     """
 
-    baseline_text: ClassVar[str] = "what one answer for all nodes reaches"
+    baseline_text: ClassVar[str] = "the same answer for every node"
     divides_roots: ClassVar[bool] = True
 
     def __init__(self, inference: Inference, objective: Objective) -> None:
@@ -141,7 +141,7 @@ class EdgeEvaluator(Evaluator):
     """Scores a model on the labels of a split's edges. Block by block, every rank receives the rows
     of the ends of its part of the edges, and predicts them."""
 
-    baseline_text = "what one answer for all edges reaches"
+    baseline_text = "the same answer for every edge"
 
     def __init__(self, inference: Inference, objective: Objective) -> None:
         super().__init__(inference, objective)

@@ -69,7 +69,7 @@ class LinkEvaluator(Evaluator):
     """Scores a model's links on a split, on all ranks together, ranked as the task says among
     candidates that the seed draws."""
 
-    baseline_text = "what a random order reaches"
+    baseline_text = "a random order"
     divides_roots: ClassVar[bool] = False
 
     def __init__(self, inference: Inference, objective: Objective, task: Task, seed: int) -> None:

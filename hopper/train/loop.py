@@ -245,11 +245,11 @@ class Trainer:
             tests.append(test)
             if test.by_metric and not model.state.name:
                 scores = ", ".join(
-                    f"{name} {score:.4f} ({baselines['test'][name]:.4f})"
+                    f"{name} {score:.4f} (baseline {baselines['test'][name]:.4f})"
                     for name, score in test.by_metric.items()
                 )
                 self._say(
-                    f"test {scores}, best epoch {model.progress.best_epoch}; in brackets "
+                    f"test {scores}, best epoch {model.progress.best_epoch}; baseline: "
                     f"{self._baseline_text}"
                 )
         self._end_if_diverged()
