@@ -120,7 +120,7 @@ def _name(name: str, thing: Any) -> Iterator[str]:
     if inspect.isclass(thing) and not issubclass(thing, Exception) and name != "hopper.Config":
         has_signature = "__init__" in vars(thing) or hasattr(thing, "__dataclass_fields__")
     if has_signature:
-        yield from ("```python", f"{name}{_signature(thing, 80)}", "```", "")
+        yield from ("```text", f"{name}{_signature(thing, 80)}", "```", "")
     yield from (*_docstring(thing), "")
     if inspect.isclass(thing) and not issubclass(thing, Exception) and name != "hopper.Config":
         members = [*_members(thing)]
