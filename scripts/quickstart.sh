@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a comparison of three engines: installs Hopper into .venv, makes a graph,
+# From a fresh checkout to a comparison of four engines: installs Hopper into .venv, makes a graph,
 # divides it over 4 servers and trains on 4 ranks on this machine, each engine in turn.
 #
 #   ./scripts/quickstart.sh
@@ -26,9 +26,9 @@ say "divided over 4 servers"
 "$hopper" partition "$data/graph" --servers 4 --method metis --out "$data/parts" \
   --locality-roots 500
 
-say "three engines, the same roots and draws, gradients compared, in timed rounds"
-"$hopper" bench examples/quickstart.toml --engines model_centric,hop,zero_hop --rounds 3 \
-  --out "$out"
+say "four engines, the same roots and draws, gradients compared, in timed rounds"
+"$hopper" bench examples/quickstart.toml --engines model_centric,hop,zero_hop,cooperative \
+  --rounds 3 --out "$out"
 
 say "done in $((SECONDS - begun)) s after installation"
 echo "table: above; numbers: $out/results.json; picture:" "$out"/*.png
