@@ -68,8 +68,8 @@ class Try:
         if ratio.low is None or ratio.high is None or ratio.rounds < LEAST_ROUNDS:
             # The interval of two rounds tells nothing: it may reach from 0 to 2,000.
             rounds = "one round" if ratio.rounds == 1 else f"{ratio.rounds} rounds"
-            return f"{text}, {ratio.mean:.2f} times as long ({rounds}, no interval)"
-        return f"{text}, {ratio.mean:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
+            return f"{text}, takes {ratio.mean:.2f}x the time ({rounds}, no interval)"
+        return f"{text}, takes {ratio.mean:.2f}x the time ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 @dataclass

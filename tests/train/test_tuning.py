@@ -123,7 +123,7 @@ def test_no_round_begins_after_the_limit() -> None:
     tries = short.run()
     assert [str(each) for each in tries] == [
         "a 1 s, 1e-05 MB",
-        "b 1.5 s, 1e-05 MB, 1.50 times as long (one round, no interval)",
+        "b 1.5 s, 1e-05 MB, takes 1.50x the time (one round, no interval)",
     ]
 
 
@@ -140,7 +140,7 @@ def test_settings_are_ranked_by_the_geometric_mean_of_their_rounds() -> None:
 def test_a_try_is_printed_with_its_interval() -> None:
     rounds = (0.1, 0.2, 0.4)
     line = str(Try("hop", 0.2, 1_500_000, rounds, Ratio(1.5, 1.2, 1.875, 3)))
-    assert line == "hop 0.2 s, 1.5 MB, 1.50 times as long (1.20 to 1.88)"
+    assert line == "hop 0.2 s, 1.5 MB, takes 1.50x the time (1.20 to 1.88)"
     assert str(Try("hop", 0.2, 0, (0.2,), Ratio(1.5, None, None, 1))).endswith("no interval)")
     assert str(Try("hop", 0.2, 0, rounds)) == "hop 0.2 s, 0 MB"
 
