@@ -80,13 +80,24 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
                 assert plan.cluster is not None
                 summary = side.train(plan.cluster, index, run_dir)
                 guests.append({"label": side.label, "round": index, **summary})
-            seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
-            say(f"round {index + 1}/{plan.rounds}  {side.label}: epochs of {seconds} s")
+            seconds = [f"{epoch['seconds']:.2f}" for epoch in summary["epochs"]]
+            say(f"round {index + 1}/{plan.rounds}  {side.label}: {_describe_epochs(seconds)}")
         if index == 0:
             parity = check_parity(plan)
             for engine in parity:
                 say(_describe_parity(engine))
     return replace(conclude(plan, parity, entries, summaries, say), guests=tuple(guests))
+
+
+def _describe_epochs(seconds: Sequence[str]) -> str:
+    """Say which epochs are measured, and why not the others."""
+    if len(seconds) < 3:
+        return f"epochs of {', '.join(seconds)} s"
+    first, *measured, last = seconds
+    return (
+        f"{', '.join(measured)} s an epoch (not counted: the first, {first} s, which warms up, and "
+        f"the last, {last} s, which prepares nothing for a next)"
+    )
 
 
 def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
