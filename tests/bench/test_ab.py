@@ -202,7 +202,7 @@ def test_float64_takes_fewer_roots_where_memory_is_short(
 ) -> None:
     plan, entries, summaries = unconcluded
     monkeypatch.setitem(LIMITS["losses"], "float32", -1.0)
-    monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
+    monkeypatch.setattr("hopper.bench.ab.available_memory", lambda: 1)
     limited = replace(plan, contenders=plan.contenders[:1])
     outcome = conclude(limited, check_parity(limited), entries[:1], summaries[:1], print)
     assert outcome.problems == []

@@ -194,7 +194,7 @@ def test_without_hosts_a_comparison_runs_on_loopback_and_says_so(
 ) -> None:
     _without_root(monkeypatch)
     out = tmp_path / "out"
-    words = ["ab", str(config_file), "--engines", "zero_hop", "--out", str(out), "--rounds", "1"]
+    words = [str(config_file), "--engines", "zero_hop", "--out", str(out), "--rounds", "1"]
     assert main(["bench", *words, "--emulate", "2", "--link-rate", "100mbit"]) == 0
     printed = capsys.readouterr().out
     assert "NOT EMULATED: making network namespaces needs root" in printed

@@ -83,7 +83,8 @@ def test_commands(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     source.mkdir()
     (source / "nodes.csv").write_text("id,label,f\n0,0,2\n1,0,2\n2,1,0\n3,1,1\n", encoding="utf-8")
     (source / "edges.csv").write_text("src,dst\n0,1\n2,3\n", encoding="utf-8")
-    command = ["import", "csv", source, "--out", out, "--name", "two", "--row-normalize"]
+    command = ["dataset", "import", "csv", source, "--out", out, "--name", "two"]
+    command += ["--row-normalize"]
     assert run(*command, "--symmetrize", "--split", "random:1:1", "--seed", "5").splitlines() == [
         "node/edge/node: 2 reverse edges added, 4 edges in all",
         "split drawn with seed 5: 2 train, 2 val, 0 test",

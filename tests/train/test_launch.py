@@ -140,7 +140,7 @@ def test_a_bad_configuration_is_refused_before_anything_starts(
 def test_words_that_are_no_overrides_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["train", "config.toml", "epochs", "3"],
-        ["dataset", "info", "graph", "--data.place=3"],
+        ["inspect", "graph", "graph", "--data.place=3"],
     ):
         with pytest.raises(SystemExit, match="2"):
             main(words)
