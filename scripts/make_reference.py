@@ -36,6 +36,7 @@ BEGIN, END = "<!-- made from the code -->\n", "<!-- end -->"
 _SECTIONS: Final = ("Parameters", "Attributes", "Raises", "Returns", "Yields", "Examples")
 _ITEM = re.compile(r"([\w*.]+(?:, [\w*.]+)*): (.*)", re.S)
 _OWN: Final = ("self", "cls")
+_WIDTH: Final = 80
 _CODE = re.compile(r"(`[^`]+`)")
 _PAGE = re.compile(r"\bdocs/([\w/-]+\.md(?:#[\w-]+)?)")
 
@@ -115,14 +116,16 @@ def names() -> Iterator[str]:
 
 def _name(name: str, thing: Any) -> Iterator[str]:
     yield from (f"### {name}", "")
+    is_class = inspect.isclass(thing) and not issubclass(thing, Exception)
     # The keys of a configuration have a page of their own.
-    has_signature = callable(thing) and not inspect.isclass(thing)
-    if inspect.isclass(thing) and not issubclass(thing, Exception) and name != "hopper.Config":
+    is_class &= name != "hopper.Config"
+    has_signature = inspect.isfunction(thing)
+    if is_class:
         has_signature = "__init__" in vars(thing) or hasattr(thing, "__dataclass_fields__")
     if has_signature:
-        yield from ("```text", f"{name}{_signature(thing, 80)}", "```", "")
+        yield from ("```text", f"{name}{_signature(thing)}", "```", "")
     yield from (*_docstring(thing), "")
-    if inspect.isclass(thing) and not issubclass(thing, Exception) and name != "hopper.Config":
+    if is_class:
         members = [*_members(thing)]
         yield from (*members, "") if members else ()
 
@@ -138,8 +141,8 @@ def _members(thing: type) -> Iterator[str]:
         yield f"- `{name}{call}`: {_inline(function.__doc__.partition(chr(10) * 2)[0])}"
 
 
-def _signature(function: Any, width: int = 10_000) -> str:
-    """The parameters of a function, each on a line if all of them are wider."""
+def _signature(function: Any) -> str:
+    """The parameters of a function, each on a line if all of them are wide."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.name not in _OWN]
     words, kinds = [*map(str, own)], [parameter.kind for parameter in own]
@@ -148,7 +151,7 @@ def _signature(function: Any, width: int = 10_000) -> str:
     returned = signature.return_annotation
     end = f") -> {returned}" if isinstance(returned, str) else ")"
     text = f"({', '.join(words)}{end}"
-    if len(text) > width:
+    if len(text) > _WIDTH:
         text = "(\n" + "".join(f"    {word},\n" for word in words) + end
     # Annotations are texts, which are shown with quotes.
     text = re.sub(r": (['\"])(.*?)\1", r": \2", text)

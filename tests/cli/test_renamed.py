@@ -15,7 +15,10 @@ def test_a_former_name_is_misuse_and_names_the_present_one(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([*former.split(), "c.toml", "--train.seed=3"])
-    assert f"error: `hopper {former}` is now `{COMMANDS[former]}`" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"error: `hopper {former}` is now `{COMMANDS[former]}`" in printed
+    is_of_a_checkout = COMMANDS[former].startswith("python -m benchmarks.")
+    assert ("in a checkout of Hopper's repository" in printed) == is_of_a_checkout
 
 
 def test_present_names_are_no_former_ones(capsys: pytest.CaptureFixture[str]) -> None:

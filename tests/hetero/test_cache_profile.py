@@ -83,7 +83,8 @@ def test_a_saved_profile_is_loaded_unchanged(tmp_path: Path) -> None:
 
 def test_damaged_profiles(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.npz"
-    with pytest.raises(GraphError, match="no such profile; `hopper inspect cache CONFIG"):
+    advice = "no such profile; `hopper inspect cache CONFIG --profile` makes one"
+    with pytest.raises(GraphError, match=advice):
         load_profile(path)
     save_profile(PROFILE, path)
     content = path.read_bytes()
