@@ -167,16 +167,8 @@ def test_what_cannot_be_averaged_is_named(graph: GraphDirectory, tmp_path: Path)
 def test_the_command_prints_what_it_wrote(
     graph: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "dataset",
-        "precompute",
-        "subsets",
-        str(graph.path),
-        "--subsets",
-        "2",
-        "--dim",
-        "4",
-    ]
+    arguments = ["dataset", "precompute", "subsets", str(graph.path)]
+    arguments += ["--subsets", "2", "--dim", "4"]
     assert main([*arguments, "--layers", "1", "--out", str(tmp_path / "tables")]) == 0
     printed = capsys.readouterr()
     assert "subset1.hop1" in printed.out
