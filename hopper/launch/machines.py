@@ -108,6 +108,7 @@ class _Machine:
         self.facts: dict[str, Any] = {}
         self.lost: ClusterError | None = None
         self.heard_at = time.monotonic()
+        self._begun = ""
 
     @property
     def name(self) -> str:
@@ -140,12 +141,22 @@ class _Machine:
         for stream, line in self.channel.receive():
             self.heard_at = time.monotonic()
             text, mark, facts = line.partition(MARK)
-            if text or not mark:
-                print(f"{self.channel.label}{text}", file=getattr(sys, stream), flush=True)
             if mark:
+                # A rank may have written the beginning of a line, whose rest comes after this.
+                self._begun += text
                 self.facts |= json.loads(facts)
+                continue
+            if stream == "stdout":
+                text, self._begun = self._begun + text, ""
+            self._print(text, stream)
+        if self._begun and (how is not None or "ended" in self.facts):
+            text, self._begun = self._begun, ""
+            self._print(text, "stdout")
         if how is not None and not self.has_failed and "ended" not in self.facts:
             self.lost = ClusterError(f"{self.name}: lost: {how}; the ranks were ended")
+
+    def _print(self, text: str, stream: str) -> None:
+        print(f"{self.channel.label}{text}", file=getattr(sys, stream), flush=True)
 
 
 class _Run:
@@ -291,7 +302,10 @@ class ProcessChannel:
             thread.start()
 
     def _read(self, name: str) -> None:
-        with open(getattr(self.process, name).fileno(), "rb", closefd=False) as stream:
+        with (
+            getattr(self.process, name) as pipe,
+            open(pipe.fileno(), "rb", closefd=False) as stream,
+        ):
             for line in stream:
                 text = line.decode(errors="replace").removesuffix("\n")
                 self._lines.put([name, text])

@@ -18,6 +18,7 @@ import pytest
 
 from hopper.cli import main
 from hopper.errors import RequestError
+from hopper.launch.machines import ProcessChannel, _Machine
 from hopper.launch.on_ssh import Machine, read_hostfile
 from tests.conftest import free_ports
 
@@ -182,3 +183,15 @@ def test_another_way_is_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -
     assert main(["train", str(runs.config("nowhere")), "--on", "mpi:hosts"]) == 1
     expected = "error: --on: expected ssh:HOSTFILE, ray or ray:HOST:PORT, given 'mpi:hosts'"
     assert capsys.readouterr().err.strip() == expected
+
+
+def test_a_line_that_a_message_of_the_host_cuts_is_printed_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = r'1 of \036{"ready": 1}\n2\n\036{"place": {}}\nno end\036{"ended": 0}\n'
+    machine = _Machine(0, ProcessChannel(["printf", said], label="[0] "))
+    while "ended" not in machine.facts:
+        machine.read()
+    machine.channel.close(1.0)
+    assert machine.facts == {"ready": 1, "place": {}, "ended": 0}
+    assert capsys.readouterr().out.splitlines() == ["[0] 1 of 2", "[0] no end"]
