@@ -15,7 +15,7 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -32,6 +32,7 @@ with quick_imports():
     from hopper.graph.directory import GraphDirectory
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
+    from hopper.launch.processes import start_module, stop_processes
     from tests.data_servers import postgres_database, s3_server
     from tests.rank_pool import RankPool
     from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
@@ -223,21 +224,24 @@ def run_ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
 def bench_in_pool(rank_pool: RankPool) -> Iterator[None]:
     """Runs of ``hopper bench`` on this host are launched here, with ranks of the pool."""
 
-    def launch(command: list[str], stdout: IO[bytes], stderr: IO[bytes], **_: Any) -> Any:
+    def launch(module: str, words: list[str], environment: Any, *, log: Path, name: str) -> Any:
+        if "--on" in words:
+            return start_module(module, words, environment, log=log, name=name)
         with (
-            open(os.dup(stdout.fileno()), "w") as output,
-            open(os.dup(stderr.fileno()), "w") as errors,
-            redirect_stdout(output),
-            redirect_stderr(errors),
+            log.open("a") as file,
+            redirect_stdout(file),
+            redirect_stderr(file),
             rank_pool.launching(),
         ):
-            code = main(command[command.index("train") :])
-        return SimpleNamespace(wait=lambda _limit: code)
+            code = main(words)
+        return SimpleNamespace(poll=lambda: code)
+
+    def stop_started(processes: list[Any], limit: float) -> None:
+        stop_processes([it for it in processes if not isinstance(it, SimpleNamespace)], limit)
 
     with pytest.MonkeyPatch.context() as patch:
-        popen = SimpleNamespace(**vars(subprocess) | {"Popen": launch})
-        patch.setattr(train_process, "subprocess", popen)
-        patch.setattr(train_process, "stop_processes", lambda *_: None)
+        patch.setattr(train_process, "start_module", launch)
+        patch.setattr(train_process, "stop_processes", stop_started)
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 

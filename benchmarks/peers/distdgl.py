@@ -180,7 +180,7 @@ class Training:
         try:
             for index, host in enumerate(cluster.hosts):
                 command = [
-                    *host.place.prefix,
+                    *host.prefix,
                     *("unshare", "--mount", "--propagation", "private"),
                     *(str(self.peer.python), str(_HERE / "distdgl_host.py"), str(out / "job.json")),
                     *("--host", str(index)),

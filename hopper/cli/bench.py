@@ -13,9 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hopper.cli.options import whole
 from hopper.errors import RequestError
+from hopper.process.thread_settings import count_cores
 
 if TYPE_CHECKING:
     from hopper.bench.emulate.request import Request
+    from hopper.config import Config
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -54,6 +56,18 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from hopper.config import read_config
+    from hopper.launch.processes import forked_ahead
+
+    config = read_config(options.config, options.overrides)
+    runs = options.rounds * len(options.engines.split(","))
+    with forked_ahead(config, launchers=runs):
+        return _compare(config, options)
+
+
+def _compare(config: Config, options: argparse.Namespace) -> int:
+    import torch
+
     from hopper.bench.ab import run_ab
     from hopper.bench.ab_plan import make_plan
     from hopper.bench.emulate.reconcile import print_reconciliation
@@ -61,10 +75,10 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.bench.placement import place_plan
     from hopper.bench.results import write_results
     from hopper.bench.table import print_results
-    from hopper.config import load_config
     from hopper.partition import PartitionedGraph
 
-    config = load_config(options.config, options.overrides)
+    # Imported for ranks, torch has as many threads as one of them.
+    torch.set_num_threads(count_cores())
     engines = [name.strip() for name in options.engines.split(",")]
     request = _emulation_request(options)
     if request is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,18 @@ def _run(options: argparse.Namespace) -> int:
             *(Path(where), options.ssh, options.python, options.folder, tuple(options.env))
         )
         train_over_ssh(options.config, options.overrides, ssh, options.restarts)
+    elif way == "emulated":
+        from hopper.config import read_config
+        from hopper.launch.processes import forked_ahead
+
+        # How benchmarks train on hosts that they have built. Memory that forked processes share
+        # would count on no host.
+        about = json.loads(Path(where).read_text())
+        config = read_config(options.config, options.overrides)
+        with forked_ahead(None if about["memory"] else config):
+            with quick_imports():
+                from hopper.launch.on_emulated import train_on_emulated
+            train_on_emulated(config, about)
     else:
         from hopper.errors import RequestError
 

@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing import Pipe
+from multiprocessing import Pipe, current_process
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cache_server.process import end_with_parent
 from hopper.config import Config
+from hopper.process.enter_host import enter_host, enter_words
 from hopper.process.quick_imports import quick_imports
 from hopper.process.signal_handlers import TO_END, defer_signals
 from hopper.process.thread_settings import thread_settings
@@ -45,7 +46,7 @@ class ForkedProcess(ForkProcess):
         self._orders.close()
 
     def order(
-        self, module: str, words: Sequence[str], environment: Mapping[str, str], **more: str | None
+        self, module: str, words: Sequence[str], environment: Mapping[str, str], **more: Any
     ) -> None:
         """Tell it what to run, as :func:`start_module` does."""
         what = more | {"words": [module, *words], "environment": dict(environment)}
@@ -64,6 +65,7 @@ class ForkedProcess(ForkProcess):
         os.setsid()
         self._sender.close()
         atexit._clear()
+        _waiting.clear()
         what = json.loads(self._orders.recv_bytes())
         with suppress(OSError):
             Path("/proc/self/comm").write_text(what["name"])
@@ -71,6 +73,8 @@ class ForkedProcess(ForkProcess):
             log = os.open(what["log"], os.O_WRONLY | os.O_APPEND)
             os.dup2(log, sys.stdout.fileno())
             os.dup2(log, sys.stderr.fileno())
+        if what["host"]:
+            enter_host(*what["host"])
         os.environ.clear()
         os.environ.update(what["environment"])
         import numpy as np
@@ -100,10 +104,10 @@ _waiting: Final[list[ForkedProcess]] = []
 
 @contextmanager
 def forked_ahead(
-    config: Config | None, servers: int = 0, work: str = "hopper.train.rank"
+    config: Config | None, servers: int = 0, work: str = "hopper.train.rank", launchers: int = 0
 ) -> Iterator[None]:
-    """Fork this process into so many servers of a run (0 = all) and their ranks, for
-    :func:`start_module`; end those that it has not taken.
+    """Fork this process into so many servers of a run (0 = all) and their ranks, or into launchers
+    of so many runs, for :func:`start_module`; end those that it has not taken.
 
     There are none if this process has done more than to start, or if configuration or graph cannot
     be read, which the run will tell. They are then started anew.
@@ -112,14 +116,20 @@ def forked_ahead(
     ----------
     work: the module with the work of ranks.
     """
+    before = dict(os.environ)
     try:
-        if config and "numpy" not in sys.modules and (count := _count(config, servers)):
+        is_new = "numpy" not in sys.modules or isinstance(current_process(), ForkedProcess)
+        if config and is_new and (count := _count(config, servers)):
             with quick_imports():
                 for module in (work, *_IMPORTS):
                     importlib.import_module(module)
             with defer_signals():
-                for _ in range(count):
+                for _ in range(launchers or count):
                     _waiting.append(ForkedProcess())
+            if launchers:
+                # Each run says anew how many threads its ranks have.
+                os.environ.clear()
+                os.environ.update(before)
         yield
     finally:
         stop_processes(_waiting, 0.0)
@@ -143,7 +153,7 @@ def start_module(
     module: str,
     words: Sequence[str],
     environment: Mapping[str, str],
-    prefix: Sequence[str] = (),
+    host: Sequence[str] = (),
     *,
     log: Path | None,
     name: str,
@@ -152,15 +162,17 @@ def start_module(
 
     Parameters
     ----------
-    prefix: words in front of the command.
+    host: the network namespace and cgroups of an emulated host; none = this machine.
     log: the file to which it prints; None = where this process does.
     name: a name for ``ps``, which shows at most 15 characters.
     """
     with log.open("ab") if log else nullcontext() as stream:
-        if _waiting and not prefix:
+        if _waiting:
             fork = _waiting.pop()
-            fork.order(module, words, environment, name=name, log=str(log) if log else None)
+            file = str(log) if log else None
+            fork.order(module, words, environment, name=name, log=file, host=list(host))
             return fork
+        prefix = enter_words(host) if host else ()
         return subprocess.Popen(
             # -P keeps modules in the current folder from being imported.
             [*prefix, sys.executable, "-P", "-m", module, *words],

@@ -50,9 +50,9 @@ class Place:
     address: str = "127.0.0.1"
     port: int = 0
     """where it listens; 0 = any free port"""
-    prefix: tuple[str, ...] = ()
-    """words in front of every command that starts a process there; places with the same ones are
-    one machine"""
+    host: tuple[str, ...] = ()
+    """the network namespace and cgroups of an emulated host; places with the same ones are one
+    machine"""
     log: Path | None = None
     """the file to which ranks print; None = they print where this process does"""
 
@@ -131,7 +131,7 @@ class Supervisor:
             # A signal between start and append would leave the server behind.
             with defer_signals():
                 server = start_module(
-                    *("cache_server", words, os.environ | memory, place.prefix),
+                    *("cache_server", words, os.environ | memory, place.host),
                     log=port_file.with_suffix(".log"),
                     name=f"cache_server {place.server}",
                 )
@@ -167,7 +167,7 @@ class Supervisor:
         per_server = self._config.cluster.ranks_per_server
         for place, index in itertools.product(self._places, range(per_server)):
             rank = place.server * per_server + index
-            machine = [other for other in self._places if other.prefix == place.prefix]
+            machine = [other for other in self._places if other.host == place.host]
             here = len(machine) * per_server
             local = machine.index(place) * per_server + index
             own = {"RANK": str(rank), RECORD: str(self._record(rank))}
@@ -176,7 +176,7 @@ class Supervisor:
             with defer_signals():
                 self._ranks[rank] = start_module(
                     *(module, [str(self._file)], os.environ | threads | common | own),
-                    prefix=place.prefix,
+                    host=place.host,
                     log=place.log,
                     name=f"hopper rank {rank}",
                 )

@@ -126,7 +126,7 @@ class NamedHosts:
         clean = {key: value for key, value in os.environ.items() if not key.endswith("_IFNAME")}
         threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         process = subprocess.Popen(
-            [*self._hosts[host].place.prefix, sys.executable, *map(str, words)],
+            [*self._hosts[host].prefix, sys.executable, *map(str, words)],
             env=clean | threads | {"PYTHONPATH": own_path()} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

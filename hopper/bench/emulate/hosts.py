@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopper.bench.emulate.enter import enter_words
 from hopper.bench.emulate.limits import bound_hosts, remove_limits
 from hopper.bench.emulate.network import (
     HostNetwork,
@@ -21,7 +20,7 @@ from hopper.bench.emulate.network import (
 )
 from hopper.bench.emulate.request import Request
 from hopper.errors import ClusterError
-from hopper.launch.supervisor import Place
+from hopper.process.enter_host import enter_words
 from hopper.process.signal_handlers import defer_signals
 
 
@@ -33,10 +32,14 @@ class Host:
     cgroups: tuple[Path, ...]
 
     @property
-    def place(self) -> Place:
-        """The place at which this process starts the host's server and ranks, without a number."""
-        prefix = enter_words(self.network.namespace, self.cgroups)
-        return Place(address=self.network.address, prefix=prefix)
+    def names(self) -> tuple[str, ...]:
+        """The host's network namespace, and its cgroups."""
+        return (self.network.namespace, *map(str, self.cgroups))
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The words in front of a command that let this process start it on the host."""
+        return enter_words(self.names)
 
 
 @dataclass(frozen=True)
