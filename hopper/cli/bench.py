@@ -105,8 +105,8 @@ def _compare(config: Config, options: argparse.Namespace) -> int:
     outcome.results["machine"]["emulation"] = emulation
     write_results(plan.out, outcome.results)
     draw(outcome.results, plan.out / PICTURE_FILE)
-    print_results(console, outcome.results, outcome.problems)
     print_reconciliation(console, outcome.results["runs"])
+    print_results(console, outcome.results, outcome.problems)
     console.print(f"results, picture and runs in {plan.out}", soft_wrap=True, highlight=False)
     return 1 if outcome.problems else 0
 

@@ -55,7 +55,7 @@ class _Bars:
 
 
 class _Lines:
-    """Progress elsewhere: a line when a phase is over."""
+    """Progress elsewhere: a line when a phase that took a while is over."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -69,6 +69,6 @@ class _Lines:
         """Print nothing."""
 
     def end(self, seconds: float) -> None:
-        """Print the phase and its time, unless an error or Ctrl-C has ended it."""
-        if sys.exc_info()[0] is None:
+        """Print the phase and its time, unless that is 0.0 or an error or Ctrl-C has ended it."""
+        if seconds >= 0.05 and sys.exc_info()[0] is None:
             self._console.print(f"{self._phase}: {seconds:.1f} s")
