@@ -257,7 +257,8 @@ def predict(
     what: "labels", "probabilities", "logits" or "embeddings". Labels have the form of the graph's:
         class numbers, 0 and 1 for each of several labels, or values. Embeddings are the rows that
         the classifier reads.
-    nodes: "all" nodes of the target type, a split's name, or an .npy file of original ids.
+    nodes: "all" nodes of the target type, a split's name, an .npy file of original ids, or a .txt
+        file with a name a line.
     format: format of the files in ``out``: "parquet" or "npy".
     memory: memory for the rows that one pass reads, such as "256M".
     overrides: arguments that replace keys of the run's configuration. With

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Install torch, of the version in constraints.txt, unless it is there: PyTorch's build for CPUs, or
+# Install torch, of the version in CONSTRAINTS (constraints.txt), unless it is there: PyTorch's build for CPUs, or
 # that for CUDA where there is an NVIDIA GPU. Says what it takes before the download begins.
 #
-#   scripts/install_torch.sh PYTHON   (the interpreter of a virtual environment)
+#   scripts/install_torch.sh PYTHON [CONSTRAINTS]   (PYTHON: that of a virtual environment)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=$1 index=https://download.pytorch.org/whl/cpu
-version=$(sed -n 's/^torch==//p' constraints.txt)
+constraints=${2:-constraints.txt}
+version=$(sed -n 's/^torch==//p' "$constraints")
 
 here=$("$python" -c 'from importlib.metadata import version as v; print(v("torch"))' 2>/dev/null || true)
-if [[ $here == "$version"* ]]; then
+if [[ -n $here && $here == "$version"* ]]; then
   exit 0
 fi
 # Sizes of the wheels for Linux on x86-64, and of what they install.
@@ -25,4 +26,4 @@ else
   echo "installing torch $version. $index cannot be reached, so pip takes what it finds elsewhere." \
     "If that is the build for CUDA: $cuda"
 fi
-"$python" -m pip install -c constraints.txt "${options[@]}" torch
+"$python" -m pip install -c "$constraints" "${options[@]}" torch

@@ -34,9 +34,9 @@ def add_parser(commands: Any, text: str = "") -> None:
         default="labels",
     )
     parser.option(
-        "--nodes all|SPLIT|FILE.npy",
-        "nodes to predict: all of the target type (default), a split, or a file of original ids; "
-        "for a run on labels of edges: edges",
+        "--nodes all|SPLIT|FILE",
+        "nodes to predict: all of the target type (default), a split, an .npy file of original "
+        "ids, or a .txt file with a name a line; for a run on labels of edges: edges",
         default="all",
     )
     parser.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from hopper.config import Config
 from hopper.config.plug_ins import PlugIn, find_plug_in
@@ -36,7 +36,7 @@ __all__ = [
     "list_names",
 ]
 
-ENGINE_CLASSES: Final[dict[str, type[Engine]]] = {
+ENGINE_CLASSES: Final[dict[str, type[Engine[Any, Any]]]] = {
     engine.spec.name: engine
     for engine in (Cooperative, ZeroHop, Hop, ModelCentric, RelationAggregationFirst, Locality)
 }
@@ -44,7 +44,7 @@ ENGINE_CLASSES: Final[dict[str, type[Engine]]] = {
 AUTO: Final = "auto"
 
 
-def find_engine(config: Config) -> PlugIn[Engine]:
+def find_engine(config: Config) -> PlugIn[Engine[Any, Any]]:
     """Find the engine that a configuration names, and its options. The name is not "auto"."""
     name, options = config.train.engine, config.train.engine_options
     return find_plug_in(
@@ -52,13 +52,13 @@ def find_engine(config: Config) -> PlugIn[Engine]:
     )
 
 
-def engines_for(layout: Layout | None) -> list[type[Engine]]:
+def engines_for(layout: Layout | None) -> list[type[Engine[Any, Any]]]:
     """Return the built-in engines that train graphs of a layout; None = all of them."""
     engines = ENGINE_CLASSES.values()
     return [each for each in engines if layout is None or type(layout) in each.spec.layouts]
 
 
-def engines_of(request: Request) -> list[type[Engine]]:
+def engines_of(request: Request) -> list[type[Engine[Any, Any]]]:
     """Return the engine that a request names, or for "auto" the exact engines to try."""
     if request.config.train.engine != AUTO:
         return [find_engine(request.config).kind]
@@ -70,7 +70,7 @@ def engines_of(request: Request) -> list[type[Engine]]:
     ]
 
 
-def can_draw(engine: type[Engine], request: Request) -> bool:
+def can_draw(engine: type[Engine[Any, Any]], request: Request) -> bool:
     """Return whether an engine's ranks, or servers on their behalf, can draw what they read."""
     if request.graph.layout.draws_alone or engine.spec.draws_own_nodes:
         return True
@@ -84,7 +84,7 @@ def is_fetching(request: Request) -> bool:
     return any(engine.spec.reads_remote_rows for engine in engines_of(request))
 
 
-def list_names(engines: Iterable[type[Engine]]) -> str:
+def list_names(engines: Iterable[type[Engine[Any, Any]]]) -> str:
     """Return the names of engines for a message."""
     return ", ".join(engine.spec.name for engine in engines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,7 +30,7 @@ from hopper.timing.run_log import RunLog
 
 def make_engine(
     request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
-) -> TrainStep:
+) -> TrainStep[Any, Any]:
     """Make the engine of a request and its models, ready to train iterations."""
 
     def make_trainer(request: Request, model: torch.nn.Module | None = None) -> MicroBatchRunner:
@@ -59,7 +60,7 @@ def make_engine(
         trials = Trials([make_state(each, iterations, trainer) for each in requests])
         for number, (state, trial) in enumerate(zip(trials, configs, strict=True)):
             state.name, state.overrides = trial_name(number), trial.overrides
-        engine: Engine = IndependentHop(request, trials, schedules)
+        engine: Engine[Any, Any] = IndependentHop(request, trials, schedules)
         return TrainStep(engine, trials, SparseStep(engine.state))
     state = make_state(request, make_schedule(request, cluster.world).iterations)
     plug_in = find_engine(request.config)

@@ -175,7 +175,7 @@ class OneModel(Models):
     Every rank has all of its parameters, unless the engine's ``parameter_servers`` shard them.
     """
 
-    def __init__(self, engine: Engine, sparse: SparseStep) -> None:
+    def __init__(self, engine: Engine[Any, Any], sparse: SparseStep) -> None:
         super().__init__([engine.state])
         state = self._state = engine.state
         self._sparse = sparse

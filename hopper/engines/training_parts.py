@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -126,7 +127,7 @@ def _find_metrics(config: Config, kind: TargetKind) -> list[PlugIn[AnyMetric]]:
     ]
 
 
-def _for_labels(plug_in: PlugIn, kind: TargetKind) -> PlugIn:
+def _for_labels(plug_in: PlugIn[Any], kind: TargetKind) -> PlugIn[Any]:
     """Return a loss or a metric if it is for labels of a kind; otherwise raise ConfigError."""
     kinds = tuple(plug_in.kind.label_kinds)
     if kind not in kinds:

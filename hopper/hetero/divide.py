@@ -8,6 +8,7 @@ too large for a server, the server stores a part of it (:mod:`hopper.hetero.vert
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -53,8 +54,8 @@ from hopper.timing.phases import Phases, Progress
 
 
 def divide_graph(
-    graph: GraphDirectory,
-    out: Path | str,
+    graph: GraphDirectory | str | os.PathLike[str],
+    out: str | os.PathLike[str],
     servers: int,
     method: str = "metis",
     *,
@@ -72,6 +73,7 @@ def divide_graph(
 
     Parameters
     ----------
+    graph: a graph directory, or its path.
     out: the destination, which must not exist or must be an empty directory. It appears when it is
         complete.
     method: "metis", "stream" and "random" divide nodes; "meta" divides whole relations.
@@ -93,6 +95,9 @@ def divide_graph(
         is occupied.
     GraphError: the graph directory is damaged.
     """
+    if not isinstance(graph, GraphDirectory):
+        graph = GraphDirectory.open(Path(graph))
+    out = Path(out)
     if method != BY_RELATION:
         meta_options = (layers, metapaths or None, server_memory, tables)
         if any(option is not None for option in meta_options):
@@ -108,7 +113,7 @@ def divide_graph(
     layers, tables = 2 if layers is None else layers, tables or "link"
     if tables not in get_args(Tables):
         raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
-    out, schema, phases = Path(out), graph.schema, Phases(progress)
+    schema, phases = graph.schema, Phases(progress)
     if server_memory is not None and not isinstance(schema.target, str):
         raise RequestError(
             "--server-memory: only graphs whose nodes are predicted can be cut; expected none, as "

@@ -49,8 +49,8 @@ class PredictionRequest:
     what: ``labels`` are class numbers, 0 or 1 for each of several labels, or values, in the form of
         the graph's labels. ``probabilities`` are those of the labels. ``logits`` are the model's
         output, and ``embeddings`` what its classifier reads of a node.
-    nodes: "all" nodes of the type, a split's name, or the path of an .npy file of original ids. If
-        ``of_edges``, the same for edges and their ids.
+    nodes: "all" nodes of the type, a split's name, or the path of an .npy file of original ids or
+        of a .txt file of names. If ``of_edges``, the same for edges and their ids, without names.
     format: format of the parts.
     memory: size of the rows that one pass reads, in the form of ``parse_size``.
     overrides: changes of the run's configuration, such as ``("--data.partitioned", "other")`` for
@@ -183,13 +183,33 @@ class PredictionRequest:
         globals_ = graph.global_ids(target)
         if self.nodes == ALL:
             return np.arange(globals_.size)
+        if self.nodes.endswith(".txt"):
+            return np.sort(globals_[self._read_names(graph)])
         if graph.schema.target_relations and not self.nodes.endswith(".npy"):
             raise RequestError(
-                f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, or an "
-                ".npy file of original ids"
+                f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, an .npy "
+                "file of original ids, or a .txt file of names"
             )
         ids = self._read_ids(graph, "original ids", f"original ids of {target}", globals_.size)
         return np.sort(globals_[ids])
+
+    def _read_names(self, graph: PartitionedGraph) -> NDArray[np.int64]:
+        """Return the original ids of the nodes that a file names, a name a line."""
+        where, known = f"--nodes {self.nodes}", graph.names(self.node_type)
+        if known is None:
+            raise RequestError(
+                f"{where}: the source did not name nodes of {self.node_type}; expected an .npy "
+                "file of original ids"
+            )
+        wanted = Path(self.nodes).read_text("utf-8").splitlines()
+        numbers = dict(zip(known.of(np.arange(len(known))), range(len(known)), strict=True))
+        unknown = [name for name in wanted if name not in numbers]
+        if unknown:
+            raise RequestError(
+                f"{where}: expected names of nodes of {self.node_type}, given {unknown[0]!r} "
+                f"({len(unknown)} of {len(wanted)} are unknown)"
+            )
+        return np.unique([numbers[name] for name in wanted]).astype(np.int64)
 
     def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
         """Return [n] int64, ascending: the ids of the edges to predict; errors are those of
@@ -218,8 +238,8 @@ class PredictionRequest:
             return graph.split(self.nodes)
         if not self.nodes.endswith(".npy"):
             raise RequestError(
-                f"{where}: expected {ALL}, one of the splits {sorted(graph.schema.splits)}, or an "
-                f".npy file of {kind}"
+                f"{where}: expected {ALL}, one of the splits {sorted(graph.schema.splits)}, an "
+                f".npy file of {kind}, or a .txt file of names of nodes"
             )
         ids = load_npy(Path(self.nodes), "nodes")
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):

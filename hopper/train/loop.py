@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(
         self,
-        engine: TrainStep,
+        engine: TrainStep[Any, Any],
         schedule: RootSchedule,
         evaluator: Evaluator,
         run_dir: Path,

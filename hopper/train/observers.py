@@ -87,7 +87,7 @@ class Observers:
 class GradientRecorder(Callback):
     """Writes parameters and gradients of the iterations that ``train.record_gradients`` names."""
 
-    def __init__(self, engine: TrainStep, run_dir: Path) -> None:
+    def __init__(self, engine: TrainStep[Any, Any], run_dir: Path) -> None:
         self._engine, self._folder = engine, run_dir / GRADIENTS_FOLDER
 
     def start(self, run: Running) -> None:

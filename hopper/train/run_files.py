@@ -35,7 +35,7 @@ class RunFiles:
 
     def __init__(
         self,
-        engine: TrainStep,
+        engine: TrainStep[Any, Any],
         models: Sequence[TrainedModel],
         run_dir: Path,
         objective: Objective,

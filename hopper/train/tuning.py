@@ -160,7 +160,7 @@ def is_tuned(config: Config) -> bool:
     return config.train.engine == AUTO or _is_adaptive(config, find_engine(config).kind)
 
 
-def _is_adaptive(config: Config, engine: type[Engine]) -> bool:
+def _is_adaptive(config: Config, engine: type[Engine[Any, Any]]) -> bool:
     """Return whether the engine's raised option is to be found out. Trials have none."""
     option = engine.spec.raised_option
     return bool(option) and not is_trials(config) and value_of(config, option) == "adaptive"

@@ -266,3 +266,20 @@ def test_errors_have_no_password(text: str, tmp_path: Path) -> None:
     with pytest.raises(GraphError) as caught:
         read(tmp_path, text)
     assert "secret" not in str(caught.value)
+
+
+def test_truth_values_are_classes_and_a_split_without_labels_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "SELECT * FROM (VALUES ('x', true, 'train'), ('y', false, 'test')) AS t(id, {}, split)"
+    np.testing.assert_array_equal(
+        read(tmp_path, f'nodes.a = "{rows.format("label")}"').labels("a"), [1, 0]
+    )
+    (tmp_path / "graph.toml").write_text(f'nodes.a = "{rows.format("banned")}"')
+    assert (
+        main(["dataset", "import", "sql", f"{tmp_path}/graph.toml", "--out", f"{tmp_path}/b"]) == 0
+    )
+    told = capsys.readouterr().out
+    assert (
+        "a: a split but no column label or value, so nothing is predicted; features: banned" in told
+    )

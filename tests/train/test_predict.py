@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import hopper
+from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.predict.launch import predict_into
@@ -285,3 +286,19 @@ def test_parts_are_read_as_they_were_written(
     np.testing.assert_array_equal(read_back.values, values[part.order])
     assert read_back.values.dtype == dtype
     assert read_back.names is None
+
+
+def test_nodes_are_named_in_a_file(tmp_path: Path) -> None:
+    GraphDirectory.from_sql(
+        tmp_path / "graph",
+        nodes={"a": "SELECT 'n' || i AS id, i % 2 AS label, 'train' AS split FROM range(20) t(i)"},
+        edges={"a/to/a": "SELECT 'n' || i AS src, 'n' || (i + 1) AS dst FROM range(19) t(i)"},
+    )
+    graph = hopper.divide_graph(str(tmp_path / "graph"), str(tmp_path / "parts"), 2)
+    file = tmp_path / "nodes.txt"
+    request = PredictionRequest("labels", str(file), node_type="a")
+    file.write_text("n17\nn3\nn3\n")
+    np.testing.assert_array_equal(request.node_ids(graph), np.sort(graph.global_ids("a")[[3, 17]]))
+    file.write_text("n17\nnobody\n")
+    with pytest.raises(RequestError, match=r"given 'nobody' \(1 of 2 are unknown\)"):
+        request.node_ids(graph)

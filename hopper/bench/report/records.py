@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,7 +17,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 class Record(BaseModel):
     """An object of a file. Fields that a report does not show are kept as they are."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", protected_namespaces=())
 
 
 class Scored(Record):

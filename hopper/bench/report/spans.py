@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,7 +32,7 @@ _Log = dict[_Key, list["Span"]]
 class Opened(BaseModel):
     """The moment at which a log was opened, by the clock that ``clock`` names."""
 
-    model_config = ConfigDict(strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True)
     monotonic: Number
     clock: str | None = None
 
@@ -40,7 +40,7 @@ class Opened(BaseModel):
 class Span(BaseModel):
     """A stage of one rank. ``thread`` names a thread that prepares other iterations."""
 
-    model_config = ConfigDict(strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True)
     rank: int
     opened: Opened | None
     epoch: int

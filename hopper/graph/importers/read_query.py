@@ -76,12 +76,17 @@ def _read_query(
         if isinstance(owner, Relation):
             readers["weight"] = _read_weights
         special = {*needed, *readers, *of_labels}
-        names = [name for name in query.names if name not in special]
+        missing = [name for name in needed if name not in query.names]
+        # Columns with other names than Hopper's would each be told as no feature.
+        names = [name for name in query.names if name not in special and not missing]
         table, (columns, features) = Table(reader.count), read_features(reader, names)
         if columns:
             table.columns, table.features = columns, features
-        for name in (name for name in needed if name not in query.names):
-            expected = f"column {name}: expected, but missing in {list(query.names)}"
+        for name in missing:
+            expected = (
+                f"column {name}: expected, but missing in {list(query.names)}: rename it, or say "
+                f"which it is (AS {name}) in a query for hopper dataset import sql"
+            )
             tables.problems.add(query.where, name, f"{query.header}: {expected}")
         for name, read in readers.items():
             if name in query.names:
@@ -91,6 +96,11 @@ def _read_query(
         for task, classes in table.classes.items():
             of_task = f"{task}: " if task else ""
             tables.notes.append(f"labels of {owner}: {of_task}{describe_classes(classes)}")
+        if isinstance(owner, str) and "split" in query.names and not labels:
+            tables.notes.append(
+                f"{owner}: a split but no column label or value, so nothing is predicted; "
+                f"features: {', '.join(names)}"
+            )
         if isinstance(owner, str):
             tables.nodes[owner], table.names = table, attempt("id", _read_ids, reader)
             if not tables.problems.has_failed(query.where, "id"):
@@ -299,6 +309,9 @@ def _read_task(
 def _has_class_names(reader: QueryReader, name: str) -> bool:
     """Return whether classes have names: typed texts, or other texts of which any is no integer."""
     kind = reader.kind(name)
+    if reader.types[name] == "BOOLEAN":
+        # "false" and "true" are the names of classes 0 and 1.
+        return True
     if kind not in ("text", "integer"):
         raise reader.refuse_type(name, "integers or texts, the numbers or names of classes")
     if kind == "integer" or reader.query.typed:
