@@ -23,6 +23,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 # Blocks without a language are drawings, and commands with their explanations.
 highlight_language = "text"
 pygments_style = "friendly"

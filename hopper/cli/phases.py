@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +17,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from hopper.timing.phases import Progress
+
+_SHOWN_SECONDS: Final = 0.05
 
 
 def show_progress() -> tuple[Console, Progress]:
@@ -69,6 +72,6 @@ class _Lines:
         """Print nothing."""
 
     def end(self, seconds: float) -> None:
-        """Print the phase and its time, unless that is 0.0 or an error or Ctrl-C has ended it."""
-        if seconds >= 0.05 and sys.exc_info()[0] is None:
+        """Print the phase and its time, unless that is short or an error or Ctrl-C has ended it."""
+        if seconds >= _SHOWN_SECONDS and sys.exc_info()[0] is None:
             self._console.print(f"{self._phase}: {seconds:.1f} s")

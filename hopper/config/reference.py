@@ -73,11 +73,14 @@ class Key:
 
 
 def list_keys() -> list[Key]:
-    """List all keys, section by section, in the order of their definitions."""
+    """List all keys, section by section, in the order of their definitions: first those of all
+    models and engines, then those of one."""
     return [
         _make_key(f"{name}.{key}", section, key, field)
         for name, section in sections().items()
-        for key, field in section.model_fields.items()
+        for key, field in sorted(
+            section.model_fields.items(), key=lambda item: item[0] not in section.__annotations__
+        )
     ]
 
 

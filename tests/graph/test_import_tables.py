@@ -427,9 +427,10 @@ def test_memory_of_tables_is_given_back(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_what_it_needs_and_its_progress(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of a killed import go."""
+    monkeypatch.setattr("hopper.cli.phases._SHOWN_SECONDS", 0.0)
     (tmp_path / ".graph.unfinished-abcdefgh").mkdir()
     tables = {"nodes": {"id": ["a", "b"]}, "edges": {"src": ["b", "a"], "dst": ["a", "a"]}}
     folder, out = write_parquet(tmp_path / "tables", tables), tmp_path / "graph"
