@@ -30,6 +30,7 @@ say "divided over 4 servers"
   --out "$wordnet/parts" | tail -n 1
 
 say "trained: which of 26 topics is a noun about?"
+echo "the first epoch also compiles kernels, once in this checkout"
 "$hopper" train examples/wordnet/train.toml
 
 say "what it says of nouns that it was not trained on"
@@ -39,7 +40,7 @@ say "what it says of nouns that it was not trained on"
 say "a graph to compare engines on: web-like, 20,000 nodes with 600 features each, over 4 servers"
 "$hopper" dataset make uk-like --scale 0.02 --out "$data/graph"
 "$hopper" partition "$data/graph" --servers 4 --method metis --out "$data/parts" \
-  --locality-roots 500 | tail -n 2
+  --locality-roots 100 | tail -n 2
 
 say "four engines, the same roots and draws, gradients compared, in timed rounds"
 echo "on hosts that are network namespaces, with links of 1 Gbit/s, if this machine allows them"
