@@ -12,7 +12,7 @@ from hopper.doctor.finding import Finding, fine, wrong
 NEEDED: Final = {
     "torch": "2.4",
     "numpy": "1.26",
-    "numba": "0.60",
+    "numba": "0.61",
     "grpcio": "1.62",
     "protobuf": "4.25",
 }

@@ -165,8 +165,12 @@ def test_what_cannot_be_averaged_is_named(graph: GraphDirectory, tmp_path: Path)
 
 
 def test_the_command_prints_what_it_wrote(
-    graph: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    graph: GraphDirectory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("hopper.cli.phases._SHOWN_SECONDS", 0.0)
     arguments = ["dataset", "precompute", "subsets", str(graph.path)]
     arguments += ["--subsets", "2", "--dim", "4"]
     assert main([*arguments, "--layers", "1", "--out", str(tmp_path / "tables")]) == 0
