@@ -7,9 +7,8 @@ Cells of graphs are ``zero_hop`` on four servers with fanouts (10, 10, 10), epoc
 of 1,024 roots, and a look-ahead of sixteen iterations whose rows may take a tenth of the features;
 a line has the MB of features of an epoch, and its seconds. Cells of data sets (cora,
 ms_academic_cs, amazon_computers and tolokers of DIR, as benchmarks.real_graphs reads them) are
-GraphSAGE with
-fanouts (5, 5) and twenty batches an epoch, on two servers; a round is a seed, and a line has the
-test accuracy. Sides are the values of ``sampler.dependence``.
+GraphSAGE with fanouts (5, 5) and twenty batches an epoch, on two servers; a round is a seed, and a
+line has the test accuracy. Sides are the values of ``sampler.dependence``.
 """
 
 from __future__ import annotations

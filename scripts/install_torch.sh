@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Install torch, of the version in CONSTRAINTS (constraints.txt), unless it is there: PyTorch's build for CPUs, or
-# that for CUDA where there is an NVIDIA GPU. Says what it takes before the download begins.
+# Install torch, of the version in CONSTRAINTS (default constraints.txt), unless it is there: PyTorch's
+# build for CPUs, or that for CUDA where there is an NVIDIA GPU. Says what it takes before the download
+# begins.
 #
 #   scripts/install_torch.sh PYTHON [CONSTRAINTS]   (PYTHON: that of a virtual environment)
 set -euo pipefail

@@ -28,9 +28,10 @@ if [[ -n ${HOPPER_TORCH:-} ]]; then
   echo "torch==$HOPPER_TORCH" >>"$versions"
 fi
 scripts/install_torch.sh "$venv/bin/python" "$versions"
-"$venv/bin/python" -m pip install -q -c "$versions" -e ".[databases]" pytest pytest-timeout pytest-xdist \
-  hypothesis grpcio-health-checking jsonschema mypy pandas pyyaml trustme
+"$venv/bin/python" -m pip install -q -c "$versions" -e ".[databases]" \
+  pytest pytest-timeout pytest-xdist hypothesis grpcio-health-checking jsonschema mypy pandas pyyaml trustme
 "$venv/bin/python" -m pip list
 # Each dependency is used there: arrays, messages, tables, kernels, partitions and whole runs.
-"$venv/bin/python" -m pytest -n 2 --dist loadfile tests/cache_server tests/features tests/graph tests/models \
-  tests/partition tests/engines/test_conformance.py tests/micrograph tests/test_public_api.py
+"$venv/bin/python" -m pytest -n 2 --dist loadfile \
+  tests/cache_server tests/features tests/graph tests/models tests/partition \
+  tests/engines/test_conformance.py tests/micrograph tests/test_public_api.py

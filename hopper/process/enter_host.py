@@ -17,6 +17,7 @@ from typing import Final
 from cache_server.process import end_with_parent
 
 NAMESPACES: Final = Path("/run/netns")
+_SYSTEM_FOLDERS: Final = ("/usr/sbin", "/sbin")
 _CLONE_NEWNET: Final = 0x40000000
 
 
@@ -37,6 +38,13 @@ def enter_words(host: Sequence[str]) -> tuple[str, ...]:
     return (*module, str(os.getpid()), *host, "--")
 
 
+def find_program(name: str) -> str | None:
+    """Return the path of a program, which may lie in the administrator's folders; None if there is
+    none."""
+    folders = os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
+    return shutil.which(name, path=folders)
+
+
 def _enter_groups(cgroups: Sequence[str]) -> None:
     for cgroup in cgroups:
         Path(cgroup, "cgroup.procs").write_text("0")
@@ -49,7 +57,7 @@ def main(parent: str, namespace: str, *words: str) -> None:
     try:
         _enter_groups(words[:end])
         # Unlike enter_host, ip shows the command the namespace's own /sys too.
-        ip = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "ip"
+        ip = find_program("ip") or "ip"
         # No shell interprets the words, and they come from the emulator.
         os.execv(ip, [ip, "netns", "exec", namespace, *words[end + 1 :]])  # noqa: S606
     except OSError as error:

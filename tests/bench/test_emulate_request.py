@@ -154,7 +154,7 @@ def _without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(network, "_SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("hopper.process.enter_host._SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/nowhere")
 
 

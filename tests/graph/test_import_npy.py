@@ -168,7 +168,7 @@ ARRAYS: list[tuple[str, Any, str]] = [
     *(
         ("feat__author.npz", {name: change}, text)
         for name, change, text in (
-            ("indices", lambda a: a + 10**6, "must be < 9"),
+            ("indices", lambda a: a + 10**6, "indices must be < 9"),
             ("indptr", lambda a: a * 1000, "not a SciPy sparse matrix"),
             ("shape", lambda a: np.array([-1, 5]), "not a SciPy sparse matrix"),
             # No disk could hold a matrix of that width.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -22,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hopper.process.enter_host import NAMESPACES, find_program
+
 INTERFACE: Final = "eth0"
 """The name of a host's only interface, inside the host."""
 
-_NAMESPACES: Final = Path("/run/netns")
 _NAME: Final = re.compile(r"hopper-(\d+)-(\d+)-[a-z]+\d*")
-_SYSTEM_FOLDERS: Final = ("/usr/sbin", "/sbin")
 _SUBNET: Final = "10.213.0"
 _BURSTS: Final = ((100 * 10**6, 32 * 1024), (10**9, 128 * 1024))
 _LARGEST_BURST: Final = 512 * 1024
@@ -97,7 +96,7 @@ def check_rights() -> None:
             f"making network namespaces needs root; this process runs as user {os.geteuid()}"
         )
     for program in ("ip", "tc"):
-        find_program(program)
+        _require_program(program)
 
 
 def build_network(hosts: int, bits_per_second: int | None) -> tuple[HostNetwork, ...]:
@@ -157,7 +156,7 @@ def _pids_in(namespace: str) -> list[int]:
 
 
 def _namespaces() -> list[str]:
-    return [path.name for path in _NAMESPACES.iterdir()] if _NAMESPACES.is_dir() else []
+    return [path.name for path in NAMESPACES.iterdir()] if NAMESPACES.is_dir() else []
 
 
 def _up(interface: str) -> list[str]:
@@ -172,10 +171,9 @@ def _limit(namespace: str, interfaces: list[str], bits_per_second: int) -> None:
     _run("tc", "-n", namespace, "-batch", "-", batch=lines)
 
 
-def find_program(name: str) -> str:
-    """Return the path of a program, which may lie in the administrator's folders."""
-    folders = os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
-    path = shutil.which(name, path=folders)
+def _require_program(name: str) -> str:
+    """Return the path of a program, or raise NotAvailable."""
+    path = find_program(name)
     if path is None:
         raise NotAvailable(f"the program `{name}` is not installed (Debian: package iproute2)")
     return path
@@ -183,7 +181,7 @@ def find_program(name: str) -> str:
 
 def _run(program: str, *words: str, batch: Sequence[str] = ()) -> str:
     """Run ``ip`` or ``tc`` with lines of input, and return the output."""
-    command = [find_program(program), *words]
+    command = [_require_program(program), *words]
     try:
         done = subprocess.run(
             command,
