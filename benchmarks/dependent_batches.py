@@ -3,9 +3,10 @@
 usage: python -m benchmarks.dependent_batches --data DIR --out DIR [--rounds 5] [--seeds 10]
            [--only bytes|accuracy] [PRESET:SCALE ...]
 
-Cells of graphs are ``zero_hop`` on four servers with fanouts (10, 10, 10), epochs of twenty batches
-of 1,024 roots, and a look-ahead of sixteen iterations whose rows may take a tenth of the features;
-a line has the MB of features of an epoch, and its seconds. Cells of data sets (cora,
+Cells of graphs are ``zero_hop`` on four servers with fanouts (10, 10, 10), epochs of at most 64
+batches of 1,024 roots, and a look-ahead of 64 iterations whose rows may take a tenth of the
+features, by node-wise draws and by LABOR's; a line has the MB of features of an epoch, and its
+seconds, on loopback. Cells of data sets (cora,
 ms_academic_cs, amazon_computers and tolokers of DIR, as benchmarks.real_graphs reads them) are
 GraphSAGE with fanouts (5, 5) and twenty batches an epoch, on two servers; a round is a seed, and a
 line has the test accuracy. Sides are the values of ``sampler.dependence``.
@@ -40,25 +41,29 @@ from hopper.graph.importers.npy import read_npy
 from hopper.partition import PartitionedGraph, partition_graph
 
 LASTING = (1, 64)
-ITERATIONS = 20
+SAMPLERS = {"node": "", "labor": ", LABOR"}
+LARGE_ITERATIONS, ITERATIONS = 64, 20
 DATA_SETS = {
     "cora": BAG_OF_WORDS,
     "ms_academic_cs": BAG_OF_WORDS,
     "amazon_computers": SHARES,
     "tolokers": COUNTS,
 }
-PRESETS = ["products-like:0.2", "arxiv-like:1"]
+PRESETS = ["products-like:0.2"]
 
 
-def train_large(parts: Path, work: Path, lasting: int, _: int = 0) -> dict[str, float]:
+def train_large(
+    parts: Path, work: Path, sampler: str, lasting: int, _: int = 0
+) -> dict[str, float]:
     """Train three epochs of a graph; return what the second took."""
     schema = PartitionedGraph.open(parts).schema
     features = sum(4 * kind.count * (kind.feature_dim or 0) for kind in schema.node_types.values())
     words = [f"--data.partitioned={parts}", f"--sampler.dependence={lasting}"]
+    words += [f"--sampler.kind={sampler}"]
     words += ["--model.name=sage", "--model.layers=3", "--sampler.fanouts=[10, 10, 10]"]
     words += ["--train.engine=zero_hop", "--train.batch_size=256", "--train.epochs=3"]
-    words += [f"--train.iterations_per_epoch={ITERATIONS}", "--train.evaluate_every=0"]
-    words += ["--pipeline.lookahead=16"]
+    words += [f"--train.iterations_per_epoch={LARGE_ITERATIONS}"]
+    words += ["--train.evaluate_every=0", f"--pipeline.lookahead={max(LASTING)}"]
     words += [f"--pipeline.lookahead_memory={features // 10}"]
     (work / "empty.toml").touch()
     run = Path(tempfile.mkdtemp(dir=work))
@@ -115,9 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.graphs if options.only != "accuracy" else ():
             graph, parts = open_graph(name, work), work / f"{name}-parts"
             partition_graph(GraphDirectory.open(graph), parts, 4)
-            sides = {f"k = {k}": partial(train_large, parts, work, k) for k in LASTING}
-            measured = take_turns(sides, options.rounds)
-            results.add(name, measured, {side: ["k = 1"] for side in list(sides)[1:]})
+            for sampler, suffix in SAMPLERS.items():
+                train = partial(train_large, parts, work, sampler)
+                sides = {f"k = {k}": partial(train, k) for k in LASTING}
+                measured = take_turns(sides, options.rounds)
+                against = {side: ["k = 1"] for side in list(sides)[1:]}
+                results.add(f"{name}{suffix}", measured, against)
         for name in DATA_SETS if options.only != "bytes" else ():
             seeds = [train_real(name, options.data, work, seed) for seed in range(options.seeds)]
             measured = {
