@@ -55,6 +55,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.partitioners import open_graph as make_graph
 from benchmarks.rounds import Results, make_parser, positive
+from cache_server.process import keep_freed_memory
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
@@ -376,6 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--iterations", type=positive, default=2, help="of a round")
     options = parser.parse_args(arguments)
     make_deterministic()
+    keep_freed_memory()
     torch.set_num_threads(1)
     count_kernels_and_reads()
     fetching = _FetchingThreads()
