@@ -5,11 +5,12 @@ usage: python -m benchmarks.memory_of_processes --out DIR [--engine zero_hop] [-
 Graphs have features of 64 bytes and random edges. Around a run with ``--nodes`` nodes, ten edges a
 node, one relation and four servers on this machine, one number at a time is doubled and quadrupled.
 Each graph is trained for two epochs of five iterations, with evaluation on the whole validation
-split (a tenth of the nodes) and without. A cell is evaluation ``on`` or ``off``, and a side a kind
-of process: the launcher, the largest server, the largest rank. Lines have the most MiB that it held
-at once, in the first run, and what a node, an edge, a relation and a server add in bytes: the slope
-of a line through three runs, with the largest distance of a run from that line, in MiB. Pages of
-mapped files are left out, and a page that a fork left to several processes is shared among them.
+split (a tenth of the nodes) and without; the model is GraphSAGE, and R-GCN as relations grow in
+number. A cell is evaluation ``on`` or ``off``, and a side a kind of process: the launcher, the
+largest server, the largest rank. Lines have the most MiB that it held at once, in the first run,
+and what a node, an edge, a relation and a server add in bytes: the slope of a line through three
+runs, with the largest distance of a run from that line, in MiB. Pages of mapped files are left out,
+and a page that a fork left to several processes is shared among them.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ def divide(size: Size, work: Path) -> Path:
     return parts
 
 
-def train(size: Size, engine: str, is_evaluated: bool, work: Path) -> dict[str, float]:
+def train(size: Size, model: str, engine: str, is_evaluated: bool, work: Path) -> dict[str, float]:
     """Train; return the most MiB of each kind of process."""
     run = Path(tempfile.mkdtemp(dir=work))
     words = [f"--data.partitioned={divide(size, work)}", f"--train.run_dir={run}"]
-    words += [f"--model.name={'sage' if size.relation == 1 else 'rgcn'}", "--model.layers=2"]
+    words += [f"--model.name={model}", "--model.layers=2"]
     words += ["--model.hidden=16", "--sampler.fanouts=[10, 10]", "--train.batch_size=1000"]
     words += ["--train.epochs=2", "--train.iterations_per_epoch=5", f"--train.engine={engine}"]
     words += [f"--train.evaluate_every={int(is_evaluated)}", "--data.verify=off"]
@@ -131,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 axis: [
                     train(
                         base._replace(**{axis: getattr(base, axis) * factor}),
+                        "rgcn" if axis == "relation" else "sage",
                         options.engine, is_evaluated, Path(folder),
                     )
                     for factor in FACTORS
