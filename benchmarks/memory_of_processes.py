@@ -144,7 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sizes = [getattr(base, axis) * factor for factor in FACTORS]
                 for kind in KINDS:
                     slope, off = fit(sizes, [run[kind] for run in measured])
-                    facts += [(kind, f"bytes a {axis}", slope), (kind, f"off, {axis}, MiB", off)]
+                    facts += [
+                        (kind, f"bytes of one more {axis}", slope),
+                        (kind, f"off, {axis}, MiB", off),
+                    ]
             cell = f"{options.engine}, evaluation {'on' if is_evaluated else 'off'}"
             results.add(cell, {}, facts=facts)
     return 0

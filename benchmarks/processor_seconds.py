@@ -24,9 +24,10 @@ between             Python, and all else
 
 ``bound`` lines say what the same work takes at the least: floating-point operations over the rate
 of a large product, and bytes of rows and edges, each read once, over the rate at which memory is
-copied, both with one thread on each core. What needs no time in principle has no bound. ``all`` is
-the sum of all parts, or of all bounds. Every other iteration is run without looking into torch's
-operations, which slows them down, and ``between`` is what is left of its seconds.
+copied, both with one thread on each core (the cell ``rates``). What needs no time in principle has
+no bound. ``all`` is the sum of all parts, or of all bounds. Every other iteration is run without
+looking into torch's operations, which slows them down, and ``between`` is what is left of its
+seconds.
 
 ``links`` is link prediction on amazon_computers, of ``--data`` in the npy layout of
 docs/reference/graph-directory.md.
@@ -208,12 +209,17 @@ class Rates(NamedTuple):
     """floating-point operations of a product of two matrices of 2,048 rows and columns"""
     bytes: float
     """read and written, copying an array that no cache holds"""
+    narrow_operations: float
+    """floating-point operations of rows of 600 numbers times 600 by 16, in memory"""
+    gathered_bytes: float
+    """read and written, copying every seventh row of 600 numbers"""
 
 
 def measure_rates() -> Rates:
     """Measure the machine; the best of five."""
     cores = len(os.sched_getaffinity(0))
-    left = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE)
+    square, tall = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE), torch.randn(COPY_NUMBERS // 600, 600)
+    narrow, picked = torch.randn(600, 16), torch.arange(0, len(tall), 7)
     arrays = [np.ones((2, COPY_NUMBERS), np.float32) for _ in range(cores)]
 
     def best(work: Callable[[int], object]) -> float:
@@ -225,8 +231,12 @@ def measure_rates() -> Rates:
                 seconds.append(time.perf_counter() - begun)
         return min(seconds)
 
-    operations = 2 * PRODUCT_SIZE**3 / best(lambda _: left @ left)
-    return Rates(operations, arrays[0].nbytes / best(lambda core: np.copyto(*arrays[core])))
+    return Rates(
+        2 * PRODUCT_SIZE**3 / best(lambda _: square @ square),
+        arrays[0].nbytes / best(lambda core: np.copyto(*arrays[core])),
+        2 * tall.numel() * 16 / best(lambda _: tall @ narrow),
+        2 * 2400 * len(picked) / best(lambda _: tall.index_select(0, picked)),
+    )
 
 
 def count_kernels_and_reads() -> None:
@@ -382,7 +392,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count_kernels_and_reads()
     fetching = _FetchingThreads()
     results, rates = Results("processor-seconds", options.out), measure_rates()
-    print(f"a core: {rates.operations / 1e9:.0f} GFLOP/s, {rates.bytes / 1e9:.1f} GB/s", flush=True)
+    names = ("GFLOP/s", "GB/s copied", "GFLOP/s, 600 by 16", "GB/s, rows of 2,400 bytes")
+    facts = [("a core", name, rate / 1e9) for name, rate in zip(names, rates, strict=True)]
+    results.add("rates", {}, facts=facts)
     with tempfile.TemporaryDirectory(dir=options.out) as folder:
         for cell in CELLS:
             if cell.name not in (options.only or [cell.name]) or (
