@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hopper.cli import main
 from hopper.cli.doctor import _table as findings_table
-from hopper.cli.inspect.cache import _profile_table
+from hopper.cli.inspect.cache import _describe, _profile_table
 from hopper.cli.sweep import ranking_table
 from hopper.display.console_tables import fit_columns, print_table
 from hopper.doctor import Finding
@@ -172,7 +172,7 @@ def test_tables_of_profiles_sweeps_and_findings_fit_80_columns() -> None:
         "a subject", "wrong", f"{'/folder' * 30}/end: is not there", "make the folder"
     )
     for make in (
-        lambda: _profile_table("rank 0", CacheProfile({}, 3, names)),
+        lambda: _profile_table({"rank": 0, **_describe(CacheProfile({}, 3, names), "")}),
         lambda: ranking_table(summary),
     ):
         assert set(words(print_to_text(make(), 1000))) <= set(words(print_to_text(make(), 80)))

@@ -53,6 +53,17 @@ def test_every_root_is_in_the_table(
     assert count_roots(text.replace("m2 (37)", "")) == 24
 
 
+def test_json_has_the_models_and_roots_of_every_step(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", "schedule", "--json", "--dissolve", "1", str(config)]) == 0
+    schedule = json.loads(capsys.readouterr().out)
+    steps = [step for rank in schedule["ranks"] for step in rank]
+    assert (schedule["roots"], schedule["time_steps"], len(steps)) == (24, 2, 6)
+    assert sum(trained["roots"] for step in steps for trained in step) == 24
+    assert {trained["model"] for step in steps for trained in step} == {0, 1, 2}
+
+
 def test_the_configuration_s_merging_is_shown(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

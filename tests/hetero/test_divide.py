@@ -123,6 +123,15 @@ def stored_bytes(folder: Path) -> int:
     return sum(file.stat().st_size - 128 for file in folder.rglob("*.npy") if file.is_file())
 
 
+def test_the_division_that_is_shown_beforehand_is_the_one_that_is_made(
+    graph: GraphDirectory, whole: PartitionedGraph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", "metatree", "--json", str(graph.path)]) == 0
+    shown, made = json.loads(capsys.readouterr().out), whole.description["meta"]
+    assert {"target", "weights", "servers"} <= shown.keys()
+    assert shown == {key: made[key] for key in shown}
+
+
 def test_a_server_stores_what_its_relations_touch(
     graph: GraphDirectory, undivided: PartitionedGraph, whole: PartitionedGraph
 ) -> None:

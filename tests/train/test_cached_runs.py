@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,15 @@ def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     for policy in ("lru", "hotness", "hotness+penalty", "benefit"):
         assert policy in printed
+    assert main(["inspect", "cache", "--json", "--size", "20%", *config_words]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert [of_rank["rank"] for of_rank in described] == [0, 1]
+    for of_rank in described:
+        (visited,) = of_rank["types"].values()
+        hottest = of_rank["policies"]["hotness"]
+        assert 0 < hottest["visits_found"] < visited["visits"]
+        assert visited["row_bytes"] * sum(hottest["rows"].values()) <= of_rank["cache_bytes"]
+        assert "visits_found" not in of_rank["policies"]["lru"]
     run = runs.train_to_end(
         *("profiled", "--train.seed=9", "--cache.policy=hotness", "--cache.size=20%"),
         engine="model_centric",

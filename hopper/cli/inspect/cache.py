@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.options import whole
+from hopper.cli.options import print_json, whole
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
@@ -38,6 +39,7 @@ def add_parser(kinds: Any) -> None:
         default="",
     )
     parser.option("--rank R", "only of this rank (default: of all)", type=whole)
+    parser.option("--json", "print JSON instead of tables")
     parser.run_on_config(_run)
 
 
@@ -59,50 +61,82 @@ def _run(options: argparse.Namespace) -> int:
         raise RequestError(f"--rank: expected 0 to {request.ranks - 1}, given {options.rank}")
     if options.profile:
         profile(config)
-    console = Console()
+    described = []
     for rank in ranks:
         visits = load_profile(profile_file(graph.path, profile_key(request), rank))
-        title = f"rank {rank}, {visits.iterations} iterations"
-        print_table(console, _profile_table(title, visits))
+        described.append({"rank": rank, **_describe(visits, options.size)})
+    if options.json:
+        print_json(described)
+        return 0
+    console = Console()
+    for of_rank in described:
+        print_table(console, _profile_table(of_rank))
         if options.size:
-            _print_policies(console, visits, options.size)
+            _print_policies(console, of_rank)
     return 0
 
 
-def _profile_table(title: str, profile: CacheProfile) -> Table:
+def _describe(profile: CacheProfile, size: str) -> dict[str, Any]:
+    """Return what ``--json`` prints of a rank's profile, and of each policy if there is a size."""
     import numpy as np
 
+    from hopper.features.cache_plan import POLICIES, cache_bytes, plan_cache
+
+    description: dict[str, Any] = {
+        "iterations": profile.iterations,
+        "types": {
+            name: {
+                "rows": of.rows,
+                "visited": of.ids.size,
+                "visits": of.total,
+                "row_bytes": of.row_bytes,
+                "seconds_a_byte": np.unique(of.penalty).tolist(),
+            }
+            for name, of in profile.types.items()
+        },
+    }
+    if not size:
+        return description
+    total, policies = cache_bytes(size, profile.types), dict[str, dict[str, Any]]()
+    for policy in POLICIES:
+        plan = plan_cache(profile.types, policy, total)
+        policies[policy] = {"rows": dict(plan.room)}
+        if policy != "lru":  # it fills itself during training
+            found = sum(plan.hits(profile.types).values())
+            saved = plan.saved_seconds(profile.types)
+            policies[policy] |= {"visits_found": found, "seconds_saved": saved}
+    return description | {"cache_bytes": total, "policies": policies}
+
+
+def _profile_table(described: Mapping[str, Any]) -> Table:
     headings = ("node type", "rows", "visited", "visits", "bytes a row", "penalty, ns/byte")
     rows = [
         (
             name,
-            *(f"{n:,}" for n in (of.rows, of.ids.size, of.total, of.row_bytes)),
-            " / ".join(f"{penalty * 1e9:.3g}" for penalty in np.unique(of.penalty)),
+            *(f"{of[key]:,}" for key in ("rows", "visited", "visits", "row_bytes")),
+            " / ".join(f"{penalty * 1e9:.3g}" for penalty in of["seconds_a_byte"]),
         )
-        for name, of in profile.types.items()
+        for name, of in described["types"].items()
     ]
+    title = f"rank {described['rank']}, {described['iterations']} iterations"
     return make_table(headings, rows, title, title_justify="left")
 
 
-def _print_policies(console: Console, profile: CacheProfile, text: str) -> None:
-    from hopper.features.cache_plan import POLICIES, cache_bytes, plan_cache
+def _print_policies(console: Console, described: Mapping[str, Any]) -> None:
     from hopper.partition.memory import format_bytes
 
-    size = cache_bytes(text, profile.types)
-    plans = [plan_cache(profile.types, policy, size) for policy in POLICIES]
-    title, names, rows = f"a cache of {format_bytes(size)}", list(profile.types), []
+    names, total = list(described["types"]), sum(of["visits"] for of in described["types"].values())
+    title, rows = f"a cache of {format_bytes(described['cache_bytes'])}", []
     headings = ("policy", *(f"{name}, rows" for name in names), "visits found", "s saved")
-    total = sum(visits.total for visits in profile.types.values())
-    for plan in plans:
+    for policy, plan in described["policies"].items():
         gains = ["fills itself", ""]
-        if plan.policy != "lru":
-            hits = sum(plan.hits(profile.types).values())
-            share = f"{hits / total:.1%}" if total else "none"
-            gains = [share, f"{plan.saved_seconds(profile.types):.3g}"]
-        rows.append((plan.policy, *(f"{plan.room[name]:,}" for name in names), *gains))
+        if "visits_found" in plan:
+            share = f"{plan['visits_found'] / total:.1%}" if total else "none"
+            gains = [share, f"{plan['seconds_saved']:.3g}"]
+        rows.append((policy, *(f"{plan['rows'][name]:,}" for name in names), *gains))
     print_table(console, make_table(headings, rows, title, title_justify="left"))
     console.print(
-        f"Of {total:,} visits in {profile.iterations} iterations; seconds as they were measured, "
-        "if rows came one type after the other.",
+        f"Of {total:,} visits in {described['iterations']} iterations; seconds as they were "
+        "measured, if rows came one type after the other.",
         highlight=False,
     )  # fmt: skip

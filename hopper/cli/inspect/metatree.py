@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.tree import Tree
 
-from hopper.cli.options import split_metapaths, whole
+from hopper.cli.options import print_json, split_metapaths, whole
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
@@ -32,6 +32,7 @@ def add_parser(kinds: Any) -> None:
     parser.option("--servers P", "servers (default 2)", type=whole, default=2)
     parser.option("--target T", "node type (default: the graph's own)")
     parser.metapath_option()
+    parser.option("--json", "print JSON instead of tables")
     parser.set_defaults(run=_run)
 
 
@@ -44,6 +45,9 @@ def _run(options: argparse.Namespace) -> int:
     target = options.target if options.target is not None else schema.target_type()
     tree = make_metatree(schema, target, options.layers, split_metapaths(options.metapath))
     partition = divide(schema, tree, options.servers)
+    if options.json:
+        print_json(partition.as_json())
+        return 0
     console = Console()
     console.print(_draw(tree), highlight=False)
     weights = [(str(root), f"{weight:,}") for root, weight in partition.weights.items()]

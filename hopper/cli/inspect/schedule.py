@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hopper.cli.options import whole
+from hopper.cli.options import print_json, whole
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 from hopper.errors import RequestError
@@ -28,6 +28,7 @@ def add_parser(kinds: Any) -> None:
     parser.option("--epoch E", "default 0", type=whole, default=0)
     parser.option("--iteration I", "default 0", type=whole, default=0)
     parser.option("--dissolve K", "steps to dissolve (hop.merge)", type=whole)
+    parser.option("--json", "print JSON instead of a table")
     parser.run_on_config(_run)
 
 
@@ -62,6 +63,20 @@ def _run(options: argparse.Namespace) -> int:
     batch = batches.batch(options.epoch, options.iteration)
     selection = config.hop.merge_selection
     steps = make_time_steps(batch, ranks, dissolve, selection, config.train.seed)
+    if options.json:
+        print_json(
+            {
+                "epoch": options.epoch,
+                "iteration": options.iteration,
+                "roots": batch.size,
+                "time_steps": steps.count,
+                "ranks": [
+                    [[{"model": model, "roots": roots} for model, roots in step] for step in row]
+                    for row in list_schedule(steps)
+                ],
+            }
+        )
+        return 0
     title = (
         f"epoch {options.epoch}, iteration {options.iteration}: {batch.size} roots, "
         f"{steps.count} of {ranks} time steps"
@@ -79,13 +94,19 @@ def _run(options: argparse.Namespace) -> int:
 
 def format_schedule(steps: TimeSteps) -> list[list[str]]:
     """Return, as [ranks][steps], the models that train: ``m2 (37)`` for 37 roots of model 2."""
+    return [
+        [", ".join(f"m{model} ({roots})" for model, roots in step) for step in row]
+        for row in list_schedule(steps)
+    ]
+
+
+def list_schedule(steps: TimeSteps) -> list[list[list[tuple[int, int]]]]:
+    """Return, as [ranks][steps], the models that train, each with its number of roots."""
     from hopper.migrate.schedule import visits
 
     return [
         [
-            ", ".join(
-                f"m{model} ({steps.groups[model][visit.step].size})" for model in visit.models
-            )
+            [(model, steps.groups[model][visit.step].size) for model in visit.models]
             for visit in visits(steps.ranks, rank)
         ]
         for rank in range(steps.ranks.shape[0])
