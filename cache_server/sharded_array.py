@@ -42,11 +42,12 @@ class ShardedArray(NDArrayOperatorsMixin):
                 return np.asarray(self.view(start, stop), np.int64)
             key = np.arange(start, stop, step)
         ids = np.asarray(key).reshape(-1)
-        homes = np.searchsorted(self._offsets, ids, "right") - 1
-        order = np.argsort(homes, kind="stable")
-        bounds = np.searchsorted(homes[order], np.arange(self._offsets.size))
-        if bounds[0] or bounds[-1] < ids.size:
+        homes, servers = np.searchsorted(self._offsets, ids, "right") - 1, self._offsets.size - 1
+        if ids.size and not 0 <= homes.min() <= homes.max() < servers:
             raise IndexError(f"expected ids in [0, {self.size})")
+        # Numbers of 16 bits are sorted in one pass.
+        order = np.argsort(homes.astype(np.uint16), kind="stable")
+        bounds = np.cumsum([0, *np.bincount(homes, minlength=servers)])
         entries = np.empty(ids.size, np.int64)
         for server in np.flatnonzero(np.diff(bounds)).tolist():
             part = order[bounds[server] : bounds[server + 1]]

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.draws.neighbor_lists import NeighborLists
 from cache_server.draws.spec import ExcludedEdges
 from hopper.config import Task
 from hopper.graph.schema import Relation
@@ -50,7 +51,7 @@ class LinkBatches:
         self._graph, self._task, self._server = graph, task, server
         self._table, self._versions_at = links.table, versions_at
         self._negatives = Negatives(graph, task, self._table, seed)
-        self._topology = cache(lambda relation: graph.topology(relation, server))
+        self._lists = cache(self._open_lists)
         self.types: Sequence[str] = sorted(graph.schema.root_types)
         self.batch = lru_cache(_KEPT)(lambda moment: schedule.batch(*moment))
         self.excluded = lru_cache(_KEPT)(self._excluded)
@@ -122,9 +123,13 @@ class LinkBatches:
         if self._server is not None and graph.partitions:
             drawn = graph.partitions[self._server].relations
         return {
-            relation: self._topology(relation)
-            .lists(graph.original_ids(relation.src), graph.original_ids(relation.dst))
-            .exclude(*(np.concatenate(ends) for ends in zip(*of_relation, strict=True)))
+            relation: self._lists(relation).exclude(
+                *(np.concatenate(ends) for ends in zip(*of_relation, strict=True))
+            )
             for relation, of_relation in pairs.items()
             if relation in drawn
         }
+
+    def _open_lists(self, relation: Relation) -> NeighborLists:
+        src_ids, dst_ids = map(self._graph.original_ids, (relation.src, relation.dst))
+        return self._graph.topology(relation, self._server).lists(src_ids, dst_ids)
