@@ -136,8 +136,10 @@ class HopRequests:
 
     def encode_versions(self, wanted: Wanted) -> list[Words]:
         """Return, by rank, the request for rows."""
-        words = wanted.versions.astype(self.version_dtype).view(np.int32)
-        return np.split(words, wanted.bounds[1:-1] * (self.version_dtype.itemsize // 4))
+        versions = wanted.versions.astype(self.version_dtype)
+        return [
+            versions[start:stop].view(np.int32) for start, stop in pairwise(wanted.bounds.tolist())
+        ]
 
     def count_sums(self, node_type: str) -> Ids:
         """Return [ranks]: how many partial sums for a type each rank sends."""
@@ -224,23 +226,28 @@ class HopRequests:
         folded = {name: np.zeros_like(self._others) for name in costs}
         if not costs:
             return folded
-        rows, spent = self._count_row_bytes(folded), np.zeros(self._others.size, np.int64)
+        kinds = [kind for kind in self.transfer.layouts if not isinstance(kind, Sums)]
+        rows = {kind: self._count_row_bytes(kind, folded) for kind in kinds}
+        spent = np.zeros(self._others.size, np.int64)
         for name, cost in costs.items():
-            left = self._count_row_bytes(folded | {name: self._others})
-            folded[name] = self._others & (cost + left < rows)
-            rows, spent = np.where(folded[name], left, rows), spent + cost * folded[name]
-        left = self._count_row_bytes(dict.fromkeys(costs, self._others))
-        all_are_fewer = self._others & (np.sum(list(costs.values()), 0) + left < spent + rows)
+            read = {self.transfer.kind_of(relation) for relation in self.into(name)} & rows.keys()
+            trial = folded | {name: self._others}
+            left = {kind: self._count_row_bytes(kind, trial) for kind in read}
+            saved = sum(rows[kind] - left[kind] for kind in read)
+            folded[name] = self._others & (cost < saved)
+            rows |= {kind: np.where(folded[name], left[kind], rows[kind]) for kind in read}
+            spent += cost * folded[name]
+        all_folded = dict.fromkeys(costs, self._others)
+        saved = sum(rows[kind] - self._count_row_bytes(kind, all_folded) for kind in kinds)
+        all_are_fewer = self._others & (np.sum(list(costs.values()), 0) < spent + saved)
         return {name: ranks | all_are_fewer for name, ranks in folded.items()}
 
-    def _count_row_bytes(self, folded: Mapping[str, Ranks]) -> Ids:
-        """Return [ranks]: the bytes of all rows that are asked for, and of the requests."""
-        total = np.zeros(self._others.size, np.int64)
-        for kind, layout in self.transfer.layouts.items():
-            if not isinstance(kind, Sums):
-                count = np.diff(self._want(kind, folded).bounds)
-                total += count * (self.version_dtype.itemsize + layout.row_bytes)
-        return total
+    def _count_row_bytes(self, kind: RowKind, folded: Mapping[str, Ranks]) -> Ids:
+        """Return [ranks]: the bytes of the rows of a kind that are asked for, and of the
+        requests."""
+        count = np.diff(self._want(kind, folded).bounds)
+        row_bytes = self.transfer.layouts[kind].row_bytes
+        return np.asarray(count * (self.version_dtype.itemsize + row_bytes))
 
     def _count_sum_bytes(self, node_type: str) -> Ids:
         """Return [ranks]: the bytes of a type's sums from each rank, and of the requests."""
@@ -309,9 +316,11 @@ def bounds_of(sizes: NDArray[np.integer[Any]]) -> Ids:
 def _split_words(words: Words, dtypes: Sequence[np.dtype[Any]]) -> list[NDArray[Any]]:
     """Split words into consecutive arrays of one length and of several dtypes."""
     sizes = [dtype.itemsize // words.itemsize for dtype in dtypes]
-    ends = np.cumsum(sizes)[:-1] * (words.size // sum(sizes))
-    parts = np.split(words, ends)
-    return [part.view(dtype) for part, dtype in zip(parts, dtypes, strict=True)]
+    bounds = bounds_of(np.array(sizes) * (words.size // sum(sizes))).tolist()
+    return [
+        words[start:stop].view(dtype)
+        for (start, stop), dtype in zip(pairwise(bounds), dtypes, strict=True)
+    ]
 
 
 @kernel
