@@ -128,7 +128,7 @@ class MicroBatchRunner:
         self._log, self._most_roots, self._device = log, most_roots, device
         self._model = model
 
-    def products(self) -> AbstractContextManager[None]:
+    def products(self) -> AbstractContextManager[object]:
         """Return a context in which matrix products have the dtype of the configuration."""
         return products_in(self._products_in, self._device)
 

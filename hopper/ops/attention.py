@@ -14,8 +14,7 @@ from hopper.ops import selection
 from hopper.ops.edges import destination_rows, source_rows
 from hopper.ops.message_passing import check_rows
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
-from hopper.ops.torch_kernels import segments
+from hopper.ops.torch_kernels import Kernels, segments
 
 
 def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:

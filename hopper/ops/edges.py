@@ -18,7 +18,7 @@ from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources, sources
 from hopper.ops.message_passing import check_rows, gather, gather_rows
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
+from hopper.ops.torch_kernels import Kernels
 
 
 def source_rows(block: Edges, x: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_sources
 from hopper.ops.message_passing import check_rows, gather_rows
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
-from hopper.ops.torch_kernels import segments
+from hopper.ops.torch_kernels import Kernels, segments
 
 
 def copy_max(block: Edges, x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from hopper.ops.csr import (
     sources_to_destinations,
 )
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
+from hopper.ops.torch_kernels import Kernels
 
 Pattern = Callable[[Edges], Csr | Tensor]
 

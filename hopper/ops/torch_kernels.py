@@ -1,4 +1,4 @@
-"""Kernels in plain torch for any device, as sums of consecutive segments.
+"""The operations of a backend, in plain torch for any device, as sums of consecutive segments.
 
 They use no atomic additions. One thread sums each row of the result in the order of its entries, so
 results repeat bit for bit for any number of threads.
@@ -16,8 +16,29 @@ from hopper.ops.csr import Csr, destinations
 _EDGES_AT_A_TIME = 16384
 
 
-class EdgeKernels:
-    """Operations on values per edge, for any device."""
+class Kernels:
+    """The operations of a backend, which are deterministic and have no gradient themselves.
+
+    This class computes them by torch, on any device. Sums take ``entries * width`` of temporary
+    memory. It serves CUDA without Triton, since the CSR product of the vendor's library does not
+    repeat bit for bit. Other backends override its methods.
+    """
+
+    name = "torch"
+
+    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
+        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
+
+        Parameters
+        ----------
+        x: [num_cols, width] floating point.
+        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
+        """
+        messages = x.index_select(0, csr.indices)
+        if weights is not None:
+            by_head = messages.view(*weights.shape, -1)
+            messages = (by_head * weights.unsqueeze(-1)).view(messages.shape)
+        return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
         """Return the dot product [edges, H] of each edge's source row of x and destination's of y.
@@ -87,27 +108,3 @@ def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
         empty = 0.0 if reduce == "sum" else -torch.inf
         return x.new_full((block.num_dst, *x.shape[1:]), empty)
     return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
-
-
-class SegmentKernels(EdgeKernels):
-    """Computes sums by a gather and a sum of consecutive segments, on any device.
-
-    It takes ``entries * width`` of temporary memory. It serves CUDA without Triton, since the CSR
-    product of the vendor's library does not repeat bit for bit.
-    """
-
-    name = "torch"
-
-    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
-
-        Parameters
-        ----------
-        x: [num_cols, width] floating point.
-        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
-        """
-        messages = x.index_select(0, csr.indices)
-        if weights is not None:
-            by_head = messages.view(*weights.shape, -1)
-            messages = (by_head * weights.unsqueeze(-1)).view(messages.shape)
-        return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)
