@@ -152,7 +152,5 @@ class GAT(GNN):
 
 def log_importance(block: Block, dtype: torch.dtype) -> Tensor:
     """Return the log [edges] of each edge's inverse probability, over its destination's mean."""
-    sampled = block.sampled_degree().repeat_interleave(
-        block.edges_per_destination(), output_size=block.num_edges
-    )
+    sampled = block.to_edges(block.sampled_degree())
     return (block.mean_weights(torch.float64) * sampled).log().to(dtype)

@@ -67,10 +67,7 @@ class GCNLayer(SumLayer):
         """Return ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability, [edges]."""
         source = (block.out_degree() + 1).double().rsqrt()
         target = (block.in_degree() + 1).double().rsqrt()
-        per_edge = target.repeat_interleave(
-            block.edges_per_destination(), output_size=block.num_edges
-        )
-        weights = block.inverse_probability(torch.float64) * per_edge
+        weights = block.inverse_probability(torch.float64) * block.to_edges(target)
         return (weights * source.index_select(0, block.indices)).to(dtype)
 
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor:

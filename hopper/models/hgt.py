@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.errors import ConfigError
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, merge_softmax
-from hopper.models.layer import Algebra, AttentionLayer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, check_heads, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedLayer, Update, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -144,10 +143,7 @@ class HGTLayer(MergedLayer[RelationPartial]):
         heads: int,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
-        if width % heads:
-            raise ConfigError(
-                f"model.heads: expected a divisor of the width {width}, given {heads}"
-            )
+        check_heads(width, heads)
         sources = {relation.src for relation in relations}
         destinations = {relation.dst for relation in relations}
         projections = {

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 import torch
 from torch import Tensor, nn
 
-from hopper.errors import RequestError
+from hopper.errors import ConfigError, RequestError
 from hopper.graph.block import Block, at_least_float32
 from hopper.ops import edge_sum, weighted_sum
 
@@ -236,6 +236,12 @@ class AttentionLayer(Layer):
             return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
         out: Tensor = self.edge_linear(self.edge_features(block, dtype))
         return out
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Check that the number of heads divides a width; a ConfigError names the key."""
+    if width % heads:
+        raise ConfigError(f"model.heads: expected a divisor of the width {width}, given {heads}")
 
 
 def edge_linear(edge_dim: int, out_dim: int) -> nn.Linear:

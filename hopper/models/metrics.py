@@ -185,11 +185,6 @@ class _ByClass:
         totals = torch.tensor([len(logits), several])
         return torch.cat([*counts, totals]).to(torch.float64).cpu()
 
-    def _counts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the true positives, false positives and false negatives, [classes] each."""
-        true_positives, false_positives, false_negatives = sums[:-2].view(3, -1)
-        return true_positives, false_positives, false_negatives
-
     def _mean(self, scores: Tensor, sums: Tensor) -> float:
         """Average scores over classes.
 
@@ -212,7 +207,7 @@ class MicroF1(_ByClass):
 
     def value(self, sums: Tensor) -> float:
         """Return F1; NaN if there are no roots."""
-        hits, wrong, missed = (float(counts.sum()) for counts in self._counts(sums))
+        hits, wrong, missed = (float(counts.sum()) for counts in sums[:-2].view(3, -1))
         if not sums[-2]:
             return math.nan
         total = 2 * hits + wrong + missed
@@ -229,7 +224,7 @@ class MacroF1(_ByClass):
 
     def value(self, sums: Tensor) -> float:
         """Return the mean F1; NaN if there are no roots."""
-        hits, wrong, missed = self._counts(sums)
+        hits, wrong, missed = sums[:-2].view(3, -1)
         return self._mean(2 * hits / (2 * hits + wrong + missed).clamp(min=1), sums)
 
 
@@ -246,7 +241,7 @@ class BalancedAccuracy(_ByClass):
 
     def value(self, sums: Tensor) -> float:
         """Return the mean recall; NaN if there are no roots."""
-        hits, _, missed = self._counts(sums)
+        hits, _, missed = sums[:-2].view(3, -1)
         return self._mean(hits / (hits + missed).clamp(min=1), sums)
 
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.errors import ConfigError
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
-from hopper.models.layer import Algebra, AttentionLayer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, check_heads, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -97,10 +96,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         activation: Callable[[Tensor], Tensor] | None,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
-        if out_dim % heads:
-            raise ConfigError(
-                f"model.heads: expected a divisor of the width {out_dim}, given {heads}"
-            )
+        check_heads(out_dim, heads)
         super().__init__(
             {
                 relation: RelationAttention(in_dim, out_dim, heads, edges.get(relation, 0))

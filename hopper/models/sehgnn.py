@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, check_heads
 from hopper.models.relation_layer import RelationLayer, Update
 from hopper.models.relational import HGNN, make_head
 from hopper.ops import copy_mean, weighted_sum
@@ -132,10 +131,7 @@ class SeHGNN(HGNN):
         heads: int,
         dropout: float,
     ) -> None:
-        if hidden % heads:
-            raise ConfigError(
-                f"model.heads: expected a divisor of the width {hidden}, given {heads}"
-            )
+        check_heads(hidden, heads)
         ((relations, types),) = reads
         paths = len(relations)
         layer = RelationLayer(
