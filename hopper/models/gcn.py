@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.gnn import GNN, layer_widths
+from hopper.models.gnn import GNN, make_layers
 from hopper.models.layer import SumLayer, edge_linear, split_edges
 
 
@@ -98,9 +98,5 @@ class GCN(GNN):
         dropout: float,
         edge_dim: int = 0,
     ) -> None:
-        widths = layer_widths(in_dim, hidden, out_dim, layers)
-        stack = [
-            GCNLayer(a, b, activation=torch.relu if index < layers - 1 else None, edge_dim=edge_dim)
-            for index, (a, b) in enumerate(widths)
-        ]
-        super().__init__(stack, dropout)
+        widths = (in_dim, *[hidden] * (layers - 1), out_dim)
+        super().__init__(make_layers(GCNLayer, widths, edge_dim=edge_dim), dropout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,13 @@ from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, merge_softmax
 from hopper.models.layer import Algebra, AttentionLayer, check_heads, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer, Update, add_edge_terms, add_importance
+from hopper.models.relation_layer import (
+    MergedInputs,
+    MergedLayer,
+    Update,
+    add_edge_terms,
+    add_importance,
+)
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import (
@@ -174,21 +180,13 @@ class HGTLayer(MergedLayer[RelationPartial]):
         edges = [merged.segments(projected=False), merged.destinations]
         return edges, [merged.sources_by_type, merged.destinations_by_type, merged.groups]
 
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
         """Compute one partial of JointSoftmax for all relations.
 
         Keys and messages are computed once for each type. A relation's matrices are applied to
         queries, and to messages that are summed already.
         """
+        merged, relations, h, h_dst, *_ = inputs
         aggregations = self.aggregations_of(relations)
         heads, width = aggregations[0].heads, aggregations[0].width
         by_name = dict(zip(merged.relations, aggregations, strict=True))

@@ -6,7 +6,7 @@ Attention is within a relation (WIRGAT, with additive logits), and relations are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from hopper.models.combination import SumOfRelations, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
 from hopper.models.layer import Algebra, AttentionLayer, check_heads, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer, add_edge_terms, add_importance
+from hopper.models.relation_layer import MergedInputs, MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
@@ -116,21 +116,13 @@ class RGATLayer(MergedLayer[RelationAttention]):
             return [pairs], groups
         return [pairs, merged.segments(projected=False)], groups
 
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
         """Compute the attention of all relations at once.
 
         ``a . (W h)`` is ``(W' a) . h``, so logits need no projected rows, and messages may be
         projected after they are summed.
         """
+        merged, relations, h, h_dst, _, is_part = inputs
         aggregations = self.aggregations_of(relations)
         matrices = torch.stack([a.linear.weight for a in aggregations]).transpose(1, 2)
         heads, width = aggregations[0].heads, aggregations[0].width

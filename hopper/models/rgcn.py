@@ -6,7 +6,7 @@ ESWC 2018.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
 from hopper.models.layer import SumLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer, Update
+from hopper.models.relation_layer import MergedInputs, MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import copy_sum, grouped_product, weighted_sum
@@ -233,20 +233,12 @@ class RGCNLayer(MergedLayer[RelationMean]):
         is_possible = self.weighted and not self.diagonal_blocks and not merged.apart
         return is_possible and merged.project_first(*self._sizes)
 
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
         """Average all relations at once, and project before or after, whichever is cheaper.
 
         Diagonal blocks are applied after, where every row of a relation meets them once.
         """
+        merged, relations, h, _, weights, _ = inputs
         aggregations = self.aggregations_of(relations)
         is_projected = merged.apart or not self.weighted
         matrices = None if is_projected or self.diagonal_blocks else self._matrices(aggregations)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.gnn import GNN, layer_widths
+from hopper.models.gnn import GNN, make_layers
 from hopper.models.layer import Algebra, Layer, SumLayer, edge_linear, split_edges
 from hopper.ops import copy_max, copy_mean
 
@@ -217,7 +217,11 @@ class LSTMLayer(_OverNeighbors):
         return torch.cat([hidden, *reversed(ended)]).index_select(0, order.argsort())
 
 
-_LAYERS: Final = {"mean": SAGELayer, "pool": PoolLayer, "lstm": LSTMLayer}
+_LAYERS: Final[Mapping[str, Callable[..., Layer]]] = {
+    "mean": SAGELayer,
+    "pool": PoolLayer,
+    "lstm": LSTMLayer,
+}
 
 
 class GraphSAGE(GNN):
@@ -241,11 +245,6 @@ class GraphSAGE(GNN):
         aggregator: str = "mean",
         edge_dim: int = 0,
     ) -> None:
-        widths = layer_widths(in_dim, hidden, out_dim, layers)
-        layer_class: Callable[..., Layer] = _LAYERS[aggregator]
-        keywords = {"edge_dim": edge_dim} if edge_dim else {}
-        stack = [
-            layer_class(a, b, activation=torch.relu if index < layers - 1 else None, **keywords)
-            for index, (a, b) in enumerate(widths)
-        ]
-        super().__init__(stack, dropout)
+        widths = (in_dim, *[hidden] * (layers - 1), out_dim)
+        options = {"edge_dim": edge_dim} if edge_dim else {}
+        super().__init__(make_layers(_LAYERS[aggregator], widths, **options), dropout)
