@@ -164,12 +164,8 @@ def merge_softmax(partials: Sequence[Tensor]) -> Tensor:
 
 
 def normalise(partial: Tensor) -> Tensor:
-    """Divide a partial's messages by their normaliser; zero for destinations without edges.
-
-    Returns
-    -------
-    [num_dst, heads, width]
-    """
+    """Divide a partial's messages by their normaliser, to [num_dst, heads, width]; zero for
+    destinations without edges."""
     total = partial[..., 1:2]
     return partial[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
 

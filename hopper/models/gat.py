@@ -104,12 +104,8 @@ class GATLayer(AttentionLayer):
         return weighted_sum(block, z_src, attention) + self_attention.unsqueeze(-1) * z_dst
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """Concatenate or average heads, add the bias and apply the activation.
-
-        Returns
-        -------
-        [num_dst, heads * width] if heads are concatenated, [num_dst, width] otherwise.
-        """
+        """Concatenate heads, to [num_dst, heads * width], or average them, to [num_dst, width]; add
+        the bias and apply the activation."""
         rows = combined.flatten(1) if self.concat else combined.mean(1)
         return self.activate(rows + self.bias)
 

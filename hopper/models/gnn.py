@@ -119,13 +119,8 @@ class GNN(nn.Module):
 
 
 def expect_own(layer: Layer, rows: Tensor, count: int) -> None:
-    """Announce a layer's products with destinations' rows, so that stored rows are read once.
-
-    Parameters
-    ----------
-    rows: the rows of sources, destinations first.
-    count: the number of destinations.
-    """
+    """Announce a layer's products with the first ``count`` of its sources' rows, which are the
+    destinations', so that stored rows are read once."""
     if isinstance(rows, StoredRows):
         rows.expect(layer.own_weights(), count)
 

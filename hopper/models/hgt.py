@@ -133,12 +133,8 @@ class GatedResidual(Update):
 
 
 class HGTLayer(MergedLayer[RelationPartial]):
-    """An HGT layer, which keeps the width.
-
-    Raises
-    ------
-    ConfigError: the width is not a multiple of the number of heads.
-    """
+    """An HGT layer, which keeps the width; a ConfigError tells that it is not a multiple of the
+    number of heads."""
 
     def __init__(
         self,

@@ -208,14 +208,9 @@ DEFAULT_LOSSES: Final[Mapping[TargetKind, str]] = {
 def check_loss(key: str, name: str, loss: Loss, kind: TargetKind, classes: int) -> None:
     """Try a loss on a few example roots before a run depends on it.
 
-    Parameters
-    ----------
-    key, name: the configuration's key and the loss's name, for errors.
-
-    Raises
-    ------
-    ConfigError: the loss raises an error, has another shape than [n], gives logits no gradient, or
-        makes a root's loss depend on other roots.
+    A ConfigError, which begins with the configuration's key and the loss's name, tells that the
+    loss raises an error, has another shape than [n], gives logits no gradient, or makes a root's
+    loss depend on other roots.
     """
     where = f"{key}: {name}"
     logits, labels = make_examples(kind, classes)

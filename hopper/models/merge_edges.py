@@ -42,17 +42,12 @@ class RelationEdges(NamedTuple):
 
 
 def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> tuple[Ints, Ints]:
-    """Find the segments of the edges of relations, and those of each destination.
+    """Find the segments of the edges of relations, and those of each of ``destinations``, of all
+    types.
 
-    Parameters
-    ----------
-    destinations: the number of destinations of all types.
-
-    Returns
-    -------
-    One array, and the first segment of each relation, [relations + 1]. The array has the first edge
-    of each segment [segments + 1], the destination of each segment [segments], and the edges from
-    segments to destinations: ``indptr`` [destinations + 1] and ``indices`` [segments].
+    Returns one array, and the first segment of each relation, [relations + 1]. The array has the
+    first edge of each segment [segments + 1], the destination of each segment [segments], and the
+    edges from segments to destinations: ``indptr`` [destinations + 1] and ``indices`` [segments].
     """
     numbers = [(r.indptr.size, r.indices.size, r.ends.first_destination) for r in relations]
     facts = np.array(numbers, np.int64).reshape(len(relations), 3)

@@ -91,12 +91,8 @@ class WholeMetric(Protocol):
     higher_is_better: ClassVar[bool]
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """Return the metric of logits [n, classes] and labels; n is at least 1.
-
-        Parameters
-        ----------
-        logits, labels: as in :meth:`Metric.sums`.
-        """
+        """Return the metric of logits [n, classes] and labels, as in :meth:`Metric.sums`; n is at
+        least 1."""
         ...
 
 
@@ -132,12 +128,8 @@ class AveragePrecision(RocAuc):
 
 
 def _curve_score(what: str, classes: int, logits: Tensor, labels: Tensor) -> float:
-    """Apply a function of torchmetrics to probabilities in float64.
-
-    Raises
-    ------
-    ConfigError: torchmetrics is not installed. The message says what to install.
-    """
+    """Apply a function of torchmetrics to probabilities in float64; a ConfigError says what to
+    install if it is missing."""
     try:
         from torchmetrics.functional import classification
     except ImportError as error:
@@ -335,14 +327,9 @@ DEFAULT_METRICS: Final[Mapping[TargetKind, str]] = {
 def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, classes: int) -> None:
     """Try a metric on a few example roots before a run depends on it.
 
-    Parameters
-    ----------
-    key, name: the configuration's key and the metric's name, for errors.
-
-    Raises
-    ------
-    ConfigError: the metric raises an error, its sums are not [k] float64 or cannot be added over
-        roots, or it returns no number.
+    A ConfigError, which begins with the configuration's key and the metric's name, tells that the
+    metric raises an error, that its sums are not [k] float64 or cannot be added over roots, or that
+    it returns no number.
     """
     where = f"{key}: {name}"
     if isinstance(metric, WholeMetric):

@@ -39,22 +39,15 @@ class Update(nn.Module):
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Return the new rows [num_dst, out].
 
-        Parameters
-        ----------
-        h_dst: [num_dst, in], the destinations' rows of the previous layer.
-        combined: [num_dst, ...], from AGG_all; zero if there is nothing to combine.
+        ``h_dst`` [num_dst, in] are the destinations' rows of the previous layer. ``combined``
+        [num_dst, ...] comes from AGG_all, and is zero if there is nothing to combine.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     @classmethod
     def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
-        """Return the new rows of all types, [rows, out], in the order of ``h_dst``.
-
-        Parameters
-        ----------
-        updates: by type, in order, the update of this class.
-        combined: [rows, ...], the combined rows of all types.
-        """
+        """Return the new rows of all types, [rows, out], in the order of ``h_dst``, given an update
+        of this class for each type, and the combined rows of all types, [rows, ...]."""
         parts = zip(updates, h_dst.values(), combined.split([*h_dst.sizes.values()]), strict=True)
         return torch.cat([update(rows, of_type) for update, rows, of_type in parts])
 
@@ -91,13 +84,8 @@ class RelationLayer(nn.Module):
         self._type_place = {node_type: place for place, node_type in enumerate(self.types)}
 
     def rename(self, relations: Mapping[Relation, Relation], types: Mapping[str, str]) -> None:
-        """Give relations and types other names.
-
-        Parameters
-        ----------
-        relations, types: by new name, the old name whose parameters it uses. Several new names may
-            use the same.
-        """
+        """Give relations and types other names: by new name, the old one whose parameters it uses.
+        Several new names may use the same."""
         self._place = {new: self._place[old] for new, old in relations.items()}
         self._type_place = {new: self._type_place[old] for new, old in types.items()}
         self.relations, self.types = tuple(sorted(relations)), tuple(sorted(types))

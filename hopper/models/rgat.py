@@ -78,12 +78,8 @@ class RelationAttention(AttentionLayer):
 
 
 class RGATLayer(MergedLayer[RelationAttention]):
-    """An R-GAT layer.
-
-    Raises
-    ------
-    ConfigError: the width is not a multiple of the number of heads.
-    """
+    """An R-GAT layer; a ConfigError tells that the output's width is not a multiple of the number
+    of heads."""
 
     def __init__(
         self,

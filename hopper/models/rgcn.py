@@ -86,12 +86,8 @@ class OfBases(nn.Module):
 
 
 class BlockDiagonal(nn.Module):
-    """``W_r`` as a direct sum of small matrices (eq. 4).
-
-    Raises
-    ------
-    ConfigError: the widths are not multiples of the number of blocks.
-    """
+    """``W_r`` as a direct sum of small matrices (eq. 4); a ConfigError tells that the widths are
+    not multiples of the number of blocks."""
 
     def __init__(self, blocks: int, in_dim: int, out_dim: int) -> None:
         super().__init__()

@@ -93,13 +93,8 @@ class SemanticFusion(Update):
         nn.init.zeros_(self.fusion.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """Fuse the rows of metapaths and the root's own to [num_dst, width].
-
-        Parameters
-        ----------
-        h_dst: [num_dst, width], the roots' own rows.
-        combined: [num_dst, metapaths, width], the rows of metapaths.
-        """
+        """Fuse the rows of metapaths [num_dst, metapaths, width] and the roots' own [num_dst,
+        width], to [num_dst, width]."""
         rows = torch.cat((self.own(h_dst).unsqueeze(1), combined), 1)
         count, paths, width = rows.shape
         parts = self.attention(rows).view(count, paths, 3, self.heads, width // self.heads)
@@ -113,11 +108,8 @@ class SemanticFusion(Update):
 class SeHGNN(HGNN):
     """One layer over the tables of metapaths, and a linear classifier.
 
-    Parameters are those of :class:`hopper.models.rgcn.RGCN`.
-
-    Raises
-    ------
-    ConfigError: ``heads`` does not divide ``hidden``.
+    Parameters are those of :class:`hopper.models.rgcn.RGCN`. A ConfigError tells that ``heads``
+    does not divide ``hidden``.
     """
 
     def __init__(
