@@ -111,11 +111,8 @@ class CachePlan:
 def parse_cache_size(text: str) -> int | float:
     """Parse a size such as "512M", which returns bytes, or "10%", which returns the share 0.1.
 
-    A share is of all rows that the cache could miss.
-
-    Raises
-    ------
-    RequestError: the text is neither, or leaves no room for any row.
+    A share is of all rows that the cache could miss. A RequestError tells that the text is neither,
+    or leaves no room for any row.
     """
     if text.strip().endswith("%"):
         try:
@@ -140,12 +137,10 @@ def cache_bytes(text: str, profile: Profile) -> int:
 
 
 def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
-    """Decide how many and which rows of each type a cache holds.
+    """Decide how many and which rows of each type a cache holds, given the visits and penalties by
+    node type.
 
-    Parameters
-    ----------
-    profile: the visits and penalties, by node type.
-    size: the bytes for rows, without maps from ids to rows. It may be 0.
+    The size is the bytes for rows, without maps from ids to rows. It may be 0.
     """
     if policy == "lru":
         # All rows are candidates, whose bytes are known before sampling.
@@ -173,12 +168,8 @@ def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
 def share_out(size: int, weights: Mapping[str, float], needs: Mapping[str, int]) -> dict[str, int]:
     """Divide bytes over types in proportion to weights, and give no type more than it needs.
 
-    What a type does not need goes to the other types in the same proportion.
-
-    Parameters
-    ----------
-    weights: at least 0, by type; a type of weight 0 gets nothing.
-    needs: the most bytes that each type can use.
+    What a type does not need goes to the other types in the same proportion. Weights are at least
+    0; a type of weight 0 gets nothing.
     """
     shares = dict.fromkeys(weights, 0)
     open_types = [name for name, weight in weights.items() if weight > 0 and needs[name]]

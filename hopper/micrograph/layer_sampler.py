@@ -109,10 +109,8 @@ class Thresholds(NamedTuple):
 class LayerSample:
     """The sample of one hop: the probability of each source to be in it.
 
-    Parameters
-    ----------
-    size: expected number of nodes in the sample if none is certain to be in it; positive.
-    weights: per relation, [sources] uint32 importance of every source.
+    Its expected size, which is positive, is that of a sample of which no node is certain. The
+    weights are per relation [sources] uint32, the importance of every source.
     """
 
     equally_likely: Final = False

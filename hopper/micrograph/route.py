@@ -76,12 +76,8 @@ class TrainingRoots(Protocol):
         """The number of roots."""
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [m] int64: the roots at some places of the order, in :class:`GlobalBatch`'s form.
-
-        Parameters
-        ----------
-        places: [m] int64 in [0, count).
-        """
+        """Return [m] int64: the roots at [m] int64 places of the order, in [0, count), in
+        :class:`GlobalBatch`'s form."""
 
     def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return [m] int64: the home rank of each root."""

@@ -96,12 +96,8 @@ class Inclusion(Protocol):
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
-        """Return [edges] float64: one over the probability of each edge of a block.
-
-        Parameters
-        ----------
-        sources, destinations: [num_src] and [num_dst] int64 global ids of the block's nodes.
-        """
+        """Return [edges] float64: one over the probability of each edge of a block, whose nodes
+        have the global ids ``sources`` [num_src] and ``destinations`` [num_dst] int64."""
 
 
 @dataclass(frozen=True)
@@ -374,14 +370,10 @@ class SampledNodes(Nodes):
 
 
 class SampledBlock(Block):
-    """A block whose edges are copied to the device at their first use.
+    """A block whose edges are copied to the device at their first use: those of a hop, by its
+    number, and of a relation, by the subgraph's name of it.
 
     Layers that merge their relations copy the merged edges only.
-
-    Parameters
-    ----------
-    hop: number of the hop.
-    relation: the subgraph's name of the relation.
     """
 
     def __init__(self, facts: _NodeFacts, hop: int, relation: Relation) -> None:

@@ -135,7 +135,7 @@ class MergedRelations:
         return join_rows(h, list(self.readers))
 
     def destination_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate the rows [num_dst, ...] of all types of destinations, to [destinations, ...]."""
+        """Concatenate the rows [num_dst, ...] of all types of destinations, to [rows, ...]."""
         return join_rows(h_dst, list(self.places))
 
     def segment_rows(self, rows: Tensor) -> Tensor:

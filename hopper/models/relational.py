@@ -170,7 +170,7 @@ class HGNN(nn.Module):
         return {name: self.drop(index, hop.nodes[name], rows) for name, rows in h.items()}
 
     def drop(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """Apply dropout, in training, to the rows [n, hidden] of a type's nodes that a layer reads."""
+        """Apply dropout, in training, to the rows [n, hidden] of a type that a layer reads."""
         if not self.training or self.dropout == 0.0:
             return rows
         # The key contains the type, since nodes of two types may have the same id.

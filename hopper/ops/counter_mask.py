@@ -42,10 +42,8 @@ class Site(IntEnum):
 def drop_threshold(p: float) -> int:
     """Return the lane value below which an element is dropped: ``round(p * 65536)``.
 
-    Raises
-    ------
-    ConfigError
-        p is outside [0, 1), or so close to 1 that every element would be dropped.
+    A ConfigError tells that p is outside [0, 1), or so close to 1 that every element would be
+    dropped.
     """
     if not (0.0 <= p < 1.0) or round(p * _LANE_VALUES) == _LANE_VALUES:
         raise ConfigError(f"dropout: expected a probability in [0, 1 - 2**-17); given {p!r}")
@@ -55,11 +53,8 @@ def drop_threshold(p: float) -> int:
 def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
     """Return the uint64 key of one site of one layer in one iteration.
 
-    Parameters
-    ----------
-    iteration_key: uint64, as in ``Nodes.iteration_key``.
-    type_key: uint64, the key of the node type (:func:`node_type_key`) or of the relation
-        (``Relation.draw_key``).
+    It is made of ``Nodes.iteration_key`` and the uint64 key of the node type
+    (:func:`node_type_key`) or of the relation (``Relation.draw_key``).
     """
     key = np.uint64(iteration_key)
     for word in (layer, int(site), type_key):
@@ -68,13 +63,8 @@ def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
 
 
 def row_keys(key: int, original_ids: Tensor) -> Tensor:
-    """Return the key of each row of a site, [n] int64 (the bits of uint64).
-
-    Parameters
-    ----------
-    key: uint64, from :func:`site_key`.
-    original_ids: [n] int64.
-    """
+    """Return the key of each row of a site, [n] int64 (the bits of uint64), from :func:`site_key`
+    and [n] int64 original ids."""
     if (kernels := selection.triton_for(original_ids.device)) is not None:
         return kernels.row_keys(_to_signed(key), original_ids, None)
     if original_ids.device.type == "cpu":
@@ -86,11 +76,8 @@ def row_keys(key: int, original_ids: Tensor) -> Tensor:
 def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
     """Return the key of each edge of a site, [edges] int64 (the bits of uint64).
 
-    Parameters
-    ----------
-    key: uint64, from :func:`site_key`.
-    dst_original: [edges] int64, the original id of each edge's destination.
-    positions: [edges] int64, each edge's position in its destination's neighbour list.
+    It is made of :func:`site_key`, the original id of each edge's destination, [edges] int64, and
+    the edge's position in its destination's neighbour list, [edges] int64.
     """
     if (kernels := selection.triton_for(positions.device)) is not None:
         return kernels.row_keys(_to_signed(key), dst_original, positions)
@@ -105,11 +92,9 @@ def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
 def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tensor:
     """Return which elements are not dropped, [n, width] bool, by torch on any device.
 
-    Parameters
-    ----------
-    keys: [n] int64, from :func:`row_keys` or :func:`edge_keys`.
-    threshold: the result of :func:`drop_threshold`.
-    first: the index of the first element in its row, if other servers have those before it.
+    Keys are [n] int64 of :func:`row_keys` or :func:`edge_keys`, and the threshold is one of
+    :func:`drop_threshold`. ``first`` is the index of the first element in its row, if other servers
+    have those before it.
     """
     skipped_words, skipped_lanes = divmod(first, LANES)
     end = -(-(first + width) // LANES)
@@ -124,16 +109,9 @@ def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tenso
 def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
     """Drop elements of x, and scale the others by 1 / (1 - threshold / 65536).
 
-    Parameters
-    ----------
-    x: [n, ...] floating point. The elements of a row are counted in row-major order.
-    keys: [n] int64, on x's device.
-    first: as in :func:`keep_mask`.
-
-    Raises
-    ------
-    RequestError
-        There is not one key per row.
+    x is [n, ...] floating point, whose elements are counted in row-major order within a row. Keys
+    are [n] int64 on x's device; a RequestError tells that there is not one for each row. ``first``
+    is as in :func:`keep_mask`.
     """
     if threshold == 0:
         return x

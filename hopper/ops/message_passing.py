@@ -52,10 +52,8 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
 def gather(block: Edges, pattern: Pattern, transposed: Pattern, x: Tensor) -> Tensor:
     """Sum the rows of x that each row of a pattern gathers, with a gradient for x.
 
-    Parameters
-    ----------
-    pattern, transposed: make the pattern of the sum and that of its gradient from the block: a
-        :class:`Csr`, or, where every row gathers one, the indices of these.
+    ``pattern`` and ``transposed`` make the pattern of the sum and that of its gradient from the
+    block: a :class:`Csr`, or, where every row gathers one, the indices of these.
     """
     out: Tensor = _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
     return out
@@ -135,9 +133,7 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
     """Compute a backend's sum for rows of any shape, to [num_rows, ...]; zero without entries.
 
-    Parameters
-    ----------
-    weights: [entries] for whole rows, or [entries, H] for rows [num_cols, H, ...].
+    Weights are [entries] for whole rows, or [entries, H] for rows [num_cols, H, ...].
     """
     shape = (csr.num_rows, *x.shape[1:])
     if csr.indices.numel() == 0 or x.numel() == 0:

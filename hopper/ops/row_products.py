@@ -70,12 +70,8 @@ class Products:
     def keep(
         self, weight: Tensor, out: Tensor, *, transposed: bool = False, until_used: bool
     ) -> None:
-        """Remember a product for :meth:`find`, for as long as others refer to it.
-
-        Parameters
-        ----------
-        until_used: whether to hold the product until it is first found.
-        """
+        """Remember a product for :meth:`find`, for as long as others refer to it; with
+        ``until_used``, at least until it is first found."""
         until_first_use = [out] if until_used else []
         reference, version = weakref.ref(out), out._version
 
@@ -103,13 +99,10 @@ class Products:
 def multiply(
     reader: RowReader, counts: Sequence[int], dtype: torch.dtype, matrices: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Multiply the first ``counts[i]`` rows by the i-th matrix [out, dim].
+    """Multiply the first ``counts[i]`` rows by the i-th matrix [out, dim] of the given dtype, to
+    which rows are converted.
 
     One reading of the rows serves all matrices. The products have a gradient for the matrices.
-
-    Parameters
-    ----------
-    dtype: the dtype of the matrices, to which rows are converted.
     """
     outs: tuple[Tensor, ...] = _Multiply.apply(reader, counts, dtype, *matrices)
     return outs

@@ -54,13 +54,7 @@ class RowPart:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Consecutive rows of a part.
-
-    Attributes
-    ----------
-    values: [k, dim].
-    places: the indices of the rows in the whole.
-    """
+    """Consecutive rows of a part: values [k, dim], and the places of the rows in the whole."""
 
     values: Tensor
     places: slice | Tensor
@@ -117,12 +111,7 @@ class RowReader:
         return replace(self, parts=parts, count=count, keys=keys)
 
     def pick(self, places: Tensor) -> RowReader:
-        """Return a reader of some rows of the whole.
-
-        Parameters
-        ----------
-        places: [n] int64, the indices of the rows, in any order.
-        """
+        """Return a reader of the rows of the whole at [n] int64 places, in any order."""
         keys = None if self.keys is None else self.keys[places]
         if len(self.parts) == 1 and self.parts[0].places is None:
             (part,) = self.parts

@@ -29,10 +29,8 @@ class Kernels:
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
         """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
 
-        Parameters
-        ----------
-        x: [num_cols, width] floating point.
-        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
+        x is [num_cols, width] floating point. Weights are [entries, H] of x's dtype, for H equal
+        pieces of a row; None = all are 1.
         """
         messages = x.index_select(0, csr.indices)
         if weights is not None:
@@ -41,13 +39,8 @@ class Kernels:
         return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """Return the dot product [edges, H] of each edge's source row of x and destination's of y.
-
-        Parameters
-        ----------
-        x: [num_src, H, D] floating point.
-        y: [num_dst, H, D], same dtype.
-        """
+        """Return the dot product [edges, H] of each edge's source row of x [num_src, H, D] and
+        destination row of y [num_dst, H, D], of one floating-point dtype."""
         rows = destinations(block)
         out = x.new_empty(block.num_edges, x.shape[1])
         for start in range(0, block.num_edges, _EDGES_AT_A_TIME):
@@ -60,17 +53,9 @@ class Kernels:
     def softmax(
         self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the softmax over each destination's edges, and over its own logit if it has one.
-
-        Parameters
-        ----------
-        logits: [edges, H] floating point.
-        self_logits: [num_dst, H] of the same dtype, or None.
-
-        Returns
-        -------
-        The shares, in the shapes of both.
-        """
+        """Compute the softmax of logits [edges, H] over each destination's edges, and over its own
+        logit [num_dst, H] of the same floating-point dtype if it has one; return the shares in the
+        shapes of both."""
         rows = destinations(block)
         # Subtracting the largest logit keeps the exponentials finite, and does not change shares.
         top = segments(block, logits, "max")

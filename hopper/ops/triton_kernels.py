@@ -146,11 +146,8 @@ class TritonKernels(Kernels):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the gradients of the matrices and biases of a grouped product.
 
-        Long groups are summed in chunks, which are then added in their order.
-
-        Parameters
-        ----------
-        like: [groups, ..., in, out] on any device, whose layout the first gradient gets.
+        Long groups are summed in chunks, which are then added in their order. The first gradient
+        gets the layout of ``like``, [groups, ..., in, out] on any device.
         """
         tables, (depth, width) = groups.tables(grad.device), like.shape[-2:]
         chunks, numbers = len(tables.chunks), like[0].numel()

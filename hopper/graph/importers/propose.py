@@ -95,15 +95,9 @@ class KeyedTable:
 def propose_queries(source: str, out: Path) -> None:
     """Write the file of queries that describes a database as a graph.
 
-    Parameters
-    ----------
-    source: ``postgresql://...``, ``sqlite:PATH``, ``duckdb:PATH``, or a folder that
-        ``relbench.base.Database.save`` has written.
-
-    Raises
-    ------
-    GraphError: the source cannot be read, or has no tables.
-    RequestError: a driver is not installed.
+    The source is ``postgresql://...``, ``sqlite:PATH``, ``duckdb:PATH``, or a folder that
+    ``relbench.base.Database.save`` has written. A GraphError tells that it cannot be read, or has
+    no tables; a RequestError that a driver is not installed.
     """
     if out.exists():
         raise GraphError(f"{out}: expected no such file, found one; remove it, or choose another")

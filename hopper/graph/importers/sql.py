@@ -102,10 +102,8 @@ def import_sql(
 ) -> list[str]:
     """Run queries and write a graph directory, as ``import_graph`` does.
 
-    Parameters
-    ----------
-    file: where the queries stand. Paths in them are relative to its folder, or else to the current
-        one.
+    ``file`` is where the queries stand. Paths in them are relative to its folder, or else to the
+    current one.
     """
     like = LikeGraph.open(options.encode_like, options.unknown_category)
     name = queries.name or (file.stem if file else "graph")

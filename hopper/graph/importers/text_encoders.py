@@ -47,12 +47,8 @@ class EncoderFunction:
     cache: str = ""
 
     def make(self, name: str, folder: Path, tell: Callable[[str], None]) -> EncodedTexts:
-        """Make the encoder; ``folder`` is where a relative path begins.
-
-        Raises
-        ------
-        ConfigError: the class cannot be imported, is no encoder, or refuses its options.
-        """
+        """Make the encoder; ``folder`` is where a relative path begins. A ConfigError tells that
+        the class cannot be imported, is no encoder, or refuses its options."""
         plug_in = find_plug_in(
             "encoder",
             self.encoder,
