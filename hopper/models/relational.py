@@ -128,19 +128,12 @@ class HGNN(nn.Module):
     def enter(self, x: Mapping[str, Tensor], counts: Mapping[str, int]) -> Mapping[str, Tensor]:
         """Return the rows [n, hidden] that the first layer reads, of those types that have counts,
         from input rows [n, in] by type. Types without rows may be missing."""
-        names = [name for name in self.reading_order(x) if name in counts]
+        # The last rows of x may still be on their way, so they are read in its order.
+        order = [name for name in dict.fromkeys((*x, *self.types)) if name in self._place]
+        names = [name for name in order if name in counts]
         first = {name: self.first_rows(name, x.get(name), counts[name]) for name in names}
         h = {name: first[name] for name in self.types if name in first}
         return TypedRows.join(h) if h and self.relation_layer(0).merges else h
-
-    def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
-        """Return all types, in the order in which to read their input rows.
-
-        It is the order of ``x``, whose last rows may still be on their way. Types without rows
-        come last.
-        """
-        with_rows = [name for name in x if name in self._place]
-        return [*with_rows, *(name for name in self.types if name not in with_rows)]
 
     def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
         """Project a type's input rows [count, in] to [count, hidden]; None = there are none. A

@@ -62,37 +62,31 @@ def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
     return int(key)
 
 
-def row_keys(key: int, original_ids: Tensor) -> Tensor:
-    """Return the key of each row of a site, [n] int64 (the bits of uint64), from :func:`site_key`
-    and [n] int64 original ids."""
-    if (kernels := selection.triton_for(original_ids.device)) is not None:
-        return kernels.row_keys(_to_signed(key), original_ids, None)
-    if original_ids.device.type == "cpu":
-        with threads_for(original_ids.numel(), FEW_NUMBERS):
-            return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
-    return _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
+def row_keys(key: int, original_ids: Tensor, positions: Tensor | None = None) -> Tensor:
+    """Return the key of each row of a site, [n] int64 (the bits of uint64).
 
-
-def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
-    """Return the key of each edge of a site, [edges] int64 (the bits of uint64).
-
-    It is made of :func:`site_key`, the original id of each edge's destination, [edges] int64, and
-    the edge's position in its destination's neighbour list, [edges] int64.
+    It is made of :func:`site_key` and the [n] int64 original ids of nodes. For edges these are the
+    ids of their destinations, and the [n] int64 positions in the destinations' neighbour lists are
+    given too.
     """
-    if (kernels := selection.triton_for(positions.device)) is not None:
-        return kernels.row_keys(_to_signed(key), dst_original, positions)
-    if positions.device.type == "cpu":
-        words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
-        with threads_for(positions.numel(), FEW_NUMBERS):
-            return _as_tensor(_absorb_pairs(np.uint64(key), *words))
-    first = _absorb(torch.full_like(dst_original, _to_signed(key)), dst_original)
-    return _absorb(first, positions)
+    if (kernels := selection.triton_for(original_ids.device)) is not None:
+        return kernels.row_keys(_to_signed(key), original_ids, positions)
+    if original_ids.device.type == "cpu":
+        site, ids = np.uint64(key), original_ids.contiguous().numpy()
+        with threads_for(ids.size, FEW_NUMBERS):
+            if positions is None:
+                keys = absorb_each(site, ids)
+            else:
+                keys = _absorb_pairs(site, ids, positions.contiguous().numpy())
+        return torch.from_numpy(keys.view(np.int64))
+    first = _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
+    return first if positions is None else _absorb(first, positions)
 
 
 def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tensor:
     """Return which elements are not dropped, [n, width] bool, by torch on any device.
 
-    Keys are [n] int64 of :func:`row_keys` or :func:`edge_keys`, and the threshold is one of
+    Keys are [n] int64 of :func:`row_keys`, and the threshold is one of
     :func:`drop_threshold`. ``first`` is the index of the first element in its row, if other servers
     have those before it.
     """
@@ -216,7 +210,3 @@ def _shift_right(x: Tensor, places: int) -> Tensor:
 def _to_signed(word: int) -> int:
     """Return the int64 with the same bits as a uint64."""
     return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _as_tensor(keys: NDArray[np.uint64]) -> Tensor:
-    return torch.from_numpy(keys.view(np.int64))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hopper.graph.block import Block, Nodes, TypedBlocks
-from hopper.ops.counter_mask import Site, drop, drop_threshold, edge_keys, row_keys, site_key
+from hopper.ops.counter_mask import Site, drop, drop_threshold, row_keys, site_key
 from hopper.ops.csr import destinations
 from hopper.ops.precision import in_full
 from hopper.ops.stored_rows import StoredRows
@@ -83,7 +83,7 @@ def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
         return x
     key = site_key(block.dst.iteration_key, layer, Site.EDGES, block.relation.draw_key())
     ends = block.dst.original.index_select(0, destinations(block))
-    return drop(in_full(x), edge_keys(key, ends, block.positions), threshold)
+    return drop(in_full(x), row_keys(key, ends, block.positions), threshold)
 
 
 def drop_self(block: Block, x: Tensor, p: float, layer: int) -> Tensor:

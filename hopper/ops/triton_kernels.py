@@ -179,8 +179,7 @@ class TritonKernels(Kernels):
         return out.to(grad.dtype), biases
 
     def row_keys(self, key: int, first: Tensor, second: Tensor | None) -> Tensor:
-        """Compute the keys [n] int64 of :func:`hopper.ops.counter_mask.row_keys`, or, given a
-        second word, those of :func:`~hopper.ops.counter_mask.edge_keys`."""
+        """Compute the keys [n] int64 of :func:`hopper.ops.counter_mask.row_keys`."""
         out, rows = torch.empty_like(first, memory_format=torch.contiguous_format), first.numel()
         if rows:
             words = first.contiguous(), _contiguous(second)
