@@ -46,8 +46,7 @@ class GNN(nn.Module):
 
         Raises
         ------
-        RequestError
-            The number of blocks or of rows does not fit.
+        RequestError: the number of blocks or of rows does not fit.
         """
         if len(blocks) != len(self.layers):
             raise RequestError(

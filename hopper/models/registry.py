@@ -79,8 +79,7 @@ def build_model(
 
     Raises
     ------
-    ConfigError
-        A value is out of range, or there is no such model. The message names the key.
+    ConfigError: a value is out of range, or there is no such model. The message names the key.
     """
     sizes = {"in_dim": in_dim, "out_dim": out_dim}
     sizes |= {"layers": layers, "hidden": hidden, "heads": heads}
@@ -124,8 +123,7 @@ def build_typed_model(
 
     Raises
     ------
-    ConfigError
-        A value is out of range, or the model does not take it. The message names the key.
+    ConfigError: a value is out of range, or the model does not take it. The message names the key.
     """
     model_class: Callable[..., HGNN]
     if ":" in name:

@@ -33,10 +33,8 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
 
     Raises
     ------
-    ConfigError
-        p is outside [0, 1).
-    RequestError
-        There is not one row per node.
+    ConfigError: p is outside [0, 1).
+    RequestError: there is not one row per node.
     """
     threshold = drop_threshold(p)
     if threshold == 0:

@@ -33,8 +33,7 @@ def source_rows(block: Edges, x: Tensor) -> Tensor:
 
     Raises
     ------
-    RequestError
-        x does not have one row per source, or is not floating point.
+    RequestError: x does not have one row per source, or is not floating point.
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)
@@ -52,21 +51,17 @@ def destination_rows(block: Edges, x: Tensor) -> Tensor:
 
 
 def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
-    """Sum the values of each destination's edges, with weights if they are given.
+    """Sum the values of each destination's edges, with weights if they are given, to [num_dst,
+    ...]; zero for destinations without sampled edges.
 
     Parameters
     ----------
     messages: [edges, ...] floating point.
     w: [edges] of the same dtype, constants without a gradient.
 
-    Returns
-    -------
-    [num_dst, ...]; zero for destinations without sampled edges.
-
     Raises
     ------
-    RequestError
-        The shapes or dtypes do not fit the block or each other, or w requires a gradient.
+    RequestError: the shapes or dtypes do not fit the block or each other, or w requires a gradient.
     """
     messages = in_full(messages)
     check_rows("messages", messages, block.num_edges)

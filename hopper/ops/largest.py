@@ -28,8 +28,7 @@ def copy_max(block: Edges, x: Tensor) -> Tensor:
 
     Raises
     ------
-    RequestError
-        There is not one row per source.
+    RequestError: there is not one row per source.
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)

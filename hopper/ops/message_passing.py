@@ -29,20 +29,16 @@ Pattern = Callable[[Edges], Csr | Tensor]
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
-    """Sum the source rows of each destination.
+    """Sum the source rows of each destination, to [num_dst, ...] of x's dtype; zero for
+    destinations without sampled edges.
 
     Parameters
     ----------
     x: [num_src, ...] floating point.
 
-    Returns
-    -------
-    [num_dst, ...] of x's dtype; zero for destinations without sampled edges.
-
     Raises
     ------
-    RequestError
-        x does not have one row per source, or is not floating point.
+    RequestError: x does not have one row per source, or is not floating point.
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)
@@ -67,21 +63,17 @@ def copy_mean(block: Edges, x: Tensor) -> Tensor:
 
 
 def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
-    """Sum the source rows of each destination, each times its edge's weight.
+    """Sum the source rows of each destination, each times its edge's weight, to [num_dst, D] or
+    [num_dst, H, D].
 
     Parameters
     ----------
     x: [num_src, D], or [num_src, H, D] with H heads.
     w: [edges], or [edges, H]; same dtype as x.
 
-    Returns
-    -------
-    [num_dst, D] or [num_dst, H, D].
-
     Raises
     ------
-    RequestError
-        The shapes or dtypes do not fit the block or each other.
+    RequestError: the shapes or dtypes do not fit the block or each other.
     """
     x, w = in_full(x), in_full(w)
     check_rows("x", x, block.num_src)
@@ -102,21 +94,16 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
 
 
 def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
-    """Compute the dot product of each edge's source and destination row, per head.
+    """Compute the dot product of each edge's source and destination row, per head, to [edges, H].
 
     Parameters
     ----------
     x: [num_src, H, D] floating point.
     y: [num_dst, H, D], same dtype.
 
-    Returns
-    -------
-    [edges, H].
-
     Raises
     ------
-    RequestError
-        The shapes or dtypes do not fit the block or each other.
+    RequestError: the shapes or dtypes do not fit the block or each other.
     """
     x, y = in_full(x), in_full(y)
     check_rows("x", x, block.num_src)

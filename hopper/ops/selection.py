@@ -36,8 +36,7 @@ class use_backend:
 
     Raises
     ------
-    ConfigError
-        The name is not one of "auto", "numba", "torch", "triton".
+    ConfigError: the name is not one of "auto", "numba", "torch", "triton".
     """
 
     def __init__(self, name: Choice) -> None:
@@ -59,10 +58,8 @@ def backend(device: torch.device | str = "cpu") -> str:
 
     Raises
     ------
-    ConfigError
-        ``HOPPER_OPS`` has an unknown value.
-    RequestError
-        The chosen backend cannot be imported, or does not run on this device.
+    ConfigError: ``HOPPER_OPS`` has an unknown value.
+    RequestError: the chosen backend cannot be imported, or does not run on this device.
     """
     return kernels_for(torch.device(device)).name
 
