@@ -27,23 +27,19 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 @dataclass(frozen=True)
 class TypeProfile:
-    """The visits and the miss penalties of one node type, as measured on one rank.
-
-    Attributes
-    ----------
-    row_bytes: the bytes of a row in the cache.
-    rows: the number of rows that a cache could miss, visited or not.
-    ids: [n] int64, distinct: the visited rows among them, as global ids or as indices of the rank's
-        own rows.
-    visits: [n] int64, at least 1: in how many iterations each row was read.
-    penalty: the seconds that a missing byte costs, of all rows or [n] of each; 0 = not measured.
-    """
+    """The visits and the miss penalties of one node type, as measured on one rank."""
 
     row_bytes: int
+    """the bytes of a row in the cache"""
     rows: int
+    """the number of rows that a cache could miss, visited or not"""
     ids: Ids
+    """[n] int64, distinct: the visited rows among them, as global ids or as indices of the rank's
+    own rows"""
     visits: Ids
+    """[n] int64, at least 1: in how many iterations each row was read"""
     penalty: float | NDArray[np.float64] = 0.0
+    """the seconds that a missing byte costs, of all rows or [n] of each; 0 = not measured"""
 
     @property
     def total(self) -> int:
@@ -76,18 +72,14 @@ Profile = Mapping[str, TypeProfile]
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The content of a cache.
-
-    Attributes
-    ----------
-    room: by type, the number of rows that the cache has room for.
-    held: by type, the global ids [n], int64, of its first rows, most valuable first. Empty under
-        ``lru``, which fills the cache during training.
-    """
+    """The content of a cache."""
 
     policy: Policy
     room: Mapping[str, int]
+    """by type, the number of rows that the cache has room for"""
     held: Mapping[str, Ids]
+    """by type, the global ids [n], int64, of its first rows, most valuable first. Empty under
+    ``lru``, which fills the cache during training"""
 
     def used_bytes(self, profile: Profile) -> int:
         """Return the bytes of all rows that the cache has room for."""

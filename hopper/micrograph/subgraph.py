@@ -42,18 +42,14 @@ class HopEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnEdges:
-    """The drawn edges of one relation whose features are read.
-
-    Attributes
-    ----------
-    relation: the stored relation.
-    ids: [n] int64, ascending: indices of the edges in the relation's CSC.
-    hops: by hop, [edges] int64: the index in ``ids`` of each drawn edge.
-    """
+    """The drawn edges of one relation whose features are read."""
 
     relation: Relation
+    """the stored relation"""
     ids: NDArray[np.int64]
+    """[n] int64, ascending: indices of the edges in the relation's CSC"""
     hops: Sequence[NDArray[np.int64]]
+    """by hop, [edges] int64: the index in ``ids`` of each drawn edge"""
 
     @property
     def table(self) -> str:
@@ -102,17 +98,13 @@ class Inclusion(Protocol):
 
 @dataclass(frozen=True)
 class StoredNames:
-    """The stored names of relations and node types that a model knows under other names.
-
-    Attributes
-    ----------
-    relations: by name, the stored relation, whose draws are used.
-    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
-        under that name.
-    """
+    """The stored names of relations and node types that a model knows under other names. Any other
+    name is stored as it is."""
 
     relations: Mapping[Relation, Relation] = field(default_factory=dict)
+    """by name, the stored relation, whose draws are used"""
     types: Mapping[str, str] = field(default_factory=dict)
+    """by name, the stored node type, whose rows are used"""
 
     def relation(self, name: Relation) -> Relation:
         """Return the stored relation of a name."""

@@ -18,18 +18,14 @@ Ints = NDArray[np.int64]
 
 
 class Ends(NamedTuple):
-    """Where the ends of a relation are among those of all types.
-
-    Attributes
-    ----------
-    first_row: the index of the source type's first row among all rows.
-    first_projection: the index of the relation's first projection among those of all relations.
-    first_destination: the index of the destination type's first row among all destinations.
-    """
+    """Where the ends of a relation are among those of all types."""
 
     first_row: int
+    """the index of the source type's first row among all rows"""
     first_projection: int
+    """the index of the relation's first projection among those of all relations"""
     first_destination: int
+    """the index of the destination type's first row among all destinations"""
 
 
 class RelationEdges(NamedTuple):

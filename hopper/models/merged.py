@@ -39,39 +39,35 @@ Measured on two cores with 30 to 180 thousand edges and 64 columns."""
 
 @dataclass(frozen=True)
 class MergedRelations:
-    """The edges of several relations of a hop, which :func:`merge_relations` makes.
-
-    Attributes
-    ----------
-    relations: the relations. Segments are in this order, then by destination.
-    readers: by source type, in the order of rows, the relations from it; by relation, the relation
-        itself, if they are ``apart``.
-    projections: which rows, of those of all source types together, each relation projects.
-    edges: the edges of each relation.
-    ends: by relation, where its ends are among those of all types.
-    segment_starts: [segments + 1] int64: the first edge of each segment.
-    segment_places: [segments] int64: the destination of each segment.
-    groups: the segments of each relation.
-    destinations: the edges from segments to the destinations of all types.
-    places: by type, the range of its destinations among those of all types.
-    sources_by_type: the rows of each key of ``readers``.
-    destinations_by_type: the destinations of each type.
-    apart: whether each relation has rows of its own, which are projected already.
-    """
+    """The edges of several relations of a hop, which :func:`merge_relations` makes."""
 
     relations: tuple[Relation, ...]
+    """the relations. Segments are in this order, then by destination"""
     readers: Mapping[Any, tuple[Relation, ...]]
+    """by source type, in the order of rows, the relations from it; by relation, the relation
+    itself, if they are ``apart``"""
     projections: Groups
+    """which rows, of those of all source types together, each relation projects"""
     edges: Mapping[Relation, Edges]
+    """the edges of each relation"""
     ends: Mapping[Relation, Ends]
+    """by relation, where its ends are among those of all types"""
     segment_starts: Tensor
+    """[segments + 1] int64: the first edge of each segment"""
     segment_places: Tensor
+    """[segments] int64: the destination of each segment"""
     groups: Groups
+    """the segments of each relation"""
     destinations: Edges
+    """the edges from segments to the destinations of all types"""
     places: Mapping[str, slice]
+    """by type, the range of its destinations among those of all types"""
     sources_by_type: Groups
+    """the rows of each key of ``readers``"""
     destinations_by_type: Groups
+    """the destinations of each type"""
     apart: bool = False
+    """whether each relation has rows of its own, which are projected already"""
     _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
     def segments(self, *, projected: bool) -> Edges:

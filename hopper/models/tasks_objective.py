@@ -14,21 +14,17 @@ from hopper.ops import in_full
 
 @dataclass(frozen=True)
 class TaskPart:
-    """One of several tasks.
-
-    Attributes
-    ----------
-    name: the name of the task.
-    objective: the loss and the metrics of the task alone.
-    logits, columns: the task's range among all logits, and among the columns of labels.
-    weight: the factor of its loss.
-    """
+    """One of several tasks."""
 
     name: str
+    """the name of the task"""
     objective: Objective
+    """the loss and the metrics of the task alone"""
     logits: slice
     columns: slice
+    """the task's range among all logits, and among the columns of labels"""
     weight: float
+    """the factor of its loss"""
 
 
 class TasksObjective(Objective):

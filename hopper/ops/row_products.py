@@ -21,37 +21,29 @@ from hopper.ops.row_reader import RowReader
 
 @dataclass(frozen=True)
 class MadeProduct:
-    """A product of rows and a weight that was or can be made.
-
-    Attributes
-    ----------
-    weight, transposed: the arguments of :meth:`hopper.ops.StoredRows.times`.
-    version: the version of the weight when the product was made.
-    dtype: the dtype of the product.
-    has_gradient: whether the product was made with gradients enabled.
-    out: returns the product [rows, ...]; None if it was freed or changed.
-    """
+    """A product of rows and a weight that was or can be made."""
 
     weight: Tensor
     transposed: bool
+    """the arguments of :meth:`hopper.ops.StoredRows.times`"""
     version: int
+    """the version of the weight when the product was made"""
     dtype: torch.dtype
+    """the dtype of the product"""
     has_gradient: bool
+    """whether the product was made with gradients enabled"""
     out: Callable[[], Tensor | None]
+    """returns the product [rows, ...]; None if it was freed or changed"""
 
 
 @dataclass
 class Products:
-    """The products of rows that were made, and those that are expected.
-
-    Attributes
-    ----------
-    made: the products that were made.
-    expected: pairs of a weight [out, dim] and the number of first rows to multiply by it.
-    """
+    """The products of rows that were made, and those that are expected."""
 
     made: list[MadeProduct] = field(default_factory=list)
+    """the products that were made"""
     expected: list[tuple[Tensor, int]] = field(default_factory=list)
+    """pairs of a weight [out, dim] and the number of first rows to multiply by it"""
 
     def find(
         self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype

@@ -78,26 +78,22 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows block by block.
-
-    Attributes
-    ----------
-    parts: the parts of the whole. Rows in no part are zero.
-    count: the number of rows of the whole.
-    dim: the width of a row.
-    dtype: the dtype to which values are converted.
-    keys: [count] int64, the key of dropout of each row; None = no dropout.
-    threshold: the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`.
-    first_dropped: the index of the first element of rows, for dropout.
-    """
+    """Reads rows block by block."""
 
     parts: tuple[RowPart, ...]
+    """the parts of the whole. Rows in no part are zero"""
     count: int
+    """the number of rows of the whole"""
     dim: int
+    """the width of a row"""
     dtype: torch.dtype
+    """the dtype to which values are converted"""
     keys: Tensor | None = None
+    """[count] int64, the key of dropout of each row; None = no dropout"""
     threshold: int = 0
+    """the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`"""
     first_dropped: int = 0
+    """the index of the first element of rows, for dropout"""
 
     @property
     def is_whole(self) -> bool:

@@ -31,20 +31,16 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True)
 class EncoderFunction:
-    """A function of SQL that encodes texts.
-
-    Attributes
-    ----------
-    encoder: a :class:`TextEncoder`, as "package.module:Class".
-    options: keyword arguments of its constructor.
-    cache: a file that keeps the rows, so that no text is encoded again by an import that goes on,
-        or comes later; "" = none.
-    """
+    """A function of SQL that encodes texts."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     encoder: str
+    """a :class:`TextEncoder`, as "package.module:Class" """
     options: Mapping[str, Any] = field(default_factory=dict)
+    """keyword arguments of its constructor"""
     cache: str = ""
+    """a file that keeps the rows, so that no text is encoded again by an import that goes on, or
+    comes later; "" = none"""
 
     def make(self, name: str, folder: Path, tell: Callable[[str], None]) -> EncodedTexts:
         """Make the encoder; ``folder`` is where a relative path begins. A ConfigError tells that
