@@ -1,4 +1,4 @@
-"""Values per edge, which are gathered from either end and summed into destinations.
+"""Values per edge, which are gathered from either end, and summed or compared by destination.
 
 They are for layers whose messages are not weighted source rows. Every function materialises
 [edges, ...].
@@ -18,7 +18,7 @@ from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources, sources
 from hopper.ops.message_passing import check_rows, gather, gather_rows
 from hopper.ops.precision import in_full
-from hopper.ops.torch_kernels import Kernels
+from hopper.ops.torch_kernels import Kernels, segments
 
 
 def source_rows(block: Edges, x: Tensor) -> Tensor:
@@ -76,6 +76,26 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     return out
 
 
+def copy_max(block: Edges, x: Tensor) -> Tensor:
+    """Return each column's maximum over a destination's sources, [num_dst, D].
+
+    It is zero for destinations without sources. Several sources with the maximum share its gradient
+    equally, so the gradient does not depend on the order of edges.
+
+    Parameters
+    ----------
+    x: [num_src, D] floating point.
+
+    Raises
+    ------
+    RequestError: there is not one row per source.
+    """
+    x = in_full(x)
+    check_rows("x", x, block.num_src)
+    out: Tensor = _CopyMax.apply(block, selection.kernels_for(x.device), x)
+    return out
+
+
 class _WeightedEdgeSum(torch.autograd.Function):
     """Sums the messages of each destination's edges, times weights that have no gradient."""
 
@@ -94,3 +114,27 @@ class _WeightedEdgeSum(torch.autograd.Function):
         out = grad.index_select(0, destinations(ctx.block))
         out *= w.view(-1, *[1] * (grad.dim() - 1))
         return None, None, out, None
+
+
+class _CopyMax(torch.autograd.Function):
+    """Takes the largest value of each destination's sources, column by column."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        """Find the largest values; destinations without edges get 0."""
+        ctx.block, ctx.kernels = block, kernels
+        sent = x.index_select(0, block.indices)
+        out = segments(block, sent, "max")
+        is_largest = sent == out.index_select(0, destinations(block))
+        ctx.save_for_backward(is_largest)
+        return out.masked_fill_((block.edges_per_destination() == 0).unsqueeze(-1), 0.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        """Divide a destination's gradient equally among the sources that have the largest value."""
+        (is_largest,) = ctx.saved_tensors
+        shares = is_largest.to(grad.dtype)
+        count = segments(ctx.block, shares, "sum").clamp_(min=1)
+        shares *= (grad / count).index_select(0, destinations(ctx.block))
+        return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), shares)

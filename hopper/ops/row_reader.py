@@ -1,4 +1,4 @@
-"""Reading the rows of tables block by block.
+"""Reading the rows of tables block by block, and converting stored rows of features to floats.
 
 A block fits the processor's cache, so rows that are multiplied block by block are never written to
 memory.
@@ -13,12 +13,39 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from cache_server.feature_codec import SCALE_BYTES
 from hopper.ops.counter_mask import drop_and_scale
-from hopper.ops.row_form import to_floats
 
 _BLOCK_BYTES: Final = 1 << 22
 """The bytes of a block of rows. It fits the cache that cores share, and is large enough for several
 threads."""
+
+
+def to_floats(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert stored rows of any form, or floats, to [n, dim] in a floating dtype.
+
+    Rows of int8 are always multiplied by their scale in float32, so that a row has the same numbers
+    in every run (:mod:`cache_server.feature_codec`).
+    """
+    if rows.dtype == torch.uint16:
+        return rows.view(torch.bfloat16).to(dtype)
+    if rows.dtype == torch.int8:
+        # The copy is aligned for float32.
+        scales = rows[:, -SCALE_BYTES:].clone(memory_format=torch.contiguous_format)
+        return (rows[:, :-SCALE_BYTES].to(torch.float32) * scales.view(torch.float32)).to(dtype)
+    return rows.to(dtype)
+
+
+def float_width(rows: Tensor) -> int:
+    """Return the number of numbers of a stored row."""
+    return rows.shape[1] - (SCALE_BYTES if rows.dtype == torch.int8 else 0)
+
+
+def float_dtype(rows: Tensor) -> torch.dtype:
+    """Return the dtype of a stored row's numbers."""
+    # torch cannot read these two as numbers directly.
+    numbers = {torch.uint16: torch.bfloat16, torch.int8: torch.float32}
+    return numbers.get(rows.dtype, rows.dtype)
 
 
 @dataclass(frozen=True)
