@@ -76,11 +76,7 @@ class LayerSampler(NeighborSampler):
             )
 
     def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
+        self, hop: int, relation: Relation, destinations: NDArray[np.int64], moment: tuple[int, int]
     ) -> Drawn:
         """Take in-edges from sources in the hop's sample; see :meth:`NeighborSampler.draw`."""
         sample = self._samples[hop]

@@ -24,12 +24,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
-from hopper.micrograph.frontiers import (
-    Frontier,
-    FrontierPool,
-    NodeVersions,
-    Versions,
-)
+from hopper.micrograph.frontiers import Frontier, FrontierPool, NodeVersions, Versions
 from hopper.micrograph.subgraph import HopEdges, Inclusion, StoredNames, Subgraph
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
@@ -275,11 +270,7 @@ class NeighborSampler(NodeVersions):
         return SamplingSpec(method, self.fanout(hop, relation), key)
 
     def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
+        self, hop: int, relation: Relation, destinations: NDArray[np.int64], moment: tuple[int, int]
     ) -> Drawn:
         """Draw the in-edges of some destinations.
 

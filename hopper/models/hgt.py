@@ -24,12 +24,7 @@ from hopper.models.relation_layer import (
 )
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
-from hopper.ops import (
-    edge_dot,
-    edge_sum,
-    grouped_product,
-    weighted_sum,
-)
+from hopper.ops import edge_dot, edge_sum, grouped_product, weighted_sum
 from hopper.ops.groups import Groups
 
 
@@ -64,11 +59,7 @@ class RelationPartial(AttentionLayer):
     reads_destination: ClassVar[bool] = True
 
     def __init__(
-        self,
-        source: TypeProjections,
-        destination: TypeProjections,
-        heads: int,
-        edge_dim: int = 0,
+        self, source: TypeProjections, destination: TypeProjections, heads: int, edge_dim: int = 0
     ) -> None:
         super().__init__()
         assert source.key_value is not None

@@ -161,11 +161,7 @@ class MergedRelations:
 
 
 def merge_relations(
-    blocks: TypedBlocks,
-    relations: Sequence[Relation],
-    types: Sequence[str],
-    *,
-    apart: bool = False,
+    blocks: TypedBlocks, relations: Sequence[Relation], types: Sequence[str], *, apart: bool = False
 ) -> MergedRelations:
     """Merge some relations of a hop, sorted and at least one, into the given types of destinations.
     The result is stored with the hop and made once.

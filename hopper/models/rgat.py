@@ -21,13 +21,7 @@ from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
-from hopper.ops import (
-    edge_add,
-    edge_softmax,
-    edge_sum,
-    grouped_product,
-    weighted_sum,
-)
+from hopper.ops import edge_add, edge_softmax, edge_sum, grouped_product, weighted_sum
 from hopper.ops.groups import Groups
 
 

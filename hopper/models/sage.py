@@ -108,11 +108,7 @@ class _OverNeighbors(Layer):
     """the width of z_u, in multiples of the output's width"""
 
     def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         super().__init__()
         self.self_linear = nn.Linear(in_dim, out_dim)
@@ -177,11 +173,7 @@ class LSTMLayer(_OverNeighbors):
     reads_order = True
 
     def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         super().__init__(in_dim, out_dim, activation=activation)
         self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)

@@ -16,12 +16,7 @@ from torch.autograd.function import once_differentiable
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
-from hopper.ops.csr import (
-    Csr,
-    destinations_to_sources,
-    edge_order,
-    sources_to_destinations,
-)
+from hopper.ops.csr import Csr, destinations_to_sources, edge_order, sources_to_destinations
 from hopper.ops.precision import in_full
 from hopper.ops.torch_kernels import Kernels
 

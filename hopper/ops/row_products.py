@@ -78,11 +78,7 @@ class Products:
         self._note(weight, False, product_dtype(weight), make)
 
     def _note(
-        self,
-        weight: Tensor,
-        transposed: bool,
-        dtype: torch.dtype,
-        out: Callable[[], Tensor | None],
+        self, weight: Tensor, transposed: bool, dtype: torch.dtype, out: Callable[[], Tensor | None]
     ) -> None:
         version, has_gradient = weight._version, torch.is_grad_enabled()
         self.made.append(MadeProduct(weight, transposed, version, dtype, has_gradient, out))

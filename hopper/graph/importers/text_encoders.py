@@ -46,12 +46,7 @@ class EncoderFunction:
         """Make the encoder; ``folder`` is where a relative path begins. A ConfigError tells that
         the class cannot be imported, is no encoder, or refuses its options."""
         plug_in = find_plug_in(
-            "encoder",
-            self.encoder,
-            TextEncoder,
-            {},
-            self.options,
-            options_key="options",
+            "encoder", self.encoder, TextEncoder, {}, self.options, options_key="options"
         )
         identity = json.dumps([self.encoder, self.options], sort_keys=True, default=str)
         cache = _RowFile(folder / self.cache, identity) if self.cache else None
@@ -62,11 +57,7 @@ class EncodedTexts:
     """Encodes columns of texts; each text of a batch once, and none that the file has."""
 
     def __init__(
-        self,
-        name: str,
-        encoder: TextEncoder,
-        cache: _RowFile | None,
-        tell: Callable[[str], None],
+        self, name: str, encoder: TextEncoder, cache: _RowFile | None, tell: Callable[[str], None]
     ) -> None:
         self._name, self._encoder, self._cache, self._tell = name, encoder, cache, tell
         self._lock = threading.Lock()
