@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, fits
 
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
@@ -55,9 +55,7 @@ class Combination(nn.Module):
     def has_parts(cls) -> bool:
         """Return whether :meth:`join` fits :meth:`partial`: a class must not override only the
         last."""
-        bases = cls.__mro__
-        owners = [next(c for c in bases if name in vars(c)) for name in ("join", "partial")]
-        return bases.index(owners[0]) <= bases.index(owners[1])
+        return fits(cls, "join", "partial")
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Combine partials to rows [num_dst, ...].

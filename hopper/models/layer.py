@@ -120,7 +120,7 @@ class Layer(nn.Module):
         It fits if no derived class overrides these methods without it.
         """
         return cls.join is not Layer.join and all(
-            _place(cls, "join") <= _place(cls, name) for name in cls._combining
+            fits(cls, "join", name) for name in cls._combining
         )
 
     @classmethod
@@ -129,9 +129,7 @@ class Layer(nn.Module):
 
         It does not if a derived class overrides a method that reads rows, but not the attribute.
         """
-        return all(
-            _place(cls, name) <= _place(cls, other) for other in _READING if hasattr(cls, other)
-        )
+        return all(fits(cls, name, other) for other in _READING if hasattr(cls, other))
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Return the new rows [num_dst, out]; by default the combined ones."""
@@ -259,6 +257,11 @@ def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def _place(cls: type, name: str) -> int:
-    """Return the index, in a class's method resolution order, of the class with an attribute."""
-    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
+def fits(cls: type, name: str, other: str) -> bool:
+    """Return whether no base of a class overrides one of its attributes, ``other``, but not another
+    one, ``name``."""
+    first, second = (
+        next(place for place, base in enumerate(cls.__mro__) if attribute in vars(base))
+        for attribute in (name, other)
+    )
+    return first <= second
