@@ -12,7 +12,7 @@ from torch.nn import functional
 from hopper.graph.block import Block
 from hopper.models.dropout import EdgeDropout, SelfDropout
 from hopper.models.gnn import GNN
-from hopper.models.layer import Algebra, AttentionLayer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer
 from hopper.ops import edge_add, edge_softmax_with_self, weighted_sum
 
 NEGATIVE_SLOPE = 0.2
@@ -72,9 +72,7 @@ class GATLayer(AttentionLayer):
         self.self_dropout = SelfDropout(dropout, index)
         self.activation = activation
         nn.init.xavier_normal_(self.linear.weight, nn.init.calculate_gain("relu"))
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, heads)
+        self._add_edge_linear(edge_dim, heads)
 
     def input_weights(self) -> Mapping[str, int]:
         """Return the only weight that multiplies input rows."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import SumLayer, edge_linear, split_edges
+from hopper.models.layer import SumLayer, split_edges
 
 
 class GCNLayer(SumLayer):
@@ -51,9 +51,7 @@ class GCNLayer(SumLayer):
         self.activation = activation
         self.project_first = in_dim > out_dim if project_first is None else project_first
         nn.init.xavier_uniform_(self.weight)
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, out_dim)
+        self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Multiply rows by W, to [n, out_dim], if W comes first; otherwise return them."""

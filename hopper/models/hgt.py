@@ -13,7 +13,7 @@ from torch.nn import functional
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, merge_softmax
-from hopper.models.layer import Algebra, AttentionLayer, check_heads, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, check_heads
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import (
     MergedInputs,
@@ -74,9 +74,7 @@ class RelationPartial(AttentionLayer):
         self.prior = nn.Parameter(torch.ones(heads))
         for matrix in self.message:
             nn.init.xavier_uniform_(matrix)
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, heads)
+        self._add_edge_linear(edge_dim, heads)
 
     @property
     def key_value(self) -> nn.Linear:

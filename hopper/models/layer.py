@@ -33,6 +33,8 @@ class Layer(nn.Module):
     """whether the order of a destination's edges matters, by more than rounding"""
     edge_dim: int = 0
     """the width of features of edges; 0 = the layer reads none"""
+    edge_linear: nn.Module
+    """a map of the features, from [edge_dim], if they are read"""
     activation: Callable[[Tensor], Tensor] | None
     """the function that :meth:`activate` applies; a layer may have none"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
@@ -68,6 +70,14 @@ class Layer(nn.Module):
                 f"{'none' if features is None else list(features.shape)}"
             )
         return features.to(dtype)
+
+    def _add_edge_linear(self, edge_dim: int, out_dim: int) -> None:
+        """Add a linear map of features of edges, unless none are read."""
+        self.edge_dim = edge_dim
+        if edge_dim:
+            linear = nn.Linear(edge_dim, out_dim, bias=False)
+            nn.init.xavier_uniform_(linear.weight)
+            self.edge_linear = linear
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Combine a part of each destination's edges to [num_dst, ...]; by default ``aggregate``.
@@ -225,8 +235,6 @@ class AttentionLayer(Layer):
     """Base class of layers with attention, whose logits may read features of edges."""
 
     heads: int
-    edge_linear: nn.Module
-    """a map from [edge_dim] to [heads], if features of edges are read"""
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return what features of edges add to logits, [edges, heads]; zero if none are read."""
@@ -240,13 +248,6 @@ def check_heads(width: int, heads: int) -> None:
     """Check that the number of heads divides a width; a ConfigError names the key."""
     if width % heads:
         raise ConfigError(f"model.heads: expected a divisor of the width {width}, given {heads}")
-
-
-def edge_linear(edge_dim: int, out_dim: int) -> nn.Linear:
-    """Make the linear map of features of edges."""
-    linear = nn.Linear(edge_dim, out_dim, bias=False)
-    nn.init.xavier_uniform_(linear.weight)
-    return linear
 
 
 def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:

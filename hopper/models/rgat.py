@@ -16,7 +16,7 @@ from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
-from hopper.models.layer import Algebra, AttentionLayer, check_heads, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, check_heads
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -51,9 +51,7 @@ class RelationAttention(AttentionLayer):
         self.attention_src = nn.Parameter(torch.zeros(heads, self.width))
         self.attention_dst = nn.Parameter(torch.zeros(heads, self.width))
         nn.init.xavier_normal_(self.linear.weight, nn.init.calculate_gain("relu"))
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, heads)
+        self._add_edge_linear(edge_dim, heads)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Project rows for each head, to [n, heads, width]."""

@@ -15,7 +15,7 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import SumLayer, edge_linear
+from hopper.models.layer import SumLayer
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -41,9 +41,7 @@ class RelationMean(SumLayer):
     def __init__(self, weight: nn.Module, out_dim: int = 0, edge_dim: int = 0) -> None:
         super().__init__()
         self.weight = weight
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, out_dim)
+        self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Return ``W_r h_u``, [n, out_dim]."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import Algebra, Layer, SumLayer, edge_linear, split_edges
+from hopper.models.layer import Algebra, Layer, SumLayer, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
@@ -57,9 +57,7 @@ class SAGELayer(SumLayer):
         nn.init.xavier_uniform_(self.self_linear.weight, gain)
         nn.init.xavier_uniform_(self.neighbor_linear.weight, gain)
         nn.init.zeros_(self.self_linear.bias)
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, out_dim)
+        self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Multiply rows by ``W_neigh``, to [n, out_dim], if it comes first."""
