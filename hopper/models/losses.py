@@ -47,7 +47,6 @@ class Loss(Protocol):
         labels: [n] int64 for kind "class". Otherwise they have the shape and dtype of logits. For
             links they are as in :class:`hopper.micrograph.subgraph.Pairs`.
         """
-        ...
 
 
 class CrossEntropy:

@@ -38,11 +38,9 @@ class Metric(Protocol):
         labels: [n] int64 for kind "class", without unlabelled roots. Otherwise they have the shape
             and dtype of logits.
         """
-        ...
 
     def value(self, sums: Tensor) -> float:
         """Return the metric from sums [k] over all roots; NaN if there are no roots."""
-        ...
 
 
 class _Mean:
@@ -93,7 +91,6 @@ class WholeMetric(Protocol):
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
         """Return the metric of logits [n, classes] and labels, as in :meth:`Metric.sums`; n is at
         least 1."""
-        ...
 
 
 AnyMetric = Metric | WholeMetric
