@@ -12,12 +12,10 @@ from hopper.display.palette import (
     CAUSES,
     COLOURS,
     ENGINES,
-    SERIES,
     STAGES,
     contrast,
     engine_colours,
     hex_of,
-    series,
     text_on,
 )
 from hopper.engines import ENGINE_CLASSES
@@ -62,7 +60,7 @@ def distance(first: str, second: str, vision: str) -> float:
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("ground", ["light", "dark"])
 def test_colours_of_one_picture_are_told_apart(vision: str, ground: str) -> None:
-    for names in (SERIES, ENGINES.values(), STAGES.values(), CAUSES.values()):
+    for names in (ENGINES.values(), STAGES.values(), CAUSES.values()):
         hexes = {name: getattr(COLOURS[name], ground) for name in names}
         for (first, a), (second, b) in combinations(hexes.items(), 2):
             # 2.3 is just noticeable.
@@ -74,8 +72,7 @@ def test_everything_has_a_colour_of_its_own() -> None:
     assert tuple(STAGES) == ALL_STAGES
     assert tuple(CAUSES) == ALL_CAUSES
     assert len(set(ENGINES.values())) == len(ENGINES)
-    assert {*SERIES, *ENGINES.values(), *STAGES.values(), *CAUSES.values()} <= set(COLOURS)
-    assert [series(index) for index in (0, 8)] == [hex_of("blue")] * 2
+    assert {*ENGINES.values(), *STAGES.values(), *CAUSES.values()} <= set(COLOURS)
 
 
 def test_words_on_a_colour_can_be_read() -> None:

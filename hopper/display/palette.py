@@ -31,8 +31,6 @@ COLOURS: Final[Mapping[str, Colour]] = {
     "plain": Colour("#BCC3CA", "#7A848F"),
     "dim": Colour("#4D555E", "#C3C9D0"),
 }
-SERIES: Final = ("blue", "red", "green", "orange", "pink", "sky", "yellow", "grey")
-"""of what has numbers or names of its own: models, servers, node types"""
 ENGINES: Final = {
     "model_centric": "grey",
     "locality": "orange",
@@ -73,11 +71,6 @@ _TINTS: Final = (1.0, 0.68, 0.44, 0.26)
 def hex_of(name: str) -> str:
     """Return a colour of :data:`COLOURS` for white paper."""
     return COLOURS[name].light
-
-
-def series(number: int) -> str:
-    """Return the colour of a numbered thing on white paper; after eight they come again."""
-    return hex_of(SERIES[number % len(SERIES)])
 
 
 def text_on(ground: str) -> str:

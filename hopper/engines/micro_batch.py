@@ -28,7 +28,6 @@ from hopper.micrograph.subgraph import Pairs, Subgraph
 from hopper.migrate.flat_model import FlatModel
 from hopper.models import run_model
 from hopper.models.relational import HGNN
-from hopper.models.run import run_root_rows
 from hopper.ops import StoredRows, products_in, to_floats
 from hopper.tasks import LinkBatches, pair_scores
 from hopper.timing.run_log import RunLog
@@ -128,7 +127,7 @@ class MicroBatchRunner:
         self._log, self._most_roots, self._device = log, most_roots, device
         self._model = model
 
-    def products(self) -> AbstractContextManager[None]:
+    def products(self) -> AbstractContextManager[object]:
         """Return a context in which matrix products have the dtype of the configuration."""
         return products_in(self._products_in, self._device)
 
@@ -200,12 +199,11 @@ class MicroBatchRunner:
             nodes = {name: ids for name, ids in subgraph.nodes.items() if ids.size}
             inputs = self.input_rows(nodes, micro_batch.features)
             with self.products():
-                if subgraph.pairs is None:
-                    logits = run_model(model, blocks, inputs)
-                else:
-                    types = list(subgraph.pairs.versions)
-                    rows = run_root_rows(model, blocks, inputs, types)
-                    logits = pair_scores(model, rows, subgraph.pairs)
+                pairs = subgraph.pairs
+                types = () if pairs is None else list(pairs.versions)
+                logits = run_model(model, blocks, inputs, types)
+                if pairs is not None:
+                    logits = pair_scores(model, logits, pairs)
                 loss = self.objective.loss_sum(logits, micro_batch.labels) / batch_size
             self.backward(packed, loss)
 

@@ -17,8 +17,7 @@ from hopper.errors import ConfigError
 from hopper.graph.schema import GraphSchema, TargetKind
 from hopper.migrate.flat_model import FlatModel
 from hopper.models import Objective
-from hopper.models.link_losses import LINK_LOSSES
-from hopper.models.losses import DEFAULT_LOSSES, LOSSES, Loss, check_loss
+from hopper.models.losses import DEFAULT_LOSSES, LINK_LOSSES, LOSSES, Loss, check_loss
 from hopper.models.metrics import (
     DEFAULT_METRICS,
     LINK_METRICS,

@@ -27,23 +27,19 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 @dataclass(frozen=True)
 class TypeProfile:
-    """The visits and the miss penalties of one node type, as measured on one rank.
-
-    Attributes
-    ----------
-    row_bytes: the bytes of a row in the cache.
-    rows: the number of rows that a cache could miss, visited or not.
-    ids: [n] int64, distinct: the visited rows among them, as global ids or as indices of the rank's
-        own rows.
-    visits: [n] int64, at least 1: in how many iterations each row was read.
-    penalty: the seconds that a missing byte costs, of all rows or [n] of each; 0 = not measured.
-    """
+    """The visits and the miss penalties of one node type, as measured on one rank."""
 
     row_bytes: int
+    """the bytes of a row in the cache"""
     rows: int
+    """the number of rows that a cache could miss, visited or not"""
     ids: Ids
+    """[n] int64, distinct: the visited rows among them, as global ids or as indices of the rank's
+    own rows"""
     visits: Ids
+    """[n] int64, at least 1: in how many iterations each row was read"""
     penalty: float | NDArray[np.float64] = 0.0
+    """the seconds that a missing byte costs, of all rows or [n] of each; 0 = not measured"""
 
     @property
     def total(self) -> int:
@@ -76,18 +72,14 @@ Profile = Mapping[str, TypeProfile]
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The content of a cache.
-
-    Attributes
-    ----------
-    room: by type, the number of rows that the cache has room for.
-    held: by type, the global ids [n], int64, of its first rows, most valuable first. Empty under
-        ``lru``, which fills the cache during training.
-    """
+    """The content of a cache."""
 
     policy: Policy
     room: Mapping[str, int]
+    """by type, the number of rows that the cache has room for"""
     held: Mapping[str, Ids]
+    """by type, the global ids [n], int64, of its first rows, most valuable first. Empty under
+    ``lru``, which fills the cache during training"""
 
     def used_bytes(self, profile: Profile) -> int:
         """Return the bytes of all rows that the cache has room for."""
@@ -111,11 +103,8 @@ class CachePlan:
 def parse_cache_size(text: str) -> int | float:
     """Parse a size such as "512M", which returns bytes, or "10%", which returns the share 0.1.
 
-    A share is of all rows that the cache could miss.
-
-    Raises
-    ------
-    RequestError: the text is neither, or leaves no room for any row.
+    A share is of all rows that the cache could miss. A RequestError tells that the text is neither,
+    or leaves no room for any row.
     """
     if text.strip().endswith("%"):
         try:
@@ -140,12 +129,10 @@ def cache_bytes(text: str, profile: Profile) -> int:
 
 
 def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
-    """Decide how many and which rows of each type a cache holds.
+    """Decide how many and which rows of each type a cache holds, given the visits and penalties by
+    node type.
 
-    Parameters
-    ----------
-    profile: the visits and penalties, by node type.
-    size: the bytes for rows, without maps from ids to rows. It may be 0.
+    The size is the bytes for rows, without maps from ids to rows. It may be 0.
     """
     if policy == "lru":
         # All rows are candidates, whose bytes are known before sampling.
@@ -173,12 +160,8 @@ def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
 def share_out(size: int, weights: Mapping[str, float], needs: Mapping[str, int]) -> dict[str, int]:
     """Divide bytes over types in proportion to weights, and give no type more than it needs.
 
-    What a type does not need goes to the other types in the same proportion.
-
-    Parameters
-    ----------
-    weights: at least 0, by type; a type of weight 0 gets nothing.
-    needs: the most bytes that each type can use.
+    What a type does not need goes to the other types in the same proportion. Weights are at least
+    0; a type of weight 0 gets nothing.
     """
     shares = dict.fromkeys(weights, 0)
     open_types = [name for name, weight in weights.items() if weight > 0 and needs[name]]

@@ -106,7 +106,7 @@ class RemoteRows:
             return map_errors()(self._client.begin_sampling(draws, count))
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """Fetch the columns that one server stores; see :meth:`RemoteSource.columns`."""
+        """Fetch the columns of features [n, width] that one server stores of each row."""
         width = len(self._graph.layout.columns(node_type, server))
         out = self._empty("features", node_type, ids.size, width)
         self._fetch("features", node_type, {server: ids}, out, {server: slice(None)})
@@ -120,7 +120,7 @@ class RemoteRows:
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Fetch rows into a table; see :meth:`RowFiller.fill`."""
+        """Fetch rows into a table; see :meth:`RemoteSource.fill`."""
         # Servers have ranges of ids, and read ascending rows from disk in the least time.
         order = np.argsort(ids)
         homes = self._graph.book.home(node_type, ids[order])

@@ -68,13 +68,9 @@ class RowCache:
         return self._slot_of[ids]
 
     def copy(self, slots: Array, out: Array, places: Array) -> None:
-        """Copy rows from ``slots`` [n] to ``out[places]``.
+        """Copy rows from ``slots`` [n], which are occupied, to ``out[places]``.
 
-        Parameters
-        ----------
-        slots: occupied slots.
-        out: [rows, dim], C-contiguous, of the cache's dtype.
-        places: [n] int64, distinct.
+        ``out`` is [rows, dim], C-contiguous, of the cache's dtype. Places are [n] int64, distinct.
         """
         if self._np is np:
             copy_rows(self._rows, slots, out, places)
@@ -82,13 +78,10 @@ class RowCache:
             out[places] = self._rows[slots]
 
     def change(self, slots: Array, rows: Array, places: Array) -> None:
-        """Overwrite the rows in ``slots`` [n] with ``rows[places]``.
+        """Overwrite the rows in ``slots`` [n], which are occupied and distinct, with
+        ``rows[places]``.
 
-        Parameters
-        ----------
-        slots: occupied slots, distinct.
-        rows: [m, dim], C-contiguous, of the cache's dtype.
-        places: [n] int64.
+        ``rows`` is [m, dim], C-contiguous, of the cache's dtype. Places are [n] int64.
         """
         if self._np is np:
             copy_rows(rows, places, self._rows, slots)
@@ -96,12 +89,8 @@ class RowCache:
             self._rows[slots] = rows[places]
 
     def put(self, ids: Array, rows: Array) -> None:
-        """Add rows [n, dim] of distinct ids [n], int64, that are not cached yet.
-
-        Raises
-        ------
-        ValueError: there is not enough room.
-        """
+        """Add rows [n, dim] of distinct ids [n], int64, that are not cached yet; a ValueError tells
+        that there is not enough room."""
         first, last = self._used, self._used + len(ids)
         if last > self._room:
             raise ValueError(f"room for {self._room - first} more rows, given {len(ids)}")
@@ -123,10 +112,8 @@ class RowCache:
 class RecentRows(RowCache):
     """A cache that keeps the rows that were read last, and evicts the least recently used ones.
 
-    Parameters
-    ----------
-    evicted: called with the ids [n], int64, and the rows [n, dim] before they are evicted; None =
-        rows are only copies, and may be dropped.
+    ``evicted`` is called with the ids [n], int64, and the rows [n, dim] before they are evicted;
+    None = rows are only copies, and may be dropped.
     """
 
     evicts = True

@@ -23,7 +23,6 @@ class FeatureSource(Protocol):
         GraphError: an id or the node type does not exist, or the type has no rows of this kind.
         ServerLost, DeadlineExceeded: a remote row could not be fetched.
         """
-        ...
 
 
 class InputRows(FeatureSource, Protocol):
@@ -35,7 +34,6 @@ class InputRows(FeatureSource, Protocol):
         Rows of other servers are fetched now. Local ones are read when they are multiplied, if
         their table fits memory.
         """
-        ...
 
 
 class RemoteSource(FeatureSource, Protocol):
@@ -54,7 +52,6 @@ class RemoteSource(FeatureSource, Protocol):
         ``out`` [rows, dim] is C-contiguous and of the stored dtype, and undefined after an error.
         Places are distinct.
         """
-        ...
 
 
 def distinct(groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

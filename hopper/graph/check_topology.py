@@ -45,12 +45,8 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
 
 
 def check_lists(topology: Topology, relation: Relation, root: Path) -> None:
-    """Check that a server has all in-edges of the nodes whose lists it stores, as draws rely on.
-
-    Raises
-    ------
-    GraphError: a list has another length. The text names the file, the node, expected and given.
-    """
+    """Check that a server has all in-edges of the nodes whose lists it stores, as draws rely on; a
+    GraphError names the file, the node, expected and given."""
     assert topology.stored is not None
     ids = topology.stored.all_ids()
 

@@ -24,8 +24,8 @@ from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
+from hopper.models import run_model
 from hopper.models.relational import HGNN
-from hopper.models.run import run_root_rows
 from hopper.timing.run_log import RunLog
 
 _ROOTS_PER_PASS: Final = 256
@@ -66,7 +66,7 @@ class Neighbourhoods(Inference):
 
         for _, subgraph in _passes(mine, _ROOTS_PER_PASS, sample, _count_rows):
             inputs = {n: self._inputs(n, ids) for n, ids in subgraph.nodes.items() if ids.size}
-            logits = run_root_rows(model, self._blocks(subgraph), inputs, [target])
+            logits = run_model(model, self._blocks(subgraph), inputs, [target])
             outputs.append(logits.cpu())
         return mine, torch.cat(outputs)
 

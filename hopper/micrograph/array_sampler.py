@@ -30,18 +30,11 @@ _HALF: Final = np.uint64(32)
 
 
 class ArraySampler(NeighborSampler):
-    """Node-wise sampling without replacement in arrays of NumPy or CuPy.
+    """Node-wise sampling without replacement in arrays of a module, NumPy or CuPy.
 
-    The nodes of a subgraph are returned in host memory. Its edges stay where they were drawn.
-    Parameters not listed are those of :class:`NeighborSampler`.
-
-    Parameters
-    ----------
-    module: NumPy or CuPy.
-
-    Raises
-    ------
-    RequestError: a server has only some of a destination's in-edges in a relation.
+    The nodes of a subgraph are returned in host memory. Its edges stay where they were drawn. Other
+    parameters are those of :class:`NeighborSampler`. A RequestError tells that a server has only
+    some of a destination's in-edges in a relation.
     """
 
     def __init__(

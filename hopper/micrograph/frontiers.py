@@ -99,14 +99,11 @@ RowTable = DenseTable | HashTable
 
 
 class NodeVersions:
-    """The versions of a sampler whose draws are the same for every root.
+    """The versions of a sampler whose draws are the same for every root, given per node type
+    [count] int64, the original id of every global id.
 
     A node's only version is its global id. Samplers whose draws depend on the root override these
     methods.
-
-    Parameters
-    ----------
-    original_ids: per node type, [count] int64, original id of every global id.
     """
 
     version_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int32)
@@ -122,12 +119,8 @@ class NodeVersions:
     def versions_at(
         self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
     ) -> Versions:
-        """Return [n] int64: the versions of nodes for roots of the given times.
-
-        Parameters
-        ----------
-        times: [n] int64; None if roots have no times.
-        """
+        """Return [n] int64: the versions of nodes for roots of the given times, [n] int64; None if
+        roots have no times."""
         return nodes
 
     def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -50,7 +49,4 @@ class ByInDegree:
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
         """Return [edges] float64: ``max(1, in_degree(v) / fanout)`` for each edge into v."""
-        by_destination = (block.in_degree().to(torch.float64) / self.fanout).clamp(min=1.0)
-        return by_destination.repeat_interleave(
-            block.edges_per_destination(), output_size=block.num_edges
-        )
+        return block.to_edges((block.in_degree().double() / self.fanout).clamp(min=1.0))

@@ -76,11 +76,7 @@ class LayerSampler(NeighborSampler):
             )
 
     def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
+        self, hop: int, relation: Relation, destinations: NDArray[np.int64], moment: tuple[int, int]
     ) -> Drawn:
         """Take in-edges from sources in the hop's sample; see :meth:`NeighborSampler.draw`."""
         sample = self._samples[hop]
@@ -109,10 +105,8 @@ class Thresholds(NamedTuple):
 class LayerSample:
     """The sample of one hop: the probability of each source to be in it.
 
-    Parameters
-    ----------
-    size: expected number of nodes in the sample if none is certain to be in it; positive.
-    weights: per relation, [sources] uint32 importance of every source.
+    Its expected size, which is positive, is that of a sample of which no node is certain. The
+    weights are per relation [sources] uint32, the importance of every source.
     """
 
     equally_likely: Final = False

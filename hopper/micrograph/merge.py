@@ -22,16 +22,12 @@ Selection = Literal["fewest", "random"]
 
 @dataclass(frozen=True)
 class TimeSteps:
-    """The time steps of one iteration.
-
-    Attributes
-    ----------
-    ranks: [models, steps] int64, the rank on which each model trains at each step.
-    groups: ``groups[model][step]`` is [roots] int64, the global ids that the model trains there.
-    """
+    """The time steps of one iteration."""
 
     ranks: NDArray[np.int64]
+    """[models, steps] int64, the rank on which each model trains at each step"""
     groups: list[list[NDArray[np.int64]]]
+    """``groups[model][step]`` is [roots] int64, the global ids that the model trains there"""
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""The micrograph of one root, to print, draw and test (HopGNN, section 4).
+"""The micrograph of one root, to print and test (HopGNN, section 4).
 
 Training uses the subgraphs of whole groups, each the union of its roots' micrographs.
 """

@@ -23,21 +23,17 @@ _LEAST_BITS: Final = 8
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The N mini-batches of one iteration together.
-
-    Attributes
-    ----------
-    roots: [n] int64, mini-batch after mini-batch: global ids of the target type, or indices of
-        links among the training links.
-    bounds: [N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``.
-    home_ranks: [n] int64, the home rank of each root.
-    """
+    """The N mini-batches of one iteration together."""
 
     epoch: int
     iteration: int
     roots: NDArray[np.int64]
+    """[n] int64, mini-batch after mini-batch: global ids of the target type, or indices of links
+    among the training links"""
     bounds: NDArray[np.int64]
+    """[N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``"""
     home_ranks: NDArray[np.int64]
+    """[n] int64, the home rank of each root"""
 
     @property
     def size(self) -> int:
@@ -76,12 +72,8 @@ class TrainingRoots(Protocol):
         """The number of roots."""
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [m] int64: the roots at some places of the order, in :class:`GlobalBatch`'s form.
-
-        Parameters
-        ----------
-        places: [m] int64 in [0, count).
-        """
+        """Return [m] int64: the roots at [m] int64 places of the order, in [0, count), in
+        :class:`GlobalBatch`'s form."""
 
     def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return [m] int64: the home rank of each root."""
@@ -89,20 +81,16 @@ class TrainingRoots(Protocol):
 
 @dataclass(frozen=True)
 class TrainingNodes:
-    """Training roots that are nodes.
-
-    Attributes
-    ----------
-    placement: tells the rank that owns a node.
-    node_type: the node type of the roots.
-    ids: [n] int64 original ids of the roots, ascending.
-    global_ids: [count] int64, global id of every original id of the type.
-    """
+    """Training roots that are nodes."""
 
     placement: Placement
+    """tells the rank that owns a node"""
     node_type: str
+    """the node type of the roots"""
     ids: NDArray[np.int64]
+    """[n] int64 original ids of the roots, ascending"""
     global_ids: NDArray[np.int64]
+    """[count] int64, global id of every original id of the type"""
 
     @property
     def count(self) -> int:

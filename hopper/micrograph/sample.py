@@ -24,12 +24,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
-from hopper.micrograph.frontiers import (
-    Frontier,
-    FrontierPool,
-    NodeVersions,
-    Versions,
-)
+from hopper.micrograph.frontiers import Frontier, FrontierPool, NodeVersions, Versions
 from hopper.micrograph.subgraph import HopEdges, Inclusion, StoredNames, Subgraph
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
@@ -38,24 +33,20 @@ _MOST_NODES = np.iinfo(np.int32).max
 
 
 class SamplerOptions(TypedDict, total=False):
-    """The keyword arguments of every sampler.
-
-    Attributes
-    ----------
-    names: the names of relations and types that are stored under others.
-    hops: by relation, the number of first hops at which it is drawn; missing = all.
-    fanouts_of: by relation, fanouts of its own, as many as there are hops; 0 = it is not drawn.
-    dropout_seed: first word of the key of dropout masks; None = the seed of draws.
-    draws_once: whether a node draws the same neighbors at every hop.
-    dependence: for how many iterations a node's draws stay the same; missing = 1.
-    """
+    """The keyword arguments of every sampler."""
 
     names: StoredNames
+    """the names of relations and types that are stored under others"""
     hops: Mapping[Relation, int]
+    """by relation, the number of first hops at which it is drawn; missing = all"""
     fanouts_of: Mapping[Relation, Sequence[int]]
+    """by relation, fanouts of its own, as many as there are hops; 0 = it is not drawn"""
     dropout_seed: int | None
+    """first word of the key of dropout masks; None = the seed of draws"""
     draws_once: bool
+    """whether a node draws the same neighbors at every hop"""
     dependence: int
+    """for how many iterations a node's draws stay the same; missing = 1"""
 
 
 @dataclass(frozen=True)
@@ -279,11 +270,7 @@ class NeighborSampler(NodeVersions):
         return SamplingSpec(method, self.fanout(hop, relation), key)
 
     def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
+        self, hop: int, relation: Relation, destinations: NDArray[np.int64], moment: tuple[int, int]
     ) -> Drawn:
         """Draw the in-edges of some destinations.
 

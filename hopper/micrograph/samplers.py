@@ -29,10 +29,8 @@ _FILLED_PARAMETERS: Final = ("topologies", "original_ids", "target", "fanouts", 
 def find_sampler(kind: str, options: Mapping[str, Any]) -> PlugIn[NeighborSampler]:
     """Find the sampler that ``sampler.kind`` names, with the options of ``sampler.kind_options``.
 
-    Raises
-    ------
-    ConfigError: there is no such sampler, or an option is unknown, missing or of a wrong type;
-        names the key.
+    A ConfigError names the key, if there is no such sampler, or an option is unknown, missing or of
+    a wrong type.
     """
     return find_plug_in(
         "sampler.kind", kind, NeighborSampler, SAMPLERS, options, _FILLED_PARAMETERS, derives=True

@@ -42,18 +42,14 @@ class HopEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnEdges:
-    """The drawn edges of one relation whose features are read.
-
-    Attributes
-    ----------
-    relation: the stored relation.
-    ids: [n] int64, ascending: indices of the edges in the relation's CSC.
-    hops: by hop, [edges] int64: the index in ``ids`` of each drawn edge.
-    """
+    """The drawn edges of one relation whose features are read."""
 
     relation: Relation
+    """the stored relation"""
     ids: NDArray[np.int64]
+    """[n] int64, ascending: indices of the edges in the relation's CSC"""
     hops: Sequence[NDArray[np.int64]]
+    """by hop, [edges] int64: the index in ``ids`` of each drawn edge"""
 
     @property
     def table(self) -> str:
@@ -96,27 +92,19 @@ class Inclusion(Protocol):
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
-        """Return [edges] float64: one over the probability of each edge of a block.
-
-        Parameters
-        ----------
-        sources, destinations: [num_src] and [num_dst] int64 global ids of the block's nodes.
-        """
+        """Return [edges] float64: one over the probability of each edge of a block, whose nodes
+        have the global ids ``sources`` [num_src] and ``destinations`` [num_dst] int64."""
 
 
 @dataclass(frozen=True)
 class StoredNames:
-    """The stored names of relations and node types that a model knows under other names.
-
-    Attributes
-    ----------
-    relations: by name, the stored relation, whose draws are used.
-    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
-        under that name.
-    """
+    """The stored names of relations and node types that a model knows under other names. Any other
+    name is stored as it is."""
 
     relations: Mapping[Relation, Relation] = field(default_factory=dict)
+    """by name, the stored relation, whose draws are used"""
     types: Mapping[str, str] = field(default_factory=dict)
+    """by name, the stored node type, whose rows are used"""
 
     def relation(self, name: Relation) -> Relation:
         """Return the stored relation of a name."""
@@ -374,14 +362,10 @@ class SampledNodes(Nodes):
 
 
 class SampledBlock(Block):
-    """A block whose edges are copied to the device at their first use.
+    """A block whose edges are copied to the device at their first use: those of a hop, by its
+    number, and of a relation, by the subgraph's name of it.
 
     Layers that merge their relations copy the merged edges only.
-
-    Parameters
-    ----------
-    hop: number of the hop.
-    relation: the subgraph's name of the relation.
     """
 
     def __init__(self, facts: _NodeFacts, hop: int, relation: Relation) -> None:

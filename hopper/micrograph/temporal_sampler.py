@@ -67,23 +67,14 @@ class TemporalSampler(NeighborSampler):
         """by relation, the edges that were last excluded, and the same with places by time"""
 
     def set_times(self, of_nodes: Mapping[str, Ids], others: Sequence[Ids] = ()) -> None:
-        """Set the times that roots may have.
-
-        Parameters
-        ----------
-        of_nodes: by node type whose nodes may be roots, [count] int64 times by original id.
-        others: [n] int64 each, the times of edges whose ends are roots.
-        """
+        """Set the times that roots may have: by node type whose nodes may be roots, [count] int64
+        by original id, and those of edges whose ends are roots, [n] int64 each."""
         self._root_times = dict(of_nodes)
         self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *others]))
 
     def versions(self, node_type: str, roots: Ids) -> Ids:
-        """Return [n] int64: the version of each root at its own time.
-
-        Raises
-        ------
-        RequestError: the times of these roots were not set.
-        """
+        """Return [n] int64: the version of each root at its own time; a RequestError tells that the
+        times of these roots were not set."""
         stored = self.names.node_type(node_type)
         if stored not in self._root_times:
             raise RequestError(f"times of {stored}: expected those of the roots, given none")

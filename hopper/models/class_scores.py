@@ -19,14 +19,9 @@ MOST_CLASSES: Final = 1000
 def count_claims(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Count hits, false claims and misses of each class; the largest logit claims a class.
 
-    Parameters
-    ----------
-    logits: [n, classes]. labels: [n] int64, all in [0, classes).
-
-    Returns
-    -------
-    [3, classes] int64: roots of a class that were claimed to be of it, roots that were wrongly
-    claimed to be of it, and roots of it that were claimed to be of another.
+    Logits are [n, classes], labels [n] int64, all in [0, classes). The result is [3, classes]
+    int64: roots of a class that were claimed to be of it, roots that were wrongly claimed to be of
+    it, and roots of it that were claimed to be of another.
     """
     claims = logits.argmax(-1)
     right = claims == labels
@@ -38,18 +33,12 @@ def count_claims(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def class_scores(counts: Tensor, names: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Return the scores of every class, as columns.
+    """Return the scores of every class, as columns, from [3, classes] of :func:`count_claims`,
+    added up over all roots.
 
-    Parameters
-    ----------
-    counts: [3, classes] of :func:`count_claims`, added up over all roots.
-    names: what classes are called; their numbers where nothing is given.
-
-    Returns
-    -------
-    "class", "precision", "recall", "f1" and "support", the number of the class's roots. A score is
-    None where nothing tells it: the precision of a class that was never claimed, the recall of one
-    that no root has.
+    The columns are "class", by name or else by number, "precision", "recall", "f1" and "support",
+    the number of the class's roots. A score is None where nothing tells it: the precision of a
+    class that was never claimed, the recall of one that no root has.
     """
     hits, wrong, missed = ([int(count) for count in row] for row in counts.tolist())
     rows = list(zip(hits, wrong, missed, strict=True))

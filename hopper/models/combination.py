@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, fits
 
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
@@ -55,9 +55,7 @@ class Combination(nn.Module):
     def has_parts(cls) -> bool:
         """Return whether :meth:`join` fits :meth:`partial`: a class must not override only the
         last."""
-        bases = cls.__mro__
-        owners = [next(c for c in bases if name in vars(c)) for name in ("join", "partial")]
-        return bases.index(owners[0]) <= bases.index(owners[1])
+        return fits(cls, "join", "partial")
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Combine partials to rows [num_dst, ...].
@@ -164,12 +162,8 @@ def merge_softmax(partials: Sequence[Tensor]) -> Tensor:
 
 
 def normalise(partial: Tensor) -> Tensor:
-    """Divide a partial's messages by their normaliser; zero for destinations without edges.
-
-    Returns
-    -------
-    [num_dst, heads, width]
-    """
+    """Divide a partial's messages by their normaliser, to [num_dst, heads, width]; zero for
+    destinations without edges."""
     total = partial[..., 1:2]
     return partial[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
 

@@ -26,10 +26,9 @@ def check_exactness(model: nn.Module) -> None:
 
     Raises
     ------
-    ExactnessError
-        The model has a norm over rows (such as batch norm, whose statistics are over the rows of a
-        pass), a module that changes with every pass, or one that draws from a random stream. The
-        message names the module's path and an alternative.
+    ExactnessError: the model has a norm over rows (such as batch norm, whose statistics are over
+        the rows of a pass), a module that changes with every pass, or one that draws from a random
+        stream. The message names the module's path and an alternative.
     """
     for path, module in model.named_modules():
         where = f"model: {path or 'the module itself'} ({type(module).__name__})"

@@ -12,7 +12,7 @@ from torch.nn import functional
 from hopper.graph.block import Block
 from hopper.models.dropout import EdgeDropout, SelfDropout
 from hopper.models.gnn import GNN
-from hopper.models.layer import Algebra, AttentionLayer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer
 from hopper.ops import edge_add, edge_softmax_with_self, weighted_sum
 
 NEGATIVE_SLOPE = 0.2
@@ -72,9 +72,7 @@ class GATLayer(AttentionLayer):
         self.self_dropout = SelfDropout(dropout, index)
         self.activation = activation
         nn.init.xavier_normal_(self.linear.weight, nn.init.calculate_gain("relu"))
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, heads)
+        self._add_edge_linear(edge_dim, heads)
 
     def input_weights(self) -> Mapping[str, int]:
         """Return the only weight that multiplies input rows."""
@@ -104,12 +102,8 @@ class GATLayer(AttentionLayer):
         return weighted_sum(block, z_src, attention) + self_attention.unsqueeze(-1) * z_dst
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """Concatenate or average heads, add the bias and apply the activation.
-
-        Returns
-        -------
-        [num_dst, heads * width] if heads are concatenated, [num_dst, width] otherwise.
-        """
+        """Concatenate heads, to [num_dst, heads * width], or average them, to [num_dst, width]; add
+        the bias and apply the activation."""
         rows = combined.flatten(1) if self.concat else combined.mean(1)
         return self.activate(rows + self.bias)
 
@@ -152,7 +146,5 @@ class GAT(GNN):
 
 def log_importance(block: Block, dtype: torch.dtype) -> Tensor:
     """Return the log [edges] of each edge's inverse probability, over its destination's mean."""
-    sampled = block.sampled_degree().repeat_interleave(
-        block.edges_per_destination(), output_size=block.num_edges
-    )
+    sampled = block.to_edges(block.sampled_degree())
     return (block.mean_weights(torch.float64) * sampled).log().to(dtype)

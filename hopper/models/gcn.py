@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import SumLayer, edge_linear, split_edges
+from hopper.models.gnn import GNN, make_layers
+from hopper.models.layer import SumLayer, split_edges
 
 
 class GCNLayer(SumLayer):
@@ -51,9 +51,7 @@ class GCNLayer(SumLayer):
         self.activation = activation
         self.project_first = in_dim > out_dim if project_first is None else project_first
         nn.init.xavier_uniform_(self.weight)
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, out_dim)
+        self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Multiply rows by W, to [n, out_dim], if W comes first; otherwise return them."""
@@ -67,10 +65,7 @@ class GCNLayer(SumLayer):
         """Return ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability, [edges]."""
         source = (block.out_degree() + 1).double().rsqrt()
         target = (block.in_degree() + 1).double().rsqrt()
-        per_edge = target.repeat_interleave(
-            block.edges_per_destination(), output_size=block.num_edges
-        )
-        weights = block.inverse_probability(torch.float64) * per_edge
+        weights = block.inverse_probability(torch.float64) * block.to_edges(target)
         return (weights * source.index_select(0, block.indices)).to(dtype)
 
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor:
@@ -101,9 +96,5 @@ class GCN(GNN):
         dropout: float,
         edge_dim: int = 0,
     ) -> None:
-        widths = layer_widths(in_dim, hidden, out_dim, layers)
-        stack = [
-            GCNLayer(a, b, activation=torch.relu if index < layers - 1 else None, edge_dim=edge_dim)
-            for index, (a, b) in enumerate(widths)
-        ]
-        super().__init__(stack, dropout)
+        widths = (in_dim, *[hidden] * (layers - 1), out_dim)
+        super().__init__(make_layers(GCNLayer, widths, edge_dim=edge_dim), dropout)

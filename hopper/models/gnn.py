@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hopper.errors import RequestError
@@ -44,8 +46,7 @@ class GNN(nn.Module):
 
         Raises
         ------
-        RequestError
-            The number of blocks or of rows does not fit.
+        RequestError: the number of blocks or of rows does not fit.
         """
         if len(blocks) != len(self.layers):
             raise RequestError(
@@ -117,18 +118,18 @@ class GNN(nn.Module):
 
 
 def expect_own(layer: Layer, rows: Tensor, count: int) -> None:
-    """Announce a layer's products with destinations' rows, so that stored rows are read once.
-
-    Parameters
-    ----------
-    rows: the rows of sources, destinations first.
-    count: the number of destinations.
-    """
+    """Announce a layer's products with the first ``count`` of its sources' rows, which are the
+    destinations', so that stored rows are read once."""
     if isinstance(rows, StoredRows):
         rows.expect(layer.own_weights(), count)
 
 
-def layer_widths(in_dim: int, hidden: int, out_dim: int, layers: int) -> list[tuple[int, int]]:
-    """Return each layer's input and output width, from in_dim, hidden, ..., hidden, out_dim."""
-    widths = [in_dim, *[hidden] * (layers - 1), out_dim]
-    return list(itertools.pairwise(widths))
+def make_layers(
+    layer_class: Callable[..., Layer], widths: Sequence[int], **options: Any
+) -> list[Layer]:
+    """Make layers from each of some widths to the next, with ReLU between them."""
+    last = len(widths) - 2
+    return [
+        layer_class(a, b, activation=torch.relu if index < last else None, **options)
+        for index, (a, b) in enumerate(itertools.pairwise(widths))
+    ]

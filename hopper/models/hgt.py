@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.errors import ConfigError
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, merge_softmax
-from hopper.models.layer import Algebra, AttentionLayer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, check_heads
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer, Update, add_edge_terms, add_importance
+from hopper.models.relation_layer import (
+    MergedInputs,
+    MergedLayer,
+    Update,
+    add_edge_terms,
+    add_importance,
+)
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
-from hopper.ops import (
-    edge_dot,
-    edge_sum,
-    grouped_product,
-    weighted_sum,
-)
+from hopper.ops import edge_dot, edge_sum, grouped_product, weighted_sum
 from hopper.ops.groups import Groups
 
 
@@ -59,11 +59,7 @@ class RelationPartial(AttentionLayer):
     reads_destination: ClassVar[bool] = True
 
     def __init__(
-        self,
-        source: TypeProjections,
-        destination: TypeProjections,
-        heads: int,
-        edge_dim: int = 0,
+        self, source: TypeProjections, destination: TypeProjections, heads: int, edge_dim: int = 0
     ) -> None:
         super().__init__()
         assert source.key_value is not None
@@ -78,9 +74,7 @@ class RelationPartial(AttentionLayer):
         self.prior = nn.Parameter(torch.ones(heads))
         for matrix in self.message:
             nn.init.xavier_uniform_(matrix)
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, heads)
+        self._add_edge_linear(edge_dim, heads)
 
     @property
     def key_value(self) -> nn.Linear:
@@ -128,12 +122,8 @@ class GatedResidual(Update):
 
 
 class HGTLayer(MergedLayer[RelationPartial]):
-    """An HGT layer, which keeps the width.
-
-    Raises
-    ------
-    ConfigError: the width is not a multiple of the number of heads.
-    """
+    """An HGT layer, which keeps the width; a ConfigError tells that it is not a multiple of the
+    number of heads."""
 
     def __init__(
         self,
@@ -144,10 +134,7 @@ class HGTLayer(MergedLayer[RelationPartial]):
         heads: int,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
-        if width % heads:
-            raise ConfigError(
-                f"model.heads: expected a divisor of the width {width}, given {heads}"
-            )
+        check_heads(width, heads)
         sources = {relation.src for relation in relations}
         destinations = {relation.dst for relation in relations}
         projections = {
@@ -178,21 +165,13 @@ class HGTLayer(MergedLayer[RelationPartial]):
         edges = [merged.segments(projected=False), merged.destinations]
         return edges, [merged.sources_by_type, merged.destinations_by_type, merged.groups]
 
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
         """Compute one partial of JointSoftmax for all relations.
 
         Keys and messages are computed once for each type. A relation's matrices are applied to
         queries, and to messages that are summed already.
         """
+        merged, relations, h, h_dst, *_ = inputs
         aggregations = self.aggregations_of(relations)
         heads, width = aggregations[0].heads, aggregations[0].width
         by_name = dict(zip(merged.relations, aggregations, strict=True))

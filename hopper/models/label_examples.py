@@ -15,13 +15,10 @@ _PAIRS: Final = 4
 
 
 def make_examples(kind: TargetKind, classes: int) -> tuple[Tensor, Tensor]:
-    """Make logits and labels as losses and metrics take them.
+    """Make logits [7, classes], float64, and labels as losses and metrics take them.
 
-    Returns
-    -------
-    The logits [7, classes], float64, and the labels: [7] int64 for classes, otherwise [7, classes]
-    float64. For links, logits and labels are [7, 4], as in
-    :class:`hopper.micrograph.subgraph.Pairs`.
+    Labels are [7] int64 for classes, otherwise [7, classes] float64. For links, logits and labels
+    are [7, 4], as in :class:`hopper.micrograph.subgraph.Pairs`.
     """
     generator = torch.Generator().manual_seed(0)
     if kind == "link":

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 import torch
 from torch import Tensor, nn
 
-from hopper.errors import RequestError
+from hopper.errors import ConfigError, RequestError
 from hopper.graph.block import Block, at_least_float32
 from hopper.ops import edge_sum, weighted_sum
 
@@ -33,6 +33,8 @@ class Layer(nn.Module):
     """whether the order of a destination's edges matters, by more than rounding"""
     edge_dim: int = 0
     """the width of features of edges; 0 = the layer reads none"""
+    edge_linear: nn.Module
+    """a map of the features, from [edge_dim], if they are read"""
     activation: Callable[[Tensor], Tensor] | None
     """the function that :meth:`activate` applies; a layer may have none"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
@@ -68,6 +70,14 @@ class Layer(nn.Module):
                 f"{'none' if features is None else list(features.shape)}"
             )
         return features.to(dtype)
+
+    def _add_edge_linear(self, edge_dim: int, out_dim: int) -> None:
+        """Add a linear map of features of edges, unless none are read."""
+        self.edge_dim = edge_dim
+        if edge_dim:
+            linear = nn.Linear(edge_dim, out_dim, bias=False)
+            nn.init.xavier_uniform_(linear.weight)
+            self.edge_linear = linear
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Combine a part of each destination's edges to [num_dst, ...]; by default ``aggregate``.
@@ -120,7 +130,7 @@ class Layer(nn.Module):
         It fits if no derived class overrides these methods without it.
         """
         return cls.join is not Layer.join and all(
-            _place(cls, "join") <= _place(cls, name) for name in cls._combining
+            fits(cls, "join", name) for name in cls._combining
         )
 
     @classmethod
@@ -129,9 +139,7 @@ class Layer(nn.Module):
 
         It does not if a derived class overrides a method that reads rows, but not the attribute.
         """
-        return all(
-            _place(cls, name) <= _place(cls, other) for other in _READING if hasattr(cls, other)
-        )
+        return all(fits(cls, name, other) for other in _READING if hasattr(cls, other))
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Return the new rows [num_dst, out]; by default the combined ones."""
@@ -227,8 +235,6 @@ class AttentionLayer(Layer):
     """Base class of layers with attention, whose logits may read features of edges."""
 
     heads: int
-    edge_linear: nn.Module
-    """a map from [edge_dim] to [heads], if features of edges are read"""
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return what features of edges add to logits, [edges, heads]; zero if none are read."""
@@ -238,11 +244,10 @@ class AttentionLayer(Layer):
         return out
 
 
-def edge_linear(edge_dim: int, out_dim: int) -> nn.Linear:
-    """Make the linear map of features of edges."""
-    linear = nn.Linear(edge_dim, out_dim, bias=False)
-    nn.init.xavier_uniform_(linear.weight)
-    return linear
+def check_heads(width: int, heads: int) -> None:
+    """Check that the number of heads divides a width; a ConfigError names the key."""
+    if width % heads:
+        raise ConfigError(f"model.heads: expected a divisor of the width {width}, given {heads}")
 
 
 def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:
@@ -253,6 +258,11 @@ def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def _place(cls: type, name: str) -> int:
-    """Return the index, in a class's method resolution order, of the class with an attribute."""
-    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
+def fits(cls: type, name: str, other: str) -> bool:
+    """Return whether no base of a class overrides one of its attributes, ``other``, but not another
+    one, ``name``."""
+    first, second = (
+        next(place for place, base in enumerate(cls.__mro__) if attribute in vars(base))
+        for attribute in (name, other)
+    )
+    return first <= second

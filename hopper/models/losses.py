@@ -1,4 +1,6 @@
-"""Losses of single roots. Training minimises their sum over the global batch, over its size.
+"""Losses of single roots, or of links, from their own scores and those of their negatives.
+
+Training minimises their sum over the global batch, over its size.
 
 A loss returns a number for every root and never sums them, so it cannot become a mean of means, and
 engines may split the roots in any way.
@@ -45,7 +47,6 @@ class Loss(Protocol):
         labels: [n] int64 for kind "class". Otherwise they have the shape and dtype of logits. For
             links they are as in :class:`hopper.micrograph.subgraph.Pairs`.
         """
-        ...
 
 
 class CrossEntropy:
@@ -109,23 +110,91 @@ def _like(weights: Tensor | None, logits: Tensor) -> Tensor | None:
     return None if weights is None else weights.to(logits)
 
 
-class SquaredError:
+class _WithoutOptions:
+    def __init__(self, *, classes: int) -> None:
+        pass
+
+
+class SquaredError(_WithoutOptions):
     """The squared error, summed over outputs."""
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("float",)
-
-    def __init__(self, *, classes: int) -> None:
-        pass
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the squared error of each root, summed over outputs, [n]."""
         return functional.mse_loss(logits, labels, reduction="none").sum(1)
 
 
+class LinkCrossEntropy(_WithoutOptions):
+    """``-log softmax(scores)`` of the link among itself and its negatives."""
+
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
+
+    def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy of each link, [n]."""
+        counted = logits.masked_fill(labels < 0, -torch.inf)
+        return -torch.log_softmax(counted, 1)[:, 0]
+
+
+class LinkBinaryCrossEntropy(_WithoutOptions):
+    """Binary cross-entropy of the link, plus the mean over its negatives."""
+
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
+
+    def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the binary cross-entropy of each link and its negatives, [n]."""
+        return functional.softplus(-logits[:, 0]) + _mean_of_others(
+            functional.softplus(logits), labels
+        )
+
+
+class Margin:
+    """The mean amount by which negatives score less than ``margin`` below the link.
+
+    Parameters
+    ----------
+    margin: the difference that scores should have at least.
+    """
+
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
+
+    def __init__(self, *, classes: int, margin: Annotated[float, Field(gt=0.0)] = 1.0) -> None:
+        self._margin = margin
+
+    def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean violation of the margin of each link, [n]."""
+        return _mean_of_others(torch.relu(self._margin + logits - logits[:, :1]), labels)
+
+
+class BayesianPersonalizedRanking(_WithoutOptions):
+    """The mean, over negatives, of ``-log sigmoid(score - negative's score)``.
+
+    Rendle et al., UAI 2009.
+    """
+
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
+
+    def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss over each link's negatives, [n]."""
+        return _mean_of_others(functional.softplus(logits - logits[:, :1]), labels)
+
+
+def _mean_of_others(values: Tensor, labels: Tensor) -> Tensor:
+    """Average values [n, 1 + k] over the negatives that count; 0 for links without any."""
+    counts = labels == 0
+    return (values * counts).sum(1) / counts.sum(1).clamp(min=1)
+
+
 LOSSES: Final[Mapping[str, Callable[..., Loss]]] = {
     "cross_entropy": CrossEntropy,
     "binary_cross_entropy": BinaryCrossEntropy,
     "squared_error": SquaredError,
+}
+LINK_LOSSES: Final[Mapping[str, Callable[..., Loss]]] = {
+    "cross_entropy": LinkCrossEntropy,
+    "binary_cross_entropy": LinkBinaryCrossEntropy,
+    "margin": Margin,
+    "bpr": BayesianPersonalizedRanking,
 }
 DEFAULT_LOSSES: Final[Mapping[TargetKind, str]] = {
     "class": "cross_entropy",
@@ -138,14 +207,9 @@ DEFAULT_LOSSES: Final[Mapping[TargetKind, str]] = {
 def check_loss(key: str, name: str, loss: Loss, kind: TargetKind, classes: int) -> None:
     """Try a loss on a few example roots before a run depends on it.
 
-    Parameters
-    ----------
-    key, name: the configuration's key and the loss's name, for errors.
-
-    Raises
-    ------
-    ConfigError: the loss raises an error, has another shape than [n], gives logits no gradient, or
-        makes a root's loss depend on other roots.
+    A ConfigError, which begins with the configuration's key and the loss's name, tells that the
+    loss raises an error, has another shape than [n], gives logits no gradient, or makes a root's
+    loss depend on other roots.
     """
     where = f"{key}: {name}"
     logits, labels = make_examples(kind, classes)

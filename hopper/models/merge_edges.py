@@ -18,18 +18,14 @@ Ints = NDArray[np.int64]
 
 
 class Ends(NamedTuple):
-    """Where the ends of a relation are among those of all types.
-
-    Attributes
-    ----------
-    first_row: the index of the source type's first row among all rows.
-    first_projection: the index of the relation's first projection among those of all relations.
-    first_destination: the index of the destination type's first row among all destinations.
-    """
+    """Where the ends of a relation are among those of all types."""
 
     first_row: int
+    """the index of the source type's first row among all rows"""
     first_projection: int
+    """the index of the relation's first projection among those of all relations"""
     first_destination: int
+    """the index of the destination type's first row among all destinations"""
 
 
 class RelationEdges(NamedTuple):
@@ -42,17 +38,12 @@ class RelationEdges(NamedTuple):
 
 
 def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> tuple[Ints, Ints]:
-    """Find the segments of the edges of relations, and those of each destination.
+    """Find the segments of the edges of relations, and those of each of ``destinations``, of all
+    types.
 
-    Parameters
-    ----------
-    destinations: the number of destinations of all types.
-
-    Returns
-    -------
-    One array, and the first segment of each relation, [relations + 1]. The array has the first edge
-    of each segment [segments + 1], the destination of each segment [segments], and the edges from
-    segments to destinations: ``indptr`` [destinations + 1] and ``indices`` [segments].
+    Returns one array, and the first segment of each relation, [relations + 1]. The array has the
+    first edge of each segment [segments + 1], the destination of each segment [segments], and the
+    edges from segments to destinations: ``indptr`` [destinations + 1] and ``indices`` [segments].
     """
     numbers = [(r.indptr.size, r.indices.size, r.ends.first_destination) for r in relations]
     facts = np.array(numbers, np.int64).reshape(len(relations), 3)

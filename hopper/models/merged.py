@@ -39,39 +39,35 @@ Measured on two cores with 30 to 180 thousand edges and 64 columns."""
 
 @dataclass(frozen=True)
 class MergedRelations:
-    """The edges of several relations of a hop, which :func:`merge_relations` makes.
-
-    Attributes
-    ----------
-    relations: the relations. Segments are in this order, then by destination.
-    readers: by source type, in the order of rows, the relations from it; by relation, the relation
-        itself, if they are ``apart``.
-    projections: which rows, of those of all source types together, each relation projects.
-    edges: the edges of each relation.
-    ends: by relation, where its ends are among those of all types.
-    segment_starts: [segments + 1] int64: the first edge of each segment.
-    segment_places: [segments] int64: the destination of each segment.
-    groups: the segments of each relation.
-    destinations: the edges from segments to the destinations of all types.
-    places: by type, the range of its destinations among those of all types.
-    sources_by_type: the rows of each key of ``readers``.
-    destinations_by_type: the destinations of each type.
-    apart: whether each relation has rows of its own, which are projected already.
-    """
+    """The edges of several relations of a hop, which :func:`merge_relations` makes."""
 
     relations: tuple[Relation, ...]
+    """the relations. Segments are in this order, then by destination"""
     readers: Mapping[Any, tuple[Relation, ...]]
+    """by source type, in the order of rows, the relations from it; by relation, the relation
+    itself, if they are ``apart``"""
     projections: Groups
+    """which rows, of those of all source types together, each relation projects"""
     edges: Mapping[Relation, Edges]
+    """the edges of each relation"""
     ends: Mapping[Relation, Ends]
+    """by relation, where its ends are among those of all types"""
     segment_starts: Tensor
+    """[segments + 1] int64: the first edge of each segment"""
     segment_places: Tensor
+    """[segments] int64: the destination of each segment"""
     groups: Groups
+    """the segments of each relation"""
     destinations: Edges
+    """the edges from segments to the destinations of all types"""
     places: Mapping[str, slice]
+    """by type, the range of its destinations among those of all types"""
     sources_by_type: Groups
+    """the rows of each key of ``readers``"""
     destinations_by_type: Groups
+    """the destinations of each type"""
     apart: bool = False
+    """whether each relation has rows of its own, which are projected already"""
     _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
     def segments(self, *, projected: bool) -> Edges:
@@ -91,28 +87,18 @@ class MergedRelations:
         return gather(self.destinations, sources_to_destinations, lambda _: segments, in_full(rows))
 
     def softmax_terms(self, pattern: Edges, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest logit of each destination's edges, [destinations, heads], which has no
-        gradient, and ``exp(logit - largest)`` of each edge, [edges, heads].
-
-        Parameters
-        ----------
-        pattern: the edges to segments.
-        logits: [edges, heads].
-        """
+        """Return the largest of the logits [edges, heads] of each destination, [destinations,
+        heads], which has no gradient, and ``exp(logit - largest)`` of each edge, [edges, heads].
+        The pattern is that of the edges to segments."""
         tops = segment_max(pattern, logits).index_select(0, self.destinations.indices)
         top = segment_max(self.destinations, tops)
         ends = self.segment_places.index_select(0, destinations(pattern))
         return top, (logits - top.index_select(0, ends)).exp()
 
     def joint_partial(self, top: Tensor, totals: Tensor, messages: Tensor) -> Tensor:
-        """Return the partial of JointSoftmax, [destinations, heads, 2 + width].
-
-        Parameters
-        ----------
-        top: as :meth:`softmax_terms` returns it.
-        totals: [segments, heads], the sums of terms.
-        messages: [segments, heads, width], the sums of messages times their terms.
-        """
+        """Return the partial of JointSoftmax, [destinations, heads, 2 + width]: of the largest
+        logits, and of each segment the sum of terms [segments, heads], and that of messages times
+        their terms [segments, heads, width]."""
         sums = self.add_segments(torch.cat((totals.unsqueeze(-1), messages), -1))
         return torch.cat((top.unsqueeze(-1), sums), -1)
 
@@ -141,21 +127,11 @@ class MergedRelations:
         return self.segment_starts[1:] - self.segment_starts[:-1]
 
     def sources(self, h: Mapping[Any, Tensor]) -> Tensor:
-        """Concatenate the rows of all source types, or relations, to [rows, ...].
-
-        Parameters
-        ----------
-        h: by key of ``readers``, [num_src, ...].
-        """
+        """Concatenate the rows [num_src, ...] of all keys of ``readers``, to [rows, ...]."""
         return join_rows(h, list(self.readers))
 
     def destination_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate the rows of all types of destinations, to [destinations, ...].
-
-        Parameters
-        ----------
-        h_dst: by type, [num_dst, ...].
-        """
+        """Concatenate the rows [num_dst, ...] of all types of destinations, to [rows, ...]."""
         return join_rows(h_dst, list(self.places))
 
     def segment_rows(self, rows: Tensor) -> Tensor:
@@ -165,13 +141,8 @@ class MergedRelations:
         return gather(self.destinations, lambda _: segments, sources_to_destinations, in_full(rows))
 
     def project_rows(self, h: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
-        """Multiply each row by the matrices of the relations from its type, to [projections, out].
-
-        Parameters
-        ----------
-        h: by type, [num_src, in].
-        matrices: [relations, in, out].
-        """
+        """Multiply each row [in] by the matrices [relations, in, out] of the relations from its
+        type, to [projections, out]."""
         return grouped_product(self.sources(h), matrices, self.projections)
 
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
@@ -190,19 +161,12 @@ class MergedRelations:
 
 
 def merge_relations(
-    blocks: TypedBlocks,
-    relations: Sequence[Relation],
-    types: Sequence[str],
-    *,
-    apart: bool = False,
+    blocks: TypedBlocks, relations: Sequence[Relation], types: Sequence[str], *, apart: bool = False
 ) -> MergedRelations:
-    """Merge relations of a hop. The result is stored with the hop and made once.
+    """Merge some relations of a hop, sorted and at least one, into the given types of destinations.
+    The result is stored with the hop and made once.
 
-    Parameters
-    ----------
-    relations: at least one, sorted. Each leads into one of ``types``.
-    types: the types of destinations.
-    apart: whether each relation has rows of its own, and not those of its source type.
+    Relations are ``apart`` if each has rows of its own, and not those of its source type.
     """
     key = ("merged", tuple(relations), tuple(types), apart)
     if key not in blocks.prepared:
@@ -219,13 +183,10 @@ def merge_patterns(
     destinations: Mapping[str, int],
     types: Sequence[str],
 ) -> MergedRelations:
-    """Merge the edges of relations, without their blocks.
+    """Merge the edges of relations, sorted and at least one, without their blocks.
 
-    Parameters
-    ----------
-    edges: by relation, sorted, at least one.
-    sources, destinations: the number of rows by type; None = each relation has rows of its own.
-    types: the types of destinations.
+    Sources and destinations are numbers of rows by type. Without sources, each relation has rows of
+    its own. The order of destinations is that of ``types``.
     """
     relations = tuple(edges)
     keys: dict[Relation, Any] = {r: r if sources is None else r.src for r in relations}

@@ -38,11 +38,9 @@ class Metric(Protocol):
         labels: [n] int64 for kind "class", without unlabelled roots. Otherwise they have the shape
             and dtype of logits.
         """
-        ...
 
     def value(self, sums: Tensor) -> float:
         """Return the metric from sums [k] over all roots; NaN if there are no roots."""
-        ...
 
 
 class _Mean:
@@ -91,13 +89,8 @@ class WholeMetric(Protocol):
     higher_is_better: ClassVar[bool]
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """Return the metric of logits [n, classes] and labels; n is at least 1.
-
-        Parameters
-        ----------
-        logits, labels: as in :meth:`Metric.sums`.
-        """
-        ...
+        """Return the metric of logits [n, classes] and labels, as in :meth:`Metric.sums`; n is at
+        least 1."""
 
 
 AnyMetric = Metric | WholeMetric
@@ -132,12 +125,8 @@ class AveragePrecision(RocAuc):
 
 
 def _curve_score(what: str, classes: int, logits: Tensor, labels: Tensor) -> float:
-    """Apply a function of torchmetrics to probabilities in float64.
-
-    Raises
-    ------
-    ConfigError: torchmetrics is not installed. The message says what to install.
-    """
+    """Apply a function of torchmetrics to probabilities in float64; a ConfigError says what to
+    install if it is missing."""
     try:
         from torchmetrics.functional import classification
     except ImportError as error:
@@ -185,11 +174,6 @@ class _ByClass:
         totals = torch.tensor([len(logits), several])
         return torch.cat([*counts, totals]).to(torch.float64).cpu()
 
-    def _counts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the true positives, false positives and false negatives, [classes] each."""
-        true_positives, false_positives, false_negatives = sums[:-2].view(3, -1)
-        return true_positives, false_positives, false_negatives
-
     def _mean(self, scores: Tensor, sums: Tensor) -> float:
         """Average scores over classes.
 
@@ -212,7 +196,7 @@ class MicroF1(_ByClass):
 
     def value(self, sums: Tensor) -> float:
         """Return F1; NaN if there are no roots."""
-        hits, wrong, missed = (float(counts.sum()) for counts in self._counts(sums))
+        hits, wrong, missed = (float(counts.sum()) for counts in sums[:-2].view(3, -1))
         if not sums[-2]:
             return math.nan
         total = 2 * hits + wrong + missed
@@ -229,7 +213,7 @@ class MacroF1(_ByClass):
 
     def value(self, sums: Tensor) -> float:
         """Return the mean F1; NaN if there are no roots."""
-        hits, wrong, missed = self._counts(sums)
+        hits, wrong, missed = sums[:-2].view(3, -1)
         return self._mean(2 * hits / (2 * hits + wrong + missed).clamp(min=1), sums)
 
 
@@ -246,7 +230,7 @@ class BalancedAccuracy(_ByClass):
 
     def value(self, sums: Tensor) -> float:
         """Return the mean recall; NaN if there are no roots."""
-        hits, _, missed = self._counts(sums)
+        hits, _, missed = sums[:-2].view(3, -1)
         return self._mean(hits / (hits + missed).clamp(min=1), sums)
 
 
@@ -340,14 +324,9 @@ DEFAULT_METRICS: Final[Mapping[TargetKind, str]] = {
 def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, classes: int) -> None:
     """Try a metric on a few example roots before a run depends on it.
 
-    Parameters
-    ----------
-    key, name: the configuration's key and the metric's name, for errors.
-
-    Raises
-    ------
-    ConfigError: the metric raises an error, its sums are not [k] float64 or cannot be added over
-        roots, or it returns no number.
+    A ConfigError, which begins with the configuration's key and the metric's name, tells that the
+    metric raises an error, that its sums are not [k] float64 or cannot be added over roots, or that
+    it returns no number.
     """
     where = f"{key}: {name}"
     if isinstance(metric, WholeMetric):

@@ -25,9 +25,7 @@ from hopper.models.relational import HGNN, make_head
 class SubsetWeights(nn.Module):
     """The weights of a subset in its hop, one for each column of rows (section 3.2, eq. 3).
 
-    Parameters
-    ----------
-    subsets: the number of subsets of the hop. Weights begin around one over it.
+    They begin around one over the number of the hop's ``subsets``.
     """
 
     def __init__(self, width: int, subsets: int) -> None:
@@ -65,12 +63,8 @@ class HopSum(SumLayer):
 
 
 class HopFusion(Update):
-    """Applies a layer to each hop, and one to all hops together (SIGN).
-
-    Parameters
-    ----------
-    hops: the number of hops, without the root's own row.
-    """
+    """Applies a layer to each of ``hops`` hops and to the root's own row, and one to all together
+    (SIGN)."""
 
     def __init__(self, hops: int, width: int) -> None:
         super().__init__()
@@ -84,13 +78,8 @@ class HopFusion(Update):
         nn.init.zeros_(self.fusion.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """Fuse the rows of hops and the root's own to [num_dst, width].
-
-        Parameters
-        ----------
-        h_dst: [num_dst, width], the roots' own rows.
-        combined: [num_dst, hops * width], the sums over subsets.
-        """
+        """Fuse the sums over subsets [num_dst, hops * width] and the roots' own rows [num_dst,
+        width], to [num_dst, width]."""
         hops = combined.view(-1, *self.bias.shape) + self.bias
         first, second, last = self.activations
         rows = first(torch.cat((h_dst.unsqueeze(1), hops), 1))

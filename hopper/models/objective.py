@@ -227,8 +227,7 @@ def check_training_labels(
 
     Raises
     ------
-    GraphError
-        A root is unlabelled (-1), its class is out of range, or its label is not finite.
+    GraphError: a root is unlabelled (-1), its class is out of range, or its label is not finite.
     """
     if kind == "class":
         is_bad = (labels < 0) | (labels >= classes)

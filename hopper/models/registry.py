@@ -14,7 +14,6 @@ from hopper.config.plug_ins import describe_choices, import_class
 from hopper.config.section import Section
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
-from hopper.models.deepgcn import DeepGCN
 from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
@@ -22,6 +21,7 @@ from hopper.models.hgt import HGT
 from hopper.models.nars import NARS
 from hopper.models.own_aggregation import COMBINATIONS, OwnAggregation
 from hopper.models.relational import HGNN, NO_EDGES
+from hopper.models.residual import DeepGCN
 from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
@@ -79,8 +79,7 @@ def build_model(
 
     Raises
     ------
-    ConfigError
-        A value is out of range, or there is no such model. The message names the key.
+    ConfigError: a value is out of range, or there is no such model. The message names the key.
     """
     sizes = {"in_dim": in_dim, "out_dim": out_dim}
     sizes |= {"layers": layers, "hidden": hidden, "heads": heads}
@@ -124,8 +123,7 @@ def build_typed_model(
 
     Raises
     ------
-    ConfigError
-        A value is out of range, or the model does not take it. The message names the key.
+    ConfigError: a value is out of range, or the model does not take it. The message names the key.
     """
     model_class: Callable[..., HGNN]
     if ":" in name:

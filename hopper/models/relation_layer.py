@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,22 +39,15 @@ class Update(nn.Module):
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Return the new rows [num_dst, out].
 
-        Parameters
-        ----------
-        h_dst: [num_dst, in], the destinations' rows of the previous layer.
-        combined: [num_dst, ...], from AGG_all; zero if there is nothing to combine.
+        ``h_dst`` [num_dst, in] are the destinations' rows of the previous layer. ``combined``
+        [num_dst, ...] comes from AGG_all, and is zero if there is nothing to combine.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     @classmethod
     def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
-        """Return the new rows of all types, [rows, out], in the order of ``h_dst``.
-
-        Parameters
-        ----------
-        updates: by type, in order, the update of this class.
-        combined: [rows, ...], the combined rows of all types.
-        """
+        """Return the new rows of all types, [rows, out], in the order of ``h_dst``, given an update
+        of this class for each type, and the combined rows of all types, [rows, ...]."""
         parts = zip(updates, h_dst.values(), combined.split([*h_dst.sizes.values()]), strict=True)
         return torch.cat([update(rows, of_type) for update, rows, of_type in parts])
 
@@ -91,13 +84,8 @@ class RelationLayer(nn.Module):
         self._type_place = {node_type: place for place, node_type in enumerate(self.types)}
 
     def rename(self, relations: Mapping[Relation, Relation], types: Mapping[str, str]) -> None:
-        """Give relations and types other names.
-
-        Parameters
-        ----------
-        relations, types: by new name, the old name whose parameters it uses. Several new names may
-            use the same.
-        """
+        """Give relations and types other names: by new name, the old one whose parameters it uses.
+        Several new names may use the same."""
         self._place = {new: self._place[old] for new, old in relations.items()}
         self._type_place = {new: self._type_place[old] for new, old in types.items()}
         self.relations, self.types = tuple(sorted(relations)), tuple(sorted(types))
@@ -208,6 +196,24 @@ class RelationLayer(nn.Module):
         return self.combination.join(self.aggregation(relation), parts)
 
 
+class MergedInputs(NamedTuple):
+    """What a layer computes one partial of for all relations."""
+
+    merged: MergedRelations
+    """the edges of the relations"""
+    relations: Sequence[Relation]
+    """the layer's names of the relations, in the order of ``merged.relations``"""
+    h: Mapping[Any, Tensor]
+    """by type in ``merged``, the rows [num_src, in]; or by relation, the projected rows, if the
+    relations are ``merged.apart``"""
+    h_dst: Mapping[str, Tensor]
+    """by type in ``merged``, the rows [num_dst, in]"""
+    weights: Mapping[Relation, Tensor] | None = None
+    """as in :meth:`RelationLayer.partials`"""
+    is_part: bool = False
+    """whether other servers have other edges of the same relations"""
+
+
 class MergedLayer(RelationLayer, Generic[_Aggregation]):
     """A layer that computes one partial for all relations into a type (HiFuse, section 4.2).
 
@@ -235,7 +241,7 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
             return super().forward(blocks, h, types, weights, more, projected)
         h_dst = h.destinations(blocks, types)
         merged = merge_relations(blocks, tuple(names), tuple(types))
-        partial = self.aggregate_merged(merged, tuple(names), h, h_dst, weights=weights)
+        partial = self.aggregate_merged(MergedInputs(merged, tuple(names), h, h_dst, weights))
         updates, combined = [self.update(name) for name in types], self.combination([partial])
         if len(updates) == 1:
             return h_dst.replace(in_full(updates[0](h_dst.matrix, combined)))
@@ -273,36 +279,14 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
         if not names:
             return {}
         merged = merge_relations(blocks, tuple(names), tuple(h_dst), apart=projected is not None)
-        rows = self.aggregate_merged(
-            *(merged, tuple(names.values()), h if projected is None else projected, h_dst),
-            weights=weights,
-            is_part=part is not None,
-        )
-        return {name: [rows[place]] for name, place in merged.places.items()}
+        relations, rows = tuple(names.values()), h if projected is None else projected
+        inputs = MergedInputs(merged, relations, rows, h_dst, weights, part is not None)
+        partial = self.aggregate_merged(inputs)
+        return {name: [partial[place]] for name, place in merged.places.items()}
 
     @abstractmethod
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
-        """Compute one partial for all relations, [destinations of all types, ...].
-
-        Parameters
-        ----------
-        merged: the edges of the relations.
-        relations: the layer's names of the relations, in the order of ``merged.relations``.
-        h: by type in ``merged``, the rows [num_src, in]; or by relation, the projected rows, if
-            the relations are ``merged.apart``.
-        h_dst: by type in ``merged``, the rows [num_dst, in].
-        weights: as in :meth:`partials`.
-        is_part: whether other servers have other edges of the same relations.
-        """
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
+        """Compute one partial for all relations, [destinations of all types, ...]."""
 
     def aggregations_of(self, relations: Sequence[Relation]) -> list[_Aggregation]:
         """Return AGG_r of relations."""

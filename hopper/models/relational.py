@@ -104,12 +104,8 @@ class HGNN(nn.Module):
         return h
 
     def lay_out(self, blocks: Sequence[TypedBlocks]) -> None:
-        """Prepare the edges of all hops, ahead of the passes of training that compute on them.
-
-        Parameters
-        ----------
-        blocks: as in :meth:`rows`.
-        """
+        """Prepare the edges of all hops, in order of computation, ahead of the passes of training
+        that compute on them."""
         names: Sequence[str] = self.types
         for index, hop in enumerate(blocks):
             types = self.relation_layer(index).types
@@ -130,37 +126,18 @@ class HGNN(nn.Module):
                 keys_of_types(hop, names, index)
 
     def enter(self, x: Mapping[str, Tensor], counts: Mapping[str, int]) -> Mapping[str, Tensor]:
-        """Return the rows [n, hidden] that the first layer reads, of those types that have counts.
-
-        Parameters
-        ----------
-        x: by type, [n, in]. Types without rows may be missing.
-        """
-        names = [name for name in self.reading_order(x) if name in counts]
+        """Return the rows [n, hidden] that the first layer reads, of those types that have counts,
+        from input rows [n, in] by type. Types without rows may be missing."""
+        # The last rows of x may still be on their way, so they are read in its order.
+        order = [name for name in dict.fromkeys((*x, *self.types)) if name in self._place]
+        names = [name for name in order if name in counts]
         first = {name: self.first_rows(name, x.get(name), counts[name]) for name in names}
         h = {name: first[name] for name in self.types if name in first}
         return TypedRows.join(h) if h and self.relation_layer(0).merges else h
 
-    def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
-        """Return all types, in the order in which to read their input rows.
-
-        It is the order of ``x``, whose last rows may still be on their way. Types without rows
-        come last.
-        """
-        with_rows = [name for name in x if name in self._place]
-        return [*with_rows, *(name for name in self.types if name not in with_rows)]
-
     def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
-        """Project a type's input rows to [count, hidden].
-
-        Parameters
-        ----------
-        x: [count, in]; None if there are no rows.
-
-        Raises
-        ------
-        RequestError: the shape does not fit. The message names the type.
-        """
+        """Project a type's input rows [count, in] to [count, hidden]; None = there are none. A
+        RequestError names a type whose rows have another shape."""
         parameter = next(self.parameters())
         rows = parameter.new_empty(0, self.widths[node_type]) if x is None else x
         expected = (count, self.widths[node_type])
@@ -186,12 +163,7 @@ class HGNN(nn.Module):
         return {name: self.drop(index, hop.nodes[name], rows) for name, rows in h.items()}
 
     def drop(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """Apply dropout, in training, to the rows [n, hidden] of one type that a layer reads.
-
-        Parameters
-        ----------
-        nodes: the nodes of the rows.
-        """
+        """Apply dropout, in training, to the rows [n, hidden] of a type that a layer reads."""
         if not self.training or self.dropout == 0.0:
             return rows
         # The key contains the type, since nodes of two types may have the same id.
@@ -203,14 +175,11 @@ class HGNN(nn.Module):
         relations: Mapping[Relation, Relation],
         reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
     ) -> None:
-        """Give types and relations other names. The target keeps its name.
+        """Give types and relations other names: by new name, the old one whose parameters it uses.
+        Several new names may use the same. The target keeps its name.
 
-        Parameters
-        ----------
-        types, relations: by new name, the old name whose parameters it uses. Several new names may
-            use the same.
-        reads: by layer, in order of computation, the new names of the relations that it aggregates
-            and of the types of its destinations.
+        ``reads`` has by layer, in order of computation, the new names of the relations that it
+        aggregates and of the types of its destinations.
         """
         self.widths = {new: self.widths[old] for new, old in types.items()}
         self._place = {new: self._place[old] for new, old in types.items()}
@@ -228,13 +197,10 @@ class HGNN(nn.Module):
         return layer
 
     def root_layers(self, node_type: str | None = None) -> list[RelationLayer]:
-        """Return the layers that compute rows of roots.
+        """Return the layers that compute rows of roots, which are of the target type, or of
+        another.
 
         They are the last layer, and each earlier layer whose next layer reads its destinations.
-
-        Parameters
-        ----------
-        node_type: the type of the roots; None = the target.
         """
         layers: list[RelationLayer] = []
         for index in reversed(range(len(self.layers))):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Nodes
+from hopper.models.gcn import GCNLayer
 from hopper.models.gnn import GNN
 from hopper.models.layer import Layer
 from hopper.ops import drop_rows
@@ -70,3 +71,22 @@ class ResidualGNN(GNN):
 
     def _activate(self, norm: int, rows: Tensor) -> Tensor:
         return torch.relu(self.norms[norm](rows))
+
+
+class DeepGCN(ResidualGNN):
+    """DeepGCN: a residual stack of GCN layers, usually seven; ``heads`` is not used.
+
+    It is the residual GCN (ResGCN) of Li, Mueller, Thabet and Ghanem, DeepGCNs: Can GCNs Go as Deep
+    as CNNs?, ICCV 2019, section 3.2, in the order of operations that the authors found better
+    later, with Kipf and Welling's aggregation on a given graph.
+
+    One layer reads each block, so the stack reads as many hops as it has layers. The first layer
+    also encodes the features. Its weight is applied at the sources where that makes rows narrower.
+    A linear encoder before it would have no effect beyond that weight.
+    """
+
+    def __init__(
+        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
+    ) -> None:
+        stack = [GCNLayer(in_dim if index == 0 else hidden, hidden) for index in range(layers)]
+        super().__init__(stack, hidden=hidden, out_dim=out_dim, dropout=dropout)

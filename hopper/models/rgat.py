@@ -6,29 +6,22 @@ Attention is within a relation (WIRGAT, with additive logits), and relations are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.errors import ConfigError
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
-from hopper.models.layer import Algebra, AttentionLayer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, check_heads
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer, add_edge_terms, add_importance
+from hopper.models.relation_layer import MergedInputs, MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
-from hopper.ops import (
-    edge_add,
-    edge_softmax,
-    edge_sum,
-    grouped_product,
-    weighted_sum,
-)
+from hopper.ops import edge_add, edge_softmax, edge_sum, grouped_product, weighted_sum
 from hopper.ops.groups import Groups
 
 
@@ -58,9 +51,7 @@ class RelationAttention(AttentionLayer):
         self.attention_src = nn.Parameter(torch.zeros(heads, self.width))
         self.attention_dst = nn.Parameter(torch.zeros(heads, self.width))
         nn.init.xavier_normal_(self.linear.weight, nn.init.calculate_gain("relu"))
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, heads)
+        self._add_edge_linear(edge_dim, heads)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Project rows for each head, to [n, heads, width]."""
@@ -79,12 +70,8 @@ class RelationAttention(AttentionLayer):
 
 
 class RGATLayer(MergedLayer[RelationAttention]):
-    """An R-GAT layer.
-
-    Raises
-    ------
-    ConfigError: the width is not a multiple of the number of heads.
-    """
+    """An R-GAT layer; a ConfigError tells that the output's width is not a multiple of the number
+    of heads."""
 
     def __init__(
         self,
@@ -97,10 +84,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         activation: Callable[[Tensor], Tensor] | None,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
-        if out_dim % heads:
-            raise ConfigError(
-                f"model.heads: expected a divisor of the width {out_dim}, given {heads}"
-            )
+        check_heads(out_dim, heads)
         super().__init__(
             {
                 relation: RelationAttention(in_dim, out_dim, heads, edges.get(relation, 0))
@@ -120,21 +104,13 @@ class RGATLayer(MergedLayer[RelationAttention]):
             return [pairs], groups
         return [pairs, merged.segments(projected=False)], groups
 
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
         """Compute the attention of all relations at once.
 
         ``a . (W h)`` is ``(W' a) . h``, so logits need no projected rows, and messages may be
         projected after they are summed.
         """
+        merged, relations, h, h_dst, _, is_part = inputs
         aggregations = self.aggregations_of(relations)
         matrices = torch.stack([a.linear.weight for a in aggregations]).transpose(1, 2)
         heads, width = aggregations[0].heads, aggregations[0].width

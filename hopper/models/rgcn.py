@@ -6,7 +6,7 @@ ESWC 2018.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,9 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import SumLayer, edge_linear
+from hopper.models.layer import SumLayer
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer, Update
+from hopper.models.relation_layer import MergedInputs, MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.typed_rows import TypedRows, linear_by_type
 from hopper.ops import copy_sum, grouped_product, weighted_sum
@@ -41,9 +41,7 @@ class RelationMean(SumLayer):
     def __init__(self, weight: nn.Module, out_dim: int = 0, edge_dim: int = 0) -> None:
         super().__init__()
         self.weight = weight
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, out_dim)
+        self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Return ``W_r h_u``, [n, out_dim]."""
@@ -86,12 +84,8 @@ class OfBases(nn.Module):
 
 
 class BlockDiagonal(nn.Module):
-    """``W_r`` as a direct sum of small matrices (eq. 4).
-
-    Raises
-    ------
-    ConfigError: the widths are not multiples of the number of blocks.
-    """
+    """``W_r`` as a direct sum of small matrices (eq. 4); a ConfigError tells that the widths are
+    not multiples of the number of blocks."""
 
     def __init__(self, blocks: int, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -233,20 +227,12 @@ class RGCNLayer(MergedLayer[RelationMean]):
         is_possible = self.weighted and not self.diagonal_blocks and not merged.apart
         return is_possible and merged.project_first(*self._sizes)
 
-    def aggregate_merged(
-        self,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        h: Mapping[Any, Tensor],
-        h_dst: Mapping[str, Tensor],
-        *,
-        weights: Mapping[Relation, Tensor] | None = None,
-        is_part: bool = False,
-    ) -> Tensor:
+    def aggregate_merged(self, inputs: MergedInputs) -> Tensor:
         """Average all relations at once, and project before or after, whichever is cheaper.
 
         Diagonal blocks are applied after, where every row of a relation meets them once.
         """
+        merged, relations, h, _, weights, _ = inputs
         aggregations = self.aggregations_of(relations)
         is_projected = merged.apart or not self.weighted
         matrices = None if is_projected or self.diagonal_blocks else self._matrices(aggregations)

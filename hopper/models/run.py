@@ -11,27 +11,11 @@ from hopper.graph.block import TypedBlocks
 from hopper.models.relational import HGNN
 
 
-def run_root_rows(
+def run_model(
     model: nn.Module,
     blocks: Sequence[TypedBlocks],
     inputs: Mapping[str, Tensor],
-    types: Sequence[str],
-) -> Tensor:
-    """Run a model, and return the rows [num roots, out] of roots of several types.
-
-    Parameters
-    ----------
-    blocks, inputs: as in :func:`run_model`.
-    types: the types of roots, in the order of the result.
-    """
-    if not isinstance(model, HGNN):
-        return run_model(model, blocks, inputs)
-    rows = model.rows(blocks, inputs)
-    return torch.cat([model.head(rows[node_type]) for node_type in types])
-
-
-def run_model(
-    model: nn.Module, blocks: Sequence[TypedBlocks], inputs: Mapping[str, Tensor]
+    types: Sequence[str] = (),
 ) -> Tensor:
     """Run a model, and return its logits [num roots, out].
 
@@ -42,11 +26,15 @@ def run_model(
     ----------
     blocks: the hops, in order of computation.
     inputs: by node type, the input rows [sources of the first hop, width].
+    types: the types of roots, in the order of the result; none = the target.
     """
     logits: Tensor
-    if isinstance(model, HGNN):
-        logits = model(blocks, inputs)
-    else:
+    if not isinstance(model, HGNN):
         (rows,) = inputs.values()
         logits = model([block for hop in blocks for block in hop.blocks.values()], rows)
+    elif types:
+        by_type = model.rows(blocks, inputs)
+        logits = torch.cat([model.head(by_type[node_type]) for node_type in types])
+    else:
+        logits = model(blocks, inputs)
     return logits

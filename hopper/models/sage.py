@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import Algebra, Layer, SumLayer, edge_linear, split_edges
+from hopper.models.gnn import GNN, make_layers
+from hopper.models.layer import Algebra, Layer, SumLayer, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
@@ -57,9 +57,7 @@ class SAGELayer(SumLayer):
         nn.init.xavier_uniform_(self.self_linear.weight, gain)
         nn.init.xavier_uniform_(self.neighbor_linear.weight, gain)
         nn.init.zeros_(self.self_linear.bias)
-        self.edge_dim = edge_dim
-        if edge_dim:
-            self.edge_linear = edge_linear(edge_dim, out_dim)
+        self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Multiply rows by ``W_neigh``, to [n, out_dim], if it comes first."""
@@ -108,11 +106,7 @@ class _OverNeighbors(Layer):
     """the width of z_u, in multiples of the output's width"""
 
     def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         super().__init__()
         self.self_linear = nn.Linear(in_dim, out_dim)
@@ -177,11 +171,7 @@ class LSTMLayer(_OverNeighbors):
     reads_order = True
 
     def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         super().__init__(in_dim, out_dim, activation=activation)
         self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)
@@ -217,7 +207,11 @@ class LSTMLayer(_OverNeighbors):
         return torch.cat([hidden, *reversed(ended)]).index_select(0, order.argsort())
 
 
-_LAYERS: Final = {"mean": SAGELayer, "pool": PoolLayer, "lstm": LSTMLayer}
+_LAYERS: Final[Mapping[str, Callable[..., Layer]]] = {
+    "mean": SAGELayer,
+    "pool": PoolLayer,
+    "lstm": LSTMLayer,
+}
 
 
 class GraphSAGE(GNN):
@@ -241,11 +235,6 @@ class GraphSAGE(GNN):
         aggregator: str = "mean",
         edge_dim: int = 0,
     ) -> None:
-        widths = layer_widths(in_dim, hidden, out_dim, layers)
-        layer_class: Callable[..., Layer] = _LAYERS[aggregator]
-        keywords = {"edge_dim": edge_dim} if edge_dim else {}
-        stack = [
-            layer_class(a, b, activation=torch.relu if index < layers - 1 else None, **keywords)
-            for index, (a, b) in enumerate(widths)
-        ]
-        super().__init__(stack, dropout)
+        widths = (in_dim, *[hidden] * (layers - 1), out_dim)
+        options = {"edge_dim": edge_dim} if edge_dim else {}
+        super().__init__(make_layers(_LAYERS[aggregator], widths, **options), dropout)

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, check_heads
 from hopper.models.relation_layer import RelationLayer, Update
 from hopper.models.relational import HGNN, make_head
 from hopper.ops import copy_mean, weighted_sum
@@ -94,13 +93,8 @@ class SemanticFusion(Update):
         nn.init.zeros_(self.fusion.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """Fuse the rows of metapaths and the root's own to [num_dst, width].
-
-        Parameters
-        ----------
-        h_dst: [num_dst, width], the roots' own rows.
-        combined: [num_dst, metapaths, width], the rows of metapaths.
-        """
+        """Fuse the rows of metapaths [num_dst, metapaths, width] and the roots' own [num_dst,
+        width], to [num_dst, width]."""
         rows = torch.cat((self.own(h_dst).unsqueeze(1), combined), 1)
         count, paths, width = rows.shape
         parts = self.attention(rows).view(count, paths, 3, self.heads, width // self.heads)
@@ -114,11 +108,8 @@ class SemanticFusion(Update):
 class SeHGNN(HGNN):
     """One layer over the tables of metapaths, and a linear classifier.
 
-    Parameters are those of :class:`hopper.models.rgcn.RGCN`.
-
-    Raises
-    ------
-    ConfigError: ``heads`` does not divide ``hidden``.
+    Parameters are those of :class:`hopper.models.rgcn.RGCN`. A ConfigError tells that ``heads``
+    does not divide ``hidden``.
     """
 
     def __init__(
@@ -132,10 +123,7 @@ class SeHGNN(HGNN):
         heads: int,
         dropout: float,
     ) -> None:
-        if hidden % heads:
-            raise ConfigError(
-                f"model.heads: expected a divisor of the width {hidden}, given {heads}"
-            )
+        check_heads(hidden, heads)
         ((relations, types),) = reads
         paths = len(relations)
         layer = RelationLayer(

@@ -14,32 +14,25 @@ from hopper.ops import in_full
 
 @dataclass(frozen=True)
 class TaskPart:
-    """One of several tasks.
-
-    Attributes
-    ----------
-    name: the name of the task.
-    objective: the loss and the metrics of the task alone.
-    logits, columns: the task's range among all logits, and among the columns of labels.
-    weight: the factor of its loss.
-    """
+    """One of several tasks."""
 
     name: str
+    """the name of the task"""
     objective: Objective
+    """the loss and the metrics of the task alone"""
     logits: slice
     columns: slice
+    """the task's range among all logits, and among the columns of labels"""
     weight: float
+    """the factor of its loss"""
 
 
 class TasksObjective(Objective):
-    """The loss and the metrics where each root has labels of several tasks.
+    """The loss and the metrics where each root has labels of several tasks, which are the parts.
 
     The loss of a root is the weighted sum of its tasks' losses. A task without a label for the root
-    adds nothing. Names of metrics begin with the task's name, such as "topic.accuracy".
-
-    Parameters
-    ----------
-    parts: the tasks. The first metric of the first task selects the best model.
+    adds nothing. Names of metrics begin with the task's name, such as "topic.accuracy". The first
+    metric of the first task selects the best model.
     """
 
     def __init__(self, parts: Sequence[TaskPart]) -> None:
@@ -64,13 +57,8 @@ class TasksObjective(Objective):
         return any(part.objective.needs_all_roots for part in self._parts)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the weighted sum of all tasks' losses over the roots.
-
-        Parameters
-        ----------
-        logits: [n, classes], of all tasks.
-        labels: [n, columns] float32.
-        """
+        """Return the weighted sum of all tasks' losses over the roots, from logits [n, classes] of
+        all tasks and labels [n, columns] float32."""
         logits = in_full(logits)
         losses = [
             part.objective.loss_sum(*_select_labels(part, logits, labels)) * part.weight

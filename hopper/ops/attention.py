@@ -14,26 +14,20 @@ from hopper.ops import selection
 from hopper.ops.edges import destination_rows, source_rows
 from hopper.ops.message_passing import check_rows
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
-from hopper.ops.torch_kernels import segments
+from hopper.ops.torch_kernels import Kernels, segments
 
 
 def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
-    """Add the source's and the destination's term of each edge, per head.
+    """Add the source's and the destination's term of each edge, per head, to [edges, H].
 
     Parameters
     ----------
     a_src: [num_src, H] floating point.
     a_dst: [num_dst, H], same dtype.
 
-    Returns
-    -------
-    [edges, H].
-
     Raises
     ------
-    RequestError
-        The shapes do not fit the block or each other.
+    RequestError: the shapes do not fit the block or each other.
     """
     a_src, a_dst = in_full(a_src), in_full(a_dst)
     check_rows("a_src", a_src, block.num_src)
@@ -43,15 +37,10 @@ def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
 
 
 def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
-    """Compute the softmax over the sampled in-edges of each destination, per head.
+    """Compute the softmax of logits [edges, H] over the sampled in-edges of each destination.
 
-    Parameters
-    ----------
-    logits: [edges, H] floating point.
-
-    Returns
-    -------
-    [edges, H]. Over the edges of a destination and per head they sum to 1.
+    Logits are floating point. The results, [edges, H], sum to 1 over the edges of a destination,
+    per head.
     """
     logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
@@ -67,14 +56,8 @@ def edge_softmax_with_self(
 
     The destination takes part as if the block had a self loop for it.
 
-    Parameters
-    ----------
-    logits: [edges, H] floating point.
-    self_logits: [num_dst, H], same dtype.
-
-    Returns
-    -------
-    [edges, H] and [num_dst, H]. For each destination and head they sum to 1 together.
+    Logits are [edges, H] and [num_dst, H], of one floating-point dtype. So are the results, which
+    sum to 1 together for each destination and head.
     """
     logits, self_logits = in_full(logits), in_full(self_logits)
     check_rows("logits", logits, block.num_edges)
@@ -87,17 +70,10 @@ def edge_softmax_with_self(
 
 @torch.no_grad()
 def segment_max(block: Edges, logits: Tensor) -> Tensor:
-    """Return the largest logit of each destination's edges; -inf for destinations without edges.
+    """Return the largest of logits [edges, H] over each destination's edges, [num_dst, H]; -inf for
+    destinations without edges.
 
-    It has no gradient.
-
-    Parameters
-    ----------
-    logits: [edges, H] floating point.
-
-    Returns
-    -------
-    [num_dst, H].
+    Logits are floating point. The result has no gradient.
     """
     logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)

@@ -42,10 +42,8 @@ class Site(IntEnum):
 def drop_threshold(p: float) -> int:
     """Return the lane value below which an element is dropped: ``round(p * 65536)``.
 
-    Raises
-    ------
-    ConfigError
-        p is outside [0, 1), or so close to 1 that every element would be dropped.
+    A ConfigError tells that p is outside [0, 1), or so close to 1 that every element would be
+    dropped.
     """
     if not (0.0 <= p < 1.0) or round(p * _LANE_VALUES) == _LANE_VALUES:
         raise ConfigError(f"dropout: expected a probability in [0, 1 - 2**-17); given {p!r}")
@@ -55,11 +53,8 @@ def drop_threshold(p: float) -> int:
 def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
     """Return the uint64 key of one site of one layer in one iteration.
 
-    Parameters
-    ----------
-    iteration_key: uint64, as in ``Nodes.iteration_key``.
-    type_key: uint64, the key of the node type (:func:`node_type_key`) or of the relation
-        (``Relation.draw_key``).
+    It is made of ``Nodes.iteration_key`` and the uint64 key of the node type
+    (:func:`node_type_key`) or of the relation (``Relation.draw_key``).
     """
     key = np.uint64(iteration_key)
     for word in (layer, int(site), type_key):
@@ -67,49 +62,33 @@ def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
     return int(key)
 
 
-def row_keys(key: int, original_ids: Tensor) -> Tensor:
+def row_keys(key: int, original_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """Return the key of each row of a site, [n] int64 (the bits of uint64).
 
-    Parameters
-    ----------
-    key: uint64, from :func:`site_key`.
-    original_ids: [n] int64.
+    It is made of :func:`site_key` and the [n] int64 original ids of nodes. For edges these are the
+    ids of their destinations, and the [n] int64 positions in the destinations' neighbour lists are
+    given too.
     """
     if (kernels := selection.triton_for(original_ids.device)) is not None:
-        return kernels.row_keys(_to_signed(key), original_ids, None)
+        return kernels.row_keys(_to_signed(key), original_ids, positions)
     if original_ids.device.type == "cpu":
-        with threads_for(original_ids.numel(), FEW_NUMBERS):
-            return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
-    return _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
-
-
-def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
-    """Return the key of each edge of a site, [edges] int64 (the bits of uint64).
-
-    Parameters
-    ----------
-    key: uint64, from :func:`site_key`.
-    dst_original: [edges] int64, the original id of each edge's destination.
-    positions: [edges] int64, each edge's position in its destination's neighbour list.
-    """
-    if (kernels := selection.triton_for(positions.device)) is not None:
-        return kernels.row_keys(_to_signed(key), dst_original, positions)
-    if positions.device.type == "cpu":
-        words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
-        with threads_for(positions.numel(), FEW_NUMBERS):
-            return _as_tensor(_absorb_pairs(np.uint64(key), *words))
-    first = _absorb(torch.full_like(dst_original, _to_signed(key)), dst_original)
-    return _absorb(first, positions)
+        site, ids = np.uint64(key), original_ids.contiguous().numpy()
+        with threads_for(ids.size, FEW_NUMBERS):
+            if positions is None:
+                keys = absorb_each(site, ids)
+            else:
+                keys = _absorb_pairs(site, ids, positions.contiguous().numpy())
+        return torch.from_numpy(keys.view(np.int64))
+    first = _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
+    return first if positions is None else _absorb(first, positions)
 
 
 def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tensor:
     """Return which elements are not dropped, [n, width] bool, by torch on any device.
 
-    Parameters
-    ----------
-    keys: [n] int64, from :func:`row_keys` or :func:`edge_keys`.
-    threshold: the result of :func:`drop_threshold`.
-    first: the index of the first element in its row, if other servers have those before it.
+    Keys are [n] int64 of :func:`row_keys`, and the threshold is one of
+    :func:`drop_threshold`. ``first`` is the index of the first element in its row, if other servers
+    have those before it.
     """
     skipped_words, skipped_lanes = divmod(first, LANES)
     end = -(-(first + width) // LANES)
@@ -124,16 +103,9 @@ def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tenso
 def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
     """Drop elements of x, and scale the others by 1 / (1 - threshold / 65536).
 
-    Parameters
-    ----------
-    x: [n, ...] floating point. The elements of a row are counted in row-major order.
-    keys: [n] int64, on x's device.
-    first: as in :func:`keep_mask`.
-
-    Raises
-    ------
-    RequestError
-        There is not one key per row.
+    x is [n, ...] floating point, whose elements are counted in row-major order within a row. Keys
+    are [n] int64 on x's device; a RequestError tells that there is not one for each row. ``first``
+    is as in :func:`keep_mask`.
     """
     if threshold == 0:
         return x
@@ -238,7 +210,3 @@ def _shift_right(x: Tensor, places: int) -> Tensor:
 def _to_signed(word: int) -> int:
     """Return the int64 with the same bits as a uint64."""
     return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _as_tensor(keys: NDArray[np.uint64]) -> Tensor:
-    return torch.from_numpy(keys.view(np.int64))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hopper.graph.block import Block, Nodes, TypedBlocks
-from hopper.ops.counter_mask import Site, drop, drop_threshold, edge_keys, row_keys, site_key
+from hopper.ops.counter_mask import Site, drop, drop_threshold, row_keys, site_key
 from hopper.ops.csr import destinations
 from hopper.ops.precision import in_full
 from hopper.ops.stored_rows import StoredRows
@@ -33,10 +33,8 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
 
     Raises
     ------
-    ConfigError
-        p is outside [0, 1).
-    RequestError
-        There is not one row per node.
+    ConfigError: p is outside [0, 1).
+    RequestError: there is not one row per node.
     """
     threshold = drop_threshold(p)
     if threshold == 0:
@@ -83,7 +81,7 @@ def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
         return x
     key = site_key(block.dst.iteration_key, layer, Site.EDGES, block.relation.draw_key())
     ends = block.dst.original.index_select(0, destinations(block))
-    return drop(in_full(x), edge_keys(key, ends, block.positions), threshold)
+    return drop(in_full(x), row_keys(key, ends, block.positions), threshold)
 
 
 def drop_self(block: Block, x: Tensor, p: float, layer: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Values per edge, which are gathered from either end and summed into destinations.
+"""Values per edge, which are gathered from either end, and summed or compared by destination.
 
 They are for layers whose messages are not weighted source rows. Every function materialises
 [edges, ...].
@@ -18,7 +18,7 @@ from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources, sources
 from hopper.ops.message_passing import check_rows, gather, gather_rows
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
+from hopper.ops.torch_kernels import Kernels, segments
 
 
 def source_rows(block: Edges, x: Tensor) -> Tensor:
@@ -33,8 +33,7 @@ def source_rows(block: Edges, x: Tensor) -> Tensor:
 
     Raises
     ------
-    RequestError
-        x does not have one row per source, or is not floating point.
+    RequestError: x does not have one row per source, or is not floating point.
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)
@@ -52,21 +51,17 @@ def destination_rows(block: Edges, x: Tensor) -> Tensor:
 
 
 def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
-    """Sum the values of each destination's edges, with weights if they are given.
+    """Sum the values of each destination's edges, with weights if they are given, to [num_dst,
+    ...]; zero for destinations without sampled edges.
 
     Parameters
     ----------
     messages: [edges, ...] floating point.
     w: [edges] of the same dtype, constants without a gradient.
 
-    Returns
-    -------
-    [num_dst, ...]; zero for destinations without sampled edges.
-
     Raises
     ------
-    RequestError
-        The shapes or dtypes do not fit the block or each other, or w requires a gradient.
+    RequestError: the shapes or dtypes do not fit the block or each other, or w requires a gradient.
     """
     messages = in_full(messages)
     check_rows("messages", messages, block.num_edges)
@@ -78,6 +73,26 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
             f"{list(w.shape)} {w.dtype}{', which requires a gradient' if w.requires_grad else ''}"
         )
     out: Tensor = _WeightedEdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
+    return out
+
+
+def copy_max(block: Edges, x: Tensor) -> Tensor:
+    """Return each column's maximum over a destination's sources, [num_dst, D].
+
+    It is zero for destinations without sources. Several sources with the maximum share its gradient
+    equally, so the gradient does not depend on the order of edges.
+
+    Parameters
+    ----------
+    x: [num_src, D] floating point.
+
+    Raises
+    ------
+    RequestError: there is not one row per source.
+    """
+    x = in_full(x)
+    check_rows("x", x, block.num_src)
+    out: Tensor = _CopyMax.apply(block, selection.kernels_for(x.device), x)
     return out
 
 
@@ -99,3 +114,27 @@ class _WeightedEdgeSum(torch.autograd.Function):
         out = grad.index_select(0, destinations(ctx.block))
         out *= w.view(-1, *[1] * (grad.dim() - 1))
         return None, None, out, None
+
+
+class _CopyMax(torch.autograd.Function):
+    """Takes the largest value of each destination's sources, column by column."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        """Find the largest values; destinations without edges get 0."""
+        ctx.block, ctx.kernels = block, kernels
+        sent = x.index_select(0, block.indices)
+        out = segments(block, sent, "max")
+        is_largest = sent == out.index_select(0, destinations(block))
+        ctx.save_for_backward(is_largest)
+        return out.masked_fill_((block.edges_per_destination() == 0).unsqueeze(-1), 0.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        """Divide a destination's gradient equally among the sources that have the largest value."""
+        (is_largest,) = ctx.saved_tensors
+        shares = is_largest.to(grad.dtype)
+        count = segments(ctx.block, shares, "sum").clamp_(min=1)
+        shares *= (grad / count).index_select(0, destinations(ctx.block))
+        return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), shares)

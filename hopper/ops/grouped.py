@@ -18,7 +18,8 @@ from hopper.ops.precision import in_full, product_dtype
 def grouped_product(
     rows: Tensor, matrices: Tensor, groups: Groups | Sequence[int], biases: Tensor | None = None
 ) -> Tensor:
-    """Compute ``rows[of group g] @ matrices[g]`` for every group g, in one tensor.
+    """Compute ``rows[of group g] @ matrices[g]`` for every group g, in one tensor [products, out],
+    or [products, heads, out].
 
     It adds one node to the autograd graph, and not one for each of possibly hundreds of groups. On
     a GPU it is one kernel, and its gradients two to four.
@@ -31,14 +32,9 @@ def grouped_product(
         own.
     biases: [groups, out], what is added to each group's products, if rows have no heads.
 
-    Returns
-    -------
-    [products, out], or [products, heads, out].
-
     Raises
     ------
-    RequestError
-        Shapes, dtypes or bounds do not fit each other.
+    RequestError: shapes, dtypes or bounds do not fit each other.
     """
     groups = groups if isinstance(groups, Groups) else Groups(groups)
     rows, matrices = in_full(rows), in_full(matrices)

@@ -16,33 +16,24 @@ from torch.autograd.function import once_differentiable
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
-from hopper.ops.csr import (
-    Csr,
-    destinations_to_sources,
-    edge_order,
-    sources_to_destinations,
-)
+from hopper.ops.csr import Csr, destinations_to_sources, edge_order, sources_to_destinations
 from hopper.ops.precision import in_full
-from hopper.ops.selection import Kernels
+from hopper.ops.torch_kernels import Kernels
 
 Pattern = Callable[[Edges], Csr | Tensor]
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
-    """Sum the source rows of each destination.
+    """Sum the source rows of each destination, to [num_dst, ...] of x's dtype; zero for
+    destinations without sampled edges.
 
     Parameters
     ----------
     x: [num_src, ...] floating point.
 
-    Returns
-    -------
-    [num_dst, ...] of x's dtype; zero for destinations without sampled edges.
-
     Raises
     ------
-    RequestError
-        x does not have one row per source, or is not floating point.
+    RequestError: x does not have one row per source, or is not floating point.
     """
     x = in_full(x)
     check_rows("x", x, block.num_src)
@@ -52,10 +43,8 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
 def gather(block: Edges, pattern: Pattern, transposed: Pattern, x: Tensor) -> Tensor:
     """Sum the rows of x that each row of a pattern gathers, with a gradient for x.
 
-    Parameters
-    ----------
-    pattern, transposed: make the pattern of the sum and that of its gradient from the block: a
-        :class:`Csr`, or, where every row gathers one, the indices of these.
+    ``pattern`` and ``transposed`` make the pattern of the sum and that of its gradient from the
+    block: a :class:`Csr`, or, where every row gathers one, the indices of these.
     """
     out: Tensor = _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
     return out
@@ -69,21 +58,17 @@ def copy_mean(block: Edges, x: Tensor) -> Tensor:
 
 
 def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
-    """Sum the source rows of each destination, each times its edge's weight.
+    """Sum the source rows of each destination, each times its edge's weight, to [num_dst, D] or
+    [num_dst, H, D].
 
     Parameters
     ----------
     x: [num_src, D], or [num_src, H, D] with H heads.
     w: [edges], or [edges, H]; same dtype as x.
 
-    Returns
-    -------
-    [num_dst, D] or [num_dst, H, D].
-
     Raises
     ------
-    RequestError
-        The shapes or dtypes do not fit the block or each other.
+    RequestError: the shapes or dtypes do not fit the block or each other.
     """
     x, w = in_full(x), in_full(w)
     check_rows("x", x, block.num_src)
@@ -104,21 +89,16 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
 
 
 def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
-    """Compute the dot product of each edge's source and destination row, per head.
+    """Compute the dot product of each edge's source and destination row, per head, to [edges, H].
 
     Parameters
     ----------
     x: [num_src, H, D] floating point.
     y: [num_dst, H, D], same dtype.
 
-    Returns
-    -------
-    [edges, H].
-
     Raises
     ------
-    RequestError
-        The shapes or dtypes do not fit the block or each other.
+    RequestError: the shapes or dtypes do not fit the block or each other.
     """
     x, y = in_full(x), in_full(y)
     check_rows("x", x, block.num_src)
@@ -135,9 +115,7 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
     """Compute a backend's sum for rows of any shape, to [num_rows, ...]; zero without entries.
 
-    Parameters
-    ----------
-    weights: [entries] for whole rows, or [entries, H] for rows [num_cols, H, ...].
+    Weights are [entries] for whole rows, or [entries, H] for rows [num_cols, H, ...].
     """
     shape = (csr.num_rows, *x.shape[1:])
     if csr.indices.numel() == 0 or x.numel() == 0:

@@ -19,7 +19,7 @@ from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.graph.block import Edges
 from hopper.ops import numba_loops
 from hopper.ops.csr import Csr
-from hopper.ops.torch_kernels import EdgeKernels
+from hopper.ops.torch_kernels import Kernels
 
 _PIECES_A_THREAD: Final = 8
 """The runs of rows per thread. Threads that finish early take over runs of slower threads."""
@@ -30,19 +30,13 @@ torch takes 0.6 of the time at 4 and 8 columns, 0.8 at 16 and 32 (200,000 edges,
 _FULL: Final = (torch.float32, torch.float64)
 
 
-class NumbaKernels(EdgeKernels):
+class NumbaKernels(Kernels):
     """All operations of a backend, for the CPU."""
 
     name = "numba"
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
-
-        Parameters
-        ----------
-        x: [num_cols, width] floating point.
-        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
-        """
+        """Compute :meth:`Kernels.gather_sum`, each row in strips of columns."""
         if x.dtype not in _FULL:
             full = None if weights is None else weights.float()
             return self.gather_sum(csr, x.float(), full).to(x.dtype)
@@ -58,13 +52,7 @@ class NumbaKernels(EdgeKernels):
         return out
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """Return the dot product [edges, H] of each edge's source row of x and destination's of y.
-
-        Parameters
-        ----------
-        x: [num_src, H, D] floating point.
-        y: [num_dst, H, D], same dtype.
-        """
+        """Compute :meth:`Kernels.edge_dot`, by torch where heads are narrow."""
         if x.dtype not in _FULL:
             return self.edge_dot(block, x.float(), y.float()).to(x.dtype)
         heads, width = x.shape[1:]
@@ -79,17 +67,7 @@ class NumbaKernels(EdgeKernels):
     def softmax(
         self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the softmax over each destination's edges, and over its own logit if it has one.
-
-        Parameters
-        ----------
-        logits: [edges, H] floating point.
-        self_logits: [num_dst, H] of the same dtype, or None.
-
-        Returns
-        -------
-        The shares, in the shapes of both.
-        """
+        """Compute :meth:`Kernels.softmax`."""
         if logits.dtype not in _FULL:
             full = None if self_logits is None else self_logits.float()
             return _round(self.softmax(block, logits.float(), full), logits.dtype)
@@ -119,7 +97,7 @@ class NumbaKernels(EdgeKernels):
         grad: Tensor,
         grad_self: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of :meth:`softmax`'s logits, from the shares and their gradients."""
+        """Compute :meth:`Kernels.softmax_gradient`."""
         if shares.dtype not in _FULL:
             self_shares, grad_self = (
                 x if x is None else x.float() for x in (self_shares, grad_self)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -11,17 +10,9 @@ from torch import Tensor
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def products_in(
-    dtype: torch.dtype | None, device: torch.device
-) -> contextlib.AbstractContextManager[None]:
+def products_in(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which torch computes float32 products in a dtype; None = no change."""
-    return contextlib.nullcontext() if dtype is None else _autocast(dtype, device)
-
-
-@contextlib.contextmanager
-def _autocast(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    with torch.autocast(device.type, dtype):
-        yield
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
 def in_full(x: Tensor) -> Tensor:

@@ -21,37 +21,29 @@ from hopper.ops.row_reader import RowReader
 
 @dataclass(frozen=True)
 class MadeProduct:
-    """A product of rows and a weight that was or can be made.
-
-    Attributes
-    ----------
-    weight, transposed: the arguments of :meth:`hopper.ops.StoredRows.times`.
-    version: the version of the weight when the product was made.
-    dtype: the dtype of the product.
-    has_gradient: whether the product was made with gradients enabled.
-    out: returns the product [rows, ...]; None if it was freed or changed.
-    """
+    """A product of rows and a weight that was or can be made."""
 
     weight: Tensor
     transposed: bool
+    """the arguments of :meth:`hopper.ops.StoredRows.times`"""
     version: int
+    """the version of the weight when the product was made"""
     dtype: torch.dtype
+    """the dtype of the product"""
     has_gradient: bool
+    """whether the product was made with gradients enabled"""
     out: Callable[[], Tensor | None]
+    """returns the product [rows, ...]; None if it was freed or changed"""
 
 
 @dataclass
 class Products:
-    """The products of rows that were made, and those that are expected.
-
-    Attributes
-    ----------
-    made: the products that were made.
-    expected: pairs of a weight [out, dim] and the number of first rows to multiply by it.
-    """
+    """The products of rows that were made, and those that are expected."""
 
     made: list[MadeProduct] = field(default_factory=list)
+    """the products that were made"""
     expected: list[tuple[Tensor, int]] = field(default_factory=list)
+    """pairs of a weight [out, dim] and the number of first rows to multiply by it"""
 
     def find(
         self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype
@@ -70,12 +62,8 @@ class Products:
     def keep(
         self, weight: Tensor, out: Tensor, *, transposed: bool = False, until_used: bool
     ) -> None:
-        """Remember a product for :meth:`find`, for as long as others refer to it.
-
-        Parameters
-        ----------
-        until_used: whether to hold the product until it is first found.
-        """
+        """Remember a product for :meth:`find`, for as long as others refer to it; with
+        ``until_used``, at least until it is first found."""
         until_first_use = [out] if until_used else []
         reference, version = weakref.ref(out), out._version
 
@@ -90,11 +78,7 @@ class Products:
         self._note(weight, False, product_dtype(weight), make)
 
     def _note(
-        self,
-        weight: Tensor,
-        transposed: bool,
-        dtype: torch.dtype,
-        out: Callable[[], Tensor | None],
+        self, weight: Tensor, transposed: bool, dtype: torch.dtype, out: Callable[[], Tensor | None]
     ) -> None:
         version, has_gradient = weight._version, torch.is_grad_enabled()
         self.made.append(MadeProduct(weight, transposed, version, dtype, has_gradient, out))
@@ -103,13 +87,10 @@ class Products:
 def multiply(
     reader: RowReader, counts: Sequence[int], dtype: torch.dtype, matrices: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Multiply the first ``counts[i]`` rows by the i-th matrix [out, dim].
+    """Multiply the first ``counts[i]`` rows by the i-th matrix [out, dim] of the given dtype, to
+    which rows are converted.
 
     One reading of the rows serves all matrices. The products have a gradient for the matrices.
-
-    Parameters
-    ----------
-    dtype: the dtype of the matrices, to which rows are converted.
     """
     outs: tuple[Tensor, ...] = _Multiply.apply(reader, counts, dtype, *matrices)
     return outs

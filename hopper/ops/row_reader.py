@@ -1,4 +1,4 @@
-"""Reading the rows of tables block by block.
+"""Reading the rows of tables block by block, and converting stored rows of features to floats.
 
 A block fits the processor's cache, so rows that are multiplied block by block are never written to
 memory.
@@ -13,12 +13,39 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from cache_server.feature_codec import SCALE_BYTES
 from hopper.ops.counter_mask import drop_and_scale
-from hopper.ops.row_form import to_floats
 
 _BLOCK_BYTES: Final = 1 << 22
 """The bytes of a block of rows. It fits the cache that cores share, and is large enough for several
 threads."""
+
+
+def to_floats(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert stored rows of any form, or floats, to [n, dim] in a floating dtype.
+
+    Rows of int8 are always multiplied by their scale in float32, so that a row has the same numbers
+    in every run (:mod:`cache_server.feature_codec`).
+    """
+    if rows.dtype == torch.uint16:
+        return rows.view(torch.bfloat16).to(dtype)
+    if rows.dtype == torch.int8:
+        # The copy is aligned for float32.
+        scales = rows[:, -SCALE_BYTES:].clone(memory_format=torch.contiguous_format)
+        return (rows[:, :-SCALE_BYTES].to(torch.float32) * scales.view(torch.float32)).to(dtype)
+    return rows.to(dtype)
+
+
+def float_width(rows: Tensor) -> int:
+    """Return the number of numbers of a stored row."""
+    return rows.shape[1] - (SCALE_BYTES if rows.dtype == torch.int8 else 0)
+
+
+def float_dtype(rows: Tensor) -> torch.dtype:
+    """Return the dtype of a stored row's numbers."""
+    # torch cannot read these two as numbers directly.
+    numbers = {torch.uint16: torch.bfloat16, torch.int8: torch.float32}
+    return numbers.get(rows.dtype, rows.dtype)
 
 
 @dataclass(frozen=True)
@@ -54,13 +81,7 @@ class RowPart:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Consecutive rows of a part.
-
-    Attributes
-    ----------
-    values: [k, dim].
-    places: the indices of the rows in the whole.
-    """
+    """Consecutive rows of a part: values [k, dim], and the places of the rows in the whole."""
 
     values: Tensor
     places: slice | Tensor
@@ -84,26 +105,22 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows block by block.
-
-    Attributes
-    ----------
-    parts: the parts of the whole. Rows in no part are zero.
-    count: the number of rows of the whole.
-    dim: the width of a row.
-    dtype: the dtype to which values are converted.
-    keys: [count] int64, the key of dropout of each row; None = no dropout.
-    threshold: the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`.
-    first_dropped: the index of the first element of rows, for dropout.
-    """
+    """Reads rows block by block."""
 
     parts: tuple[RowPart, ...]
+    """the parts of the whole. Rows in no part are zero"""
     count: int
+    """the number of rows of the whole"""
     dim: int
+    """the width of a row"""
     dtype: torch.dtype
+    """the dtype to which values are converted"""
     keys: Tensor | None = None
+    """[count] int64, the key of dropout of each row; None = no dropout"""
     threshold: int = 0
+    """the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`"""
     first_dropped: int = 0
+    """the index of the first element of rows, for dropout"""
 
     @property
     def is_whole(self) -> bool:
@@ -117,12 +134,7 @@ class RowReader:
         return replace(self, parts=parts, count=count, keys=keys)
 
     def pick(self, places: Tensor) -> RowReader:
-        """Return a reader of some rows of the whole.
-
-        Parameters
-        ----------
-        places: [n] int64, the indices of the rows, in any order.
-        """
+        """Return a reader of the rows of the whole at [n] int64 places, in any order."""
         keys = None if self.keys is None else self.keys[places]
         if len(self.parts) == 1 and self.parts[0].places is None:
             (part,) = self.parts

@@ -11,16 +11,13 @@ import functools
 import importlib
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph.block import Edges
-from hopper.ops.csr import Csr
 from hopper.ops.numba_kernels import NumbaKernels
-from hopper.ops.torch_kernels import SegmentKernels
+from hopper.ops.torch_kernels import Kernels
 
 if TYPE_CHECKING:
     from hopper.ops.triton_kernels import TritonKernels
@@ -31,42 +28,6 @@ _logger = logging.getLogger("hopper.ops")
 _chosen: Choice | None = None
 
 
-class Kernels(Protocol):
-    """The operations of a backend, which are deterministic and have no gradient themselves."""
-
-    name: str
-
-    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """Sum the rows of x that each row gathers, with weights, to [num_rows, width]."""
-        ...
-
-    def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """Return the dot product of each edge's source row of x and destination row of y.
-
-        Returns
-        -------
-        [edges, H]
-        """
-        ...
-
-    def softmax(
-        self, block: Edges, logits: Tensor, self_logits: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the shares of each destination's edges, and of the destination itself."""
-        ...
-
-    def softmax_gradient(
-        self,
-        block: Edges,
-        shares: Tensor,
-        self_shares: Tensor | None,
-        grad: Tensor,
-        grad_self: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of logits, from the shares and their gradients."""
-        ...
-
-
 class use_backend:
     """Chooses the backend for the whole process, from now on or for a ``with`` statement.
 
@@ -75,8 +36,7 @@ class use_backend:
 
     Raises
     ------
-    ConfigError
-        The name is not one of "auto", "numba", "torch", "triton".
+    ConfigError: the name is not one of "auto", "numba", "torch", "triton".
     """
 
     def __init__(self, name: Choice) -> None:
@@ -98,10 +58,8 @@ def backend(device: torch.device | str = "cpu") -> str:
 
     Raises
     ------
-    ConfigError
-        ``HOPPER_OPS`` has an unknown value.
-    RequestError
-        The chosen backend cannot be imported, or does not run on this device.
+    ConfigError: ``HOPPER_OPS`` has an unknown value.
+    RequestError: the chosen backend cannot be imported, or does not run on this device.
     """
     return kernels_for(torch.device(device)).name
 
@@ -110,7 +68,7 @@ def kernels_for(device: torch.device) -> Kernels:
     """Return the kernels for blocks on this device; raises as :func:`backend` does."""
     choice = _chosen or _check_name(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
     if choice == "torch":
-        return SegmentKernels()
+        return Kernels()
     if device.type == "cpu":
         return _on_cpu(choice)
     if choice == "numba":
@@ -124,7 +82,7 @@ def kernels_for(device: torch.device) -> Kernels:
     if choice == "triton":
         raise RequestError(f"message-passing backend 'triton' was asked for, but {kernels}")
     _say_once(f"message passing uses torch kernels on {device.type}: {kernels}")
-    return SegmentKernels()
+    return Kernels()
 
 
 def triton_for(device: torch.device) -> TritonKernels | None:

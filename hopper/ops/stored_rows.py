@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from hopper.ops.precision import product_dtype
-from hopper.ops.row_form import float_dtype, float_width
 from hopper.ops.row_products import Products, multiply
-from hopper.ops.row_reader import RowPart, RowReader
+from hopper.ops.row_reader import RowPart, RowReader, float_dtype, float_width
 
 
 class StoredRows(Tensor):

@@ -1,4 +1,4 @@
-"""Kernels in plain torch for any device, as sums of consecutive segments.
+"""The operations of a backend, in plain torch for any device, as sums of consecutive segments.
 
 They use no atomic additions. One thread sums each row of the result in the order of its entries, so
 results repeat bit for bit for any number of threads.
@@ -16,17 +16,31 @@ from hopper.ops.csr import Csr, destinations
 _EDGES_AT_A_TIME = 16384
 
 
-class EdgeKernels:
-    """Operations on values per edge, for any device."""
+class Kernels:
+    """The operations of a backend, which are deterministic and have no gradient themselves.
+
+    This class computes them by torch, on any device. Sums take ``entries * width`` of temporary
+    memory. It serves CUDA without Triton, since the CSR product of the vendor's library does not
+    repeat bit for bit. Other backends override its methods.
+    """
+
+    name = "torch"
+
+    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
+        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
+
+        x is [num_cols, width] floating point. Weights are [entries, H] of x's dtype, for H equal
+        pieces of a row; None = all are 1.
+        """
+        messages = x.index_select(0, csr.indices)
+        if weights is not None:
+            by_head = messages.view(*weights.shape, -1)
+            messages = (by_head * weights.unsqueeze(-1)).view(messages.shape)
+        return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """Return the dot product [edges, H] of each edge's source row of x and destination's of y.
-
-        Parameters
-        ----------
-        x: [num_src, H, D] floating point.
-        y: [num_dst, H, D], same dtype.
-        """
+        """Return the dot product [edges, H] of each edge's source row of x [num_src, H, D] and
+        destination row of y [num_dst, H, D], of one floating-point dtype."""
         rows = destinations(block)
         out = x.new_empty(block.num_edges, x.shape[1])
         for start in range(0, block.num_edges, _EDGES_AT_A_TIME):
@@ -39,17 +53,9 @@ class EdgeKernels:
     def softmax(
         self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the softmax over each destination's edges, and over its own logit if it has one.
-
-        Parameters
-        ----------
-        logits: [edges, H] floating point.
-        self_logits: [num_dst, H] of the same dtype, or None.
-
-        Returns
-        -------
-        The shares, in the shapes of both.
-        """
+        """Compute the softmax of logits [edges, H] over each destination's edges, and over its own
+        logit [num_dst, H] of the same floating-point dtype if it has one; return the shares in the
+        shapes of both."""
         rows = destinations(block)
         # Subtracting the largest logit keeps the exponentials finite, and does not change shares.
         top = segments(block, logits, "max")
@@ -87,27 +93,3 @@ def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
         empty = 0.0 if reduce == "sum" else -torch.inf
         return x.new_full((block.num_dst, *x.shape[1:]), empty)
     return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
-
-
-class SegmentKernels(EdgeKernels):
-    """Computes sums by a gather and a sum of consecutive segments, on any device.
-
-    It takes ``entries * width`` of temporary memory. It serves CUDA without Triton, since the CSR
-    product of the vendor's library does not repeat bit for bit.
-    """
-
-    name = "torch"
-
-    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
-
-        Parameters
-        ----------
-        x: [num_cols, width] floating point.
-        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
-        """
-        messages = x.index_select(0, csr.indices)
-        if weights is not None:
-            by_head = messages.view(*weights.shape, -1)
-            messages = (by_head * weights.unsqueeze(-1)).view(messages.shape)
-        return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)

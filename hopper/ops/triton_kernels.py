@@ -21,6 +21,7 @@ from hopper.graph.block import Edges
 from hopper.ops import triton_programs
 from hopper.ops.csr import Csr, destinations
 from hopper.ops.groups import TILE_ROWS, Groups
+from hopper.ops.torch_kernels import Kernels
 
 _TILE: Final = 256
 """How many numbers a program computes at a time."""
@@ -31,13 +32,13 @@ _AS_ON_THE_CPU: Final = {"enable_fp_fusion": False}
 """The option that rounds products before they are added."""
 
 
-class TritonKernels:
+class TritonKernels(Kernels):
     """All operations of a backend, for CUDA."""
 
     name = "triton"
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """Compute :meth:`hopper.ops.torch_kernels.SegmentKernels.gather_sum`."""
+        """Compute :meth:`Kernels.gather_sum`."""
         width = x.shape[1]
         heads = 1 if weights is None else weights.shape[1]
         out = x.new_empty(csr.num_rows, width)
@@ -46,7 +47,7 @@ class TritonKernels:
         return out
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """Compute :meth:`hopper.ops.torch_kernels.EdgeKernels.edge_dot`."""
+        """Compute :meth:`Kernels.edge_dot`."""
         heads, width = x.shape[1:]
         out = x.new_empty(block.num_edges, heads)
         if not out.numel() or not width:
@@ -71,7 +72,7 @@ class TritonKernels:
     def softmax(
         self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax`."""
+        """Compute :meth:`Kernels.softmax`."""
         shares = torch.empty_like(logits, memory_format=torch.contiguous_format)
         self_shares = None
         if self_logits is not None:
@@ -88,7 +89,7 @@ class TritonKernels:
         grad: Tensor,
         grad_self: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax_gradient`."""
+        """Compute :meth:`Kernels.softmax_gradient`."""
         out = torch.empty_like(shares)
         self_out = None if self_shares is None else torch.empty_like(self_shares)
         arrays = (
@@ -145,11 +146,8 @@ class TritonKernels:
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the gradients of the matrices and biases of a grouped product.
 
-        Long groups are summed in chunks, which are then added in their order.
-
-        Parameters
-        ----------
-        like: [groups, ..., in, out] on any device, whose layout the first gradient gets.
+        Long groups are summed in chunks, which are then added in their order. The first gradient
+        gets the layout of ``like``, [groups, ..., in, out] on any device.
         """
         tables, (depth, width) = groups.tables(grad.device), like.shape[-2:]
         chunks, numbers = len(tables.chunks), like[0].numel()
@@ -181,8 +179,7 @@ class TritonKernels:
         return out.to(grad.dtype), biases
 
     def row_keys(self, key: int, first: Tensor, second: Tensor | None) -> Tensor:
-        """Compute the keys [n] int64 of :func:`hopper.ops.counter_mask.row_keys`, or, given a
-        second word, those of :func:`~hopper.ops.counter_mask.edge_keys`."""
+        """Compute the keys [n] int64 of :func:`hopper.ops.counter_mask.row_keys`."""
         out, rows = torch.empty_like(first, memory_format=torch.contiguous_format), first.numel()
         if rows:
             words = first.contiguous(), _contiguous(second)

@@ -20,7 +20,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN
 from hopper.models.layer import Layer, SumLayer
 from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedLayer
+from hopper.models.relation_layer import MergedInputs, MergedLayer
 from hopper.models.relational import HGNN
 
 
@@ -217,7 +217,7 @@ class TypedStack(Stack):
         """Run the layer's merged aggregation over the edges of the sums."""
         layer = self.model.relation_layer(index)
         assert isinstance(layer, MergedLayer)
-        return layer.aggregate_merged(merged, relations, ready, {}, weights=weights)
+        return layer.aggregate_merged(MergedInputs(merged, relations, ready, {}, weights))
 
     def logits(self, rows: Tensor) -> Tensor:
         """Apply the model's head."""

@@ -35,18 +35,14 @@ Connectable = ConnectedGraph | str | os.PathLike[str] | Sequence[str]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A rank's part of a global batch, before its rows are read.
-
-    Attributes
-    ----------
-    subgraph: what was drawn for this rank's roots, which may be none.
-    batch: the global batch.
-    world: the number of ranks.
-    """
+    """A rank's part of a global batch, before its rows are read."""
 
     subgraph: Subgraph
+    """what was drawn for this rank's roots, which may be none"""
     batch: GlobalBatch
+    """the global batch"""
     world: int
+    """the number of ranks"""
 
     @property
     def loss_scale(self) -> float:

@@ -139,12 +139,10 @@ class Lookahead:
         self._number = 0
 
     def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> None:
-        """Take note of the rows that coming iterations read.
+        """Take note of the rows that coming iterations read: for each, by table of features, the
+        distinct nodes, ascending.
 
-        Parameters
-        ----------
-        iterations: for each, by table of features, the distinct nodes, ascending. Rows of this
-            server, and rows that a cache holds permanently, are left out.
+        Rows of this server, and rows that a cache holds permanently, are left out.
         """
         rows = self._rows
         if rows.remote is None:

@@ -24,8 +24,7 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.graph import GraphSchema, Labels, NodeType
 from hopper.migrate.flat_model import FlatModel
 from hopper.models.label_examples import make_examples
-from hopper.models.link_losses import LINK_LOSSES
-from hopper.models.losses import LOSSES, Loss
+from hopper.models.losses import LINK_LOSSES, LOSSES, Loss
 from hopper.models.metrics import LINK_METRICS, METRICS, Metric
 
 CLASSES = 4

@@ -1,4 +1,4 @@
-"""The micrograph of one root: original ids, R_micro, the tree and the picture."""
+"""The micrograph of one root: original ids, R_micro and the tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation, build_topology
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.micrograph import Micrograph
-from hopper.micrograph.picture import draw_micrograph
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionBook, partition_graph
 
@@ -72,14 +71,7 @@ def test_text(micrograph: Micrograph) -> None:
     assert micrograph.text().splitlines()[3] == "│   └── hop 1 links: paper 104"
 
 
-def test_picture(micrograph: Micrograph, tmp_path: Path) -> None:
-    path = tmp_path / "picture.png"
-    draw_micrograph(micrograph, path, BOOK)
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]
-
-
-def test_a_root_alone(tmp_path: Path) -> None:
+def test_a_root_alone() -> None:
     sampler = NeighborSampler(
         {CITES: build_topology(np.empty(0, np.int64), np.empty(0, np.int64), 3, 3)},
         {"paper": np.arange(3)},
@@ -91,7 +83,6 @@ def test_a_root_alone(tmp_path: Path) -> None:
     assert micrograph.text() == "paper 1"
     assert micrograph.colocated_share(book) == 0.0
     assert [hop[CITES].shape for hop in micrograph.edges()] == [(0, 3), (0, 3)]
-    draw_micrograph(micrograph, tmp_path / "alone.png", book)
 
 
 @pytest.mark.parametrize("root", [-1, 5])

@@ -8,10 +8,10 @@ from torch import nn
 
 from hopper.errors import ConfigError
 from hopper.models import build_model
-from hopper.models.deepgcn import DeepGCN
 from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
+from hopper.models.residual import DeepGCN
 from hopper.models.sage import GraphSAGE
 
 OPTIONS = {"in_dim": 5, "out_dim": 3, "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.1}

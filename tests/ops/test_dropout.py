@@ -18,7 +18,6 @@ from hopper.ops.counter_mask import (
     Site,
     drop,
     drop_threshold,
-    edge_keys,
     keep_mask,
     row_keys,
     site_key,
@@ -50,8 +49,7 @@ def test_vectors_of_the_specification(kernels, vector):
     key = site_key(int(vector["iteration_key"], 16), vector["layer"], site, type_key)
     assert key == int(vector["site_key"], 16)
     words = torch.tensor([row["words"] for row in vector["rows"]])
-    make_keys = edge_keys if site is Site.EDGES else row_keys
-    keys = make_keys(key, *words.T)
+    keys = row_keys(key, *words.T)
     assert to_unsigned(keys) == [int(row["row_key"], 16) for row in vector["rows"]]
     assert drop_threshold(vector["p"]) == vector["threshold"]
     width = len(vector["rows"][0]["kept"])
@@ -88,7 +86,7 @@ def test_kernels_agree_with_torch_bit_for_bit(kernels, key, words, width, thresh
     start = torch.full_like(first, signed(key))
     row_keys_expected = counter_mask._absorb(start, first)
     assert torch.equal(row_keys(key, first), row_keys_expected)
-    keys = edge_keys(key, first, second)
+    keys = row_keys(key, first, second)
     assert torch.equal(keys, counter_mask._absorb(row_keys_expected, second))
     x = torch.randn(len(words), width, dtype=torch.float64 if double else torch.float32)
     is_kept = keep_mask(keys, width, threshold)

@@ -10,7 +10,7 @@ from hopper.graph.block import Edges
 from hopper.ops import numba_kernels
 from hopper.ops.csr import destinations_to_sources, sources_to_destinations
 from hopper.ops.numba_kernels import NumbaKernels
-from hopper.ops.torch_kernels import SegmentKernels
+from hopper.ops.torch_kernels import Kernels
 
 NUM_SRC, NUM_DST = 60, 40
 
@@ -35,7 +35,7 @@ def test_every_width_of_strips(width, heads):
     block = make_skewed_block()
     x, y = random_tensor(NUM_SRC, heads, width), random_tensor(NUM_DST, heads, width)
     weights = random_tensor(block.num_edges, heads)
-    kernels, reference = NumbaKernels(), SegmentKernels()
+    kernels, reference = NumbaKernels(), Kernels()
     close = torch.testing.assert_close
     for pattern, rows in (
         (sources_to_destinations(block), x.flatten(1)),

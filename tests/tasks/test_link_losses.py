@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from hopper.models.link_losses import LINK_LOSSES
-from hopper.models.losses import check_loss
+from hopper.models.losses import LINK_LOSSES, check_loss
 from hopper.models.metrics import LINK_METRICS, check_metric
 
 SCORES = torch.tensor([[2.0, 1.0, 5.0, -1.0], [0.0, 3.0, 0.5, 0.25]], dtype=torch.float64)

@@ -30,14 +30,7 @@ KINDS: Final = (
 )
 _QUERIED: Final = ("csv", "parquet", "sql")
 
-__all__ = [
-    "KINDS",
-    "GraphTables",
-    "ImportOptions",
-    "RandomSplit",
-    "import_graph",
-    "write_tables",
-]
+__all__ = ["KINDS", "GraphTables", "ImportOptions", "RandomSplit", "import_graph", "write_tables"]
 
 
 def import_graph(

@@ -27,8 +27,6 @@ NODE: Final = "node"
 EDGES: Final = Relation(NODE, "edge", NODE)
 """The only relation."""
 _MASK: Final = "_mask"
-_MOST_CLASSES: Final = 1 << 24
-"""Limit for one of several tasks, because their classes are stored in float32."""
 _WHERE: Final = "from_arrays"
 _COLUMNS: Final = {name: name for name in ("features", "labels", "times")}
 _COLUMNS_OF_EDGES: Final = {**_COLUMNS, "features": "edge features", "weights": "weights"}
@@ -210,13 +208,8 @@ def join_tasks(tasks: Mapping[str, _Read], where: str) -> _Read:
     lengths = {name: len(values) for name, (_, values) in tasks.items()}
     if len(set(lengths.values())) > 1:
         raise GraphError(f"{where}: expected as many labels of every task, given {lengths}")
-    for name, (labels, _) in tasks.items():
+    for name in tasks:
         check_name(name, "task", where)
-        if labels.kind == "class" and labels.classes > _MOST_CLASSES:
-            raise GraphError(
-                f"{where}: task {name}: expected at most {_MOST_CLASSES:,} classes, given "
-                f"{labels.classes:,}"
-            )
     columns = [v if v.ndim == 2 else v[:, np.newaxis] for _, v in tasks.values()]
     joined = np.concatenate(columns, 1, dtype=np.float32)
     by_task = tuple((name, labels) for name, (labels, _) in tasks.items())

@@ -18,11 +18,7 @@ from pydantic import TypeAdapter
 from hopper.errors import GraphError
 from hopper.graph.importers.arrays import TableReader, split_triple
 from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES
-from hopper.graph.importers.source_files import (
-    explain_errors,
-    find_inside,
-    load_table,
-)
+from hopper.graph.importers.source_files import explain_errors, find_inside, load_table
 from hopper.graph.importers.tables import Features, GraphTables, array_features, join_features
 from hopper.graph.json_file import parse_json
 

@@ -33,13 +33,7 @@ from hopper.graph.importers.source_files import (
     load_table,
     require_file,
 )
-from hopper.graph.importers.tables import (
-    CHUNK_BYTES,
-    Features,
-    GraphTables,
-    Table,
-    array_features,
-)
+from hopper.graph.importers.tables import CHUNK_BYTES, Features, GraphTables, Table, array_features
 from hopper.graph.json_file import parse_json
 from hopper.graph.layout import safe_name
 

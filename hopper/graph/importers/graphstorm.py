@@ -92,9 +92,8 @@ class _Construction:
 def propose_graphstorm(file: Path, out: Path) -> None:
     """Write the file of queries that reads what a configuration of GraphStorm describes.
 
-    Raises
-    ------
-    GraphError: the configuration cannot be read, or ``out`` is there; names the field.
+    A GraphError tells that the configuration cannot be read, and names the field, or that ``out``
+    is there.
     """
     if out.exists():
         raise GraphError(f"{out}: expected no such file, found one; remove it, or choose another")

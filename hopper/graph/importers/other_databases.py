@@ -16,14 +16,8 @@ _DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite
 def open_database_of(url: str, folder: Path) -> Any:
     """Connect to ``postgresql://...`` or ``sqlite:PATH``, and return a connection of DB-API 2.
 
-    Parameters
-    ----------
-    folder: where a relative path begins.
-
-    Raises
-    ------
-    GraphError: the address has another form.
-    RequestError: the driver is not installed.
+    A relative path begins in ``folder``. A GraphError tells that the address has another form, a
+    RequestError that the driver is not installed.
     """
     kind, _, rest = url.partition(":")
     if kind not in _DRIVERS:

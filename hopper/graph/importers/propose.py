@@ -30,25 +30,21 @@ _Run = Callable[[str], Any]
 
 @dataclass
 class KeyedTable:
-    """A table of a database, and what its columns mean.
-
-    Attributes
-    ----------
-    name: of the node type.
-    source: what follows FROM in the database's SQL.
-    kinds: what its columns hold, by name: "number", "time", "text", or a remark on why they are no
-        features.
-    key: the column that identifies a row; "" = none does.
-    references: the table that a column refers to, by column.
-    time: the column of when a row came to be; "" = none.
-    """
+    """A table of a database, and what its columns mean."""
 
     name: str
+    """of the node type"""
     source: str
+    """what follows FROM in the database's SQL"""
     kinds: Mapping[str, str]
+    """what its columns hold, by name: "number", "time", "text", or a remark on why they are no
+    features"""
     key: str
+    """the column that identifies a row; "" = none does"""
     references: Mapping[str, str]
+    """the table that a column refers to, by column"""
     time: str
+    """the column of when a row came to be; "" = none"""
 
     @classmethod
     def read(
@@ -95,15 +91,9 @@ class KeyedTable:
 def propose_queries(source: str, out: Path) -> None:
     """Write the file of queries that describes a database as a graph.
 
-    Parameters
-    ----------
-    source: ``postgresql://...``, ``sqlite:PATH``, ``duckdb:PATH``, or a folder that
-        ``relbench.base.Database.save`` has written.
-
-    Raises
-    ------
-    GraphError: the source cannot be read, or has no tables.
-    RequestError: a driver is not installed.
+    The source is ``postgresql://...``, ``sqlite:PATH``, ``duckdb:PATH``, or a folder that
+    ``relbench.base.Database.save`` has written. A GraphError tells that it cannot be read, or has
+    no tables; a RequestError that a driver is not installed.
     """
     if out.exists():
         raise GraphError(f"{out}: expected no such file, found one; remove it, or choose another")

@@ -39,42 +39,34 @@ _PLACE: Final = re.compile(r"^LINE (\d+): (.*)$", re.M)
 
 @dataclass(frozen=True)
 class DatabaseQuery:
-    """A query that a database runs, in its own SQL; its result is streamed.
-
-    Attributes
-    ----------
-    database: the database's name in :attr:`GraphQueries.databases`.
-    sql: the query.
-    """
+    """A query that a database runs, in its own SQL; its result is streamed."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     database: str
+    """the database's name in :attr:`GraphQueries.databases`"""
     sql: str
+    """the query"""
 
 
 @dataclass(frozen=True)
 class GraphQueries:
     """The queries that describe a graph. Each is a text in the SQL of DuckDB, or what another
-    database runs.
-
-    Attributes
-    ----------
-    nodes: by node type, what returns its nodes.
-    edges: by relation, as "src/rel/dst", what returns its edges.
-    tables: by name, further tables that queries in DuckDB's SQL may read, made in this order; from
-        Python also what DuckDB can read, such as a pandas, Polars or Arrow table.
-    databases: by name, the address of a database.
-    encoders: by name, functions for queries in DuckDB's SQL that encode texts.
-    name: name of the graph.
-    """
+    database runs."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     nodes: Mapping[str, str | DatabaseQuery]
+    """by node type, what returns its nodes"""
     edges: Mapping[str, str | DatabaseQuery] = field(default_factory=dict)
+    """by relation, as "src/rel/dst", what returns its edges"""
     tables: Mapping[str, str | DatabaseQuery | object] = field(default_factory=dict)
+    """by name, further tables that queries in DuckDB's SQL may read, made in this order; from
+    Python also what DuckDB can read, such as a pandas, Polars or Arrow table"""
     databases: Mapping[str, str] = field(default_factory=dict)
+    """by name, the address of a database"""
     encoders: Mapping[str, EncoderFunction] = field(default_factory=dict)
+    """by name, functions for queries in DuckDB's SQL that encode texts"""
     name: str = ""
+    """name of the graph"""
 
     @classmethod
     def make(cls, values: Mapping[str, Any], where: str) -> GraphQueries:
@@ -102,10 +94,8 @@ def import_sql(
 ) -> list[str]:
     """Run queries and write a graph directory, as ``import_graph`` does.
 
-    Parameters
-    ----------
-    file: where the queries stand. Paths in them are relative to its folder, or else to the current
-        one.
+    ``file`` is where the queries stand. Paths in them are relative to its folder, or else to the
+    current one.
     """
     like = LikeGraph.open(options.encode_like, options.unknown_category)
     name = queries.name or (file.stem if file else "graph")

@@ -31,35 +31,22 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True)
 class EncoderFunction:
-    """A function of SQL that encodes texts.
-
-    Attributes
-    ----------
-    encoder: a :class:`TextEncoder`, as "package.module:Class".
-    options: keyword arguments of its constructor.
-    cache: a file that keeps the rows, so that no text is encoded again by an import that goes on,
-        or comes later; "" = none.
-    """
+    """A function of SQL that encodes texts."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     encoder: str
+    """a :class:`TextEncoder`, as "package.module:Class" """
     options: Mapping[str, Any] = field(default_factory=dict)
+    """keyword arguments of its constructor"""
     cache: str = ""
+    """a file that keeps the rows, so that no text is encoded again by an import that goes on, or
+    comes later; "" = none"""
 
     def make(self, name: str, folder: Path, tell: Callable[[str], None]) -> EncodedTexts:
-        """Make the encoder; ``folder`` is where a relative path begins.
-
-        Raises
-        ------
-        ConfigError: the class cannot be imported, is no encoder, or refuses its options.
-        """
+        """Make the encoder; ``folder`` is where a relative path begins. A ConfigError tells that
+        the class cannot be imported, is no encoder, or refuses its options."""
         plug_in = find_plug_in(
-            "encoder",
-            self.encoder,
-            TextEncoder,
-            {},
-            self.options,
-            options_key="options",
+            "encoder", self.encoder, TextEncoder, {}, self.options, options_key="options"
         )
         identity = json.dumps([self.encoder, self.options], sort_keys=True, default=str)
         cache = _RowFile(folder / self.cache, identity) if self.cache else None
@@ -70,11 +57,7 @@ class EncodedTexts:
     """Encodes columns of texts; each text of a batch once, and none that the file has."""
 
     def __init__(
-        self,
-        name: str,
-        encoder: TextEncoder,
-        cache: _RowFile | None,
-        tell: Callable[[str], None],
+        self, name: str, encoder: TextEncoder, cache: _RowFile | None, tell: Callable[[str], None]
     ) -> None:
         self._name, self._encoder, self._cache, self._tell = name, encoder, cache, tell
         self._lock = threading.Lock()

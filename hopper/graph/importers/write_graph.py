@@ -84,10 +84,7 @@ class ImportOptions:
 
 
 def write_tables(
-    tables: GraphTables,
-    out: str | Path,
-    options: ImportOptions,
-    database: Database | None = None,
+    tables: GraphTables, out: str | Path, options: ImportOptions, database: Database | None = None
 ) -> list[str]:
     """Check the tables, apply the options, and write the graph directory; return notes for the
     user, one line each.
