@@ -33,6 +33,7 @@ with quick_imports():
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
     from hopper.launch.processes import start_module, stop_processes
+    from hopper.partition import partition_graph
     from tests.data_servers import postgres_database, s3_server
     from tests.rank_pool import RankPool
     from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
@@ -96,6 +97,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def community_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""
     return make_community_graph(tmp_path_factory.mktemp("community") / "graph", nodes=300)
+
+
+@pytest.fixture(scope="session")
+def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The community graph over two servers, for tests that only read it."""
+    out = tmp_path_factory.mktemp("community") / "parts"
+    return partition_graph(community_graph, out, 2, "random").path
 
 
 def make_community_graph(

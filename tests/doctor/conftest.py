@@ -10,18 +10,8 @@ from typing import Any
 import pytest
 
 from hopper.doctor import Finding, examine
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 
 Look = Callable[..., list[Finding]]
-
-
-@pytest.fixture(scope="session")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph divided over two servers."""
-    folder = tmp_path_factory.mktemp("doctor") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
 
 
 @pytest.fixture(scope="module")

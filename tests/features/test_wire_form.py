@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from cache_server.errors import BadRequest
 from cache_server.feature_codec import CODECS, FeatureForm
+from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
@@ -19,13 +21,7 @@ from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.partition import PartitionedGraph
 
 FORMS: tuple[FeatureForm, ...] = ("float16", "bfloat16", "int8")
-
-
-class _Alone:
-    """A cluster of one rank."""
-
-    def all_gather(self, tensor: Any, _cause: str, _operation: str) -> Any:
-        return tensor[None]
+ALONE = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
 
 
 @pytest.fixture(params=FORMS)
@@ -61,7 +57,7 @@ def test_float32_rows_are_rounded_and_no_others(
 
 def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     rows = PartitionedRows(tables.graph, 1, None)
-    errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
+    errors = measure_wire_error(rows, ALONE, form)
     assert set(errors) == {"paper", "venue", "ghost"}
     local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")]
     rounded = CODECS[form].decode(CODECS[form].encode(local_rows))
@@ -71,7 +67,7 @@ def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     assert errors["ghost"] == (0, 0)
     messages = tell_wire_error(errors, form)
     assert f"features of paper: approximate, rounded to {form} between servers" in messages[0]
-    assert measure_wire_error(rows, _Alone(), "stored") == {}  # type: ignore[arg-type]
+    assert measure_wire_error(rows, ALONE, "stored") == {}
 
 
 def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: RemoteRows) -> None:
@@ -95,4 +91,4 @@ def test_numbers_beyond_float16_are_named(
     rows.close()
     local_rows = PartitionedRows(graph, 1, None)
     with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of paper have num"):
-        measure_wire_error(local_rows, _Alone(), "float16")  # type: ignore[arg-type]
+        measure_wire_error(local_rows, ALONE, "float16")

@@ -81,13 +81,6 @@ def test_the_page_shows_the_loop_that_is_tested() -> None:
     assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
 
 
-@pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("own-loop") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
-
-
 def test_one_rank_has_all_roots_and_reads_all_rows(
     community_graph: GraphDirectory, parts: Path
 ) -> None:

@@ -16,7 +16,7 @@ from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer
 from tests.engines.graphs import LEARNABLE, WITH_FEATURES, make_graph
@@ -120,40 +120,31 @@ def compare(
 
 
 @pytest.fixture(scope="module")
-def served_graph(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, list[str]]:
-    """A graph divided over two servers, and their addresses."""
-    partitioned = tmp_path_factory.mktemp("divided") / "parts"
-    partition_graph(community_graph, partitioned, 2, "random")
-    return partitioned, serve_partitions(partitioned, 2)
+def servers(parts: Path, serve_partitions: Serve) -> list[str]:
+    return serve_partitions(parts, 2)
 
 
 def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
-    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
+    parts: Path, servers: list[str], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    partitioned, servers = served_graph
 
     def make_case(kind: str, pipeline: str) -> dict[str, Any]:
         model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
         run_dir = tmp_path / f"{kind}-{pipeline}"
-        return make_values(partitioned, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
+        return make_values(parts, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
 
     compare(train_cases, tmp_path, make_case, ONE_TYPE)
 
 
 def test_full_batches_fetch_rows_once(
-    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
+    parts: Path, servers: list[str], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    partitioned, servers = served_graph
     cases = []
     for pipeline in ("off", "as it is"):
         for engine in ("zero_hop", "hop"):
             sections = {"model": {"name": "sage", "layers": 2}, "train": {"engine": engine}}
             run_dir = tmp_path / f"{engine}-{pipeline}"
-            values = make_values(partitioned, run_dir, servers, pipeline, **sections)
+            values = make_values(parts, run_dir, servers, pipeline, **sections)
             values["train"] |= {"epochs": 3, "iterations_per_epoch": 0}
             cases.append(values | {"sampler": {"kind": "full"}})
     results = train_cases(cases, 2, tmp_path / "ranks")
@@ -193,8 +184,7 @@ def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
 def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..., Trainer]:
     """A function that makes a trainer of one rank in this process."""
     partitioned = tmp_path / "parts"
-    partition_graph(community_graph, partitioned, 1, "random")
-    graph = PartitionedGraph.open(partitioned)
+    graph = partition_graph(community_graph, partitioned, 1, "random")
 
     def make(**sections: Any) -> Trainer:
         train = {"batch_size": 8, "epochs": 2, "run_dir": str(tmp_path / "run"), "engine": "hop"}

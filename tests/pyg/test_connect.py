@@ -78,15 +78,11 @@ def test_typed_addresses_give_the_batches_of_the_directory(
 
 
 def test_what_addresses_alone_do_not_tell_is_refused(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    parts: Path, serve_partitions: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, timed = tmp_path / "whole", tmp_path / "timed"
-    partition_graph(community_graph, whole, 2, "random")
+    timed = tmp_path / "timed"
     with pytest.raises(hopper.RequestError, match="these servers draw no neighbors; "):
-        batches(serve_partitions(whole, 2))
+        batches(serve_partitions(parts, 2))
     drawn = make_drawn_graph(tmp_path / "graph")
     partition_graph(drawn, timed, 2, "random", topology="partitioned")
     addresses = serve_partitions(timed, 2)
@@ -106,15 +102,11 @@ def test_what_addresses_alone_do_not_tell_is_refused(
 
 @pytest.mark.parametrize("pipeline", [{}, {"lookahead": 3}])
 def test_cached_rows_give_the_same_batches_and_travel_less(
-    pipeline: dict[str, Any],
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    tmp_path: Path,
+    pipeline: dict[str, Any], parts: Path, serve_partitions: Serve
 ) -> None:
-    partition_graph(community_graph, tmp_path / "parts", 2, "random")
-    servers, found, counts = serve_partitions(tmp_path / "parts", 2), [], []
+    servers, found, counts = serve_partitions(parts, 2), [], []
     for cache in (None, {"policy": "lru", "size": "50%"}):
-        with hopper.connect(tmp_path / "parts", servers, cache=cache) as graph:
+        with hopper.connect(parts, servers, cache=cache) as graph:
             found.append(batches(graph, pipeline=pipeline))
             counts.append((graph.rows.traffic.totals()["feature"], graph.rows.take_rows()))
     assert found[0] == found[1]

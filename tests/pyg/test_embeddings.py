@@ -26,14 +26,13 @@ RANK_SCRIPT = Path(__file__).with_name("embedding_rank.py")
 
 def test_two_ranks_write_the_rows_of_all_nodes(
     community_graph: GraphDirectory,
+    parts: Path,
     serve_partitions: Callable[[Path, int], list[str]],
     run_ranks: Callable[..., list[Any]],
     tmp_path: Path,
 ) -> None:
     """The first call is broken off in its first layer, and the second one goes on."""
-    parts, out = tmp_path / "parts", tmp_path / "out"
-    partition_graph(community_graph, parts, 2, "random")
-    servers = serve_partitions(parts, 2)
+    servers, out = serve_partitions(parts, 2), tmp_path / "out"
     calls = []
     for breaks_at in ("30", "0"):
         folder = tmp_path / f"ranks-{breaks_at}"

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 
 pytest.importorskip("torch_geometric")
 pytest.importorskip("pytorch_lightning")
@@ -41,12 +39,11 @@ class Sage(lightning.LightningModule):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_trainer_of_lightning_trains_on_the_splits(
-    community_graph: GraphDirectory, tmp_path: Path
+    parts: Path,
 ) -> None:
-    partition_graph(community_graph, tmp_path / "parts", 2, "random")
     config = hopper.make_config(
         {
-            "data": {"partitioned": str(tmp_path / "parts")},
+            "data": {"partitioned": str(parts)},
             "model": {"layers": 2},
             "sampler": {"fanouts": [5, 5]},
             "train": {"batch_size": 20},

@@ -32,13 +32,6 @@ INPUT = ("paper", "train")
 
 
 @pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pyg") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     return make_graph(tmp_path_factory.mktemp("pyg") / "typed", WITH_FEATURES)
 

@@ -19,7 +19,6 @@ import torch
 
 import hopper
 from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 from tests.conftest import free_ports
 
 pytest.importorskip("torch_geometric")
@@ -30,13 +29,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 HOPPER = [sys.executable, "-m", "hopper.cli"]
 LIMIT = 120.0
-
-
-@pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scripts") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
 
 
 def start(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:

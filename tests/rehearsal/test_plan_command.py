@@ -10,20 +10,17 @@ import pytest
 
 from hopper.cli import main
 from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 
 
 @pytest.fixture(scope="module")
-def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plan")
-    partition_graph(community_graph, folder / "parts", 2, "random")
+def config(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     values: dict[str, Any] = {
-        "data": {"partitioned": str(folder / "parts")},
+        "data": {"partitioned": str(parts)},
         "model": {"layers": 2, "hidden": 8},
         "sampler": {"fanouts": [4, 3]},
         "train": {"batch_size": 8},
     }
-    path = folder / "config.json"
+    path = tmp_path_factory.mktemp("plan") / "config.json"
     path.write_text(json.dumps(values))
     return path
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from cache_server.store.manifest import set_division
+from hopper.cluster.cluster import Cluster
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import (
@@ -167,22 +168,13 @@ def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
     assert not in_memory(table).any()
 
 
-class _Alone:
-    """The part of a cluster of one rank that the end of a check uses."""
-
-    rank, server, timeout, ranks_per_server = 0, 0, 60.0, 1
-
-    def all_gather(self, tensor: torch.Tensor, *_: str) -> torch.Tensor:
-        return tensor[None]
-
-
 def test_a_run_that_has_ended_waits_for_no_slow_check(
     partitioned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a byte a second the check would take hours."""
     monkeypatch.setattr(verification, "_BYTES_A_SECOND", 1.0)
     said: list[str] = []
-    cluster: Any = _Alone()
+    cluster = Cluster(0, 1, 1, torch.device("cpu"), 60.0)
     RowCheck("quick", partitioned, cluster).finish(said.append)
     assert not said
 
