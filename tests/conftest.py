@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,6 +91,17 @@ def device(request: pytest.FixtureRequest) -> torch.device:
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
     return torch.device(request.param)
+
+
+@pytest.fixture(params=["numpy", "cupy"])
+def module(request: pytest.FixtureRequest) -> ModuleType:
+    """The library of arrays: NumPy, and CuPy if there is a GPU with it."""
+    if request.param == "numpy":
+        return np
+    cupy: ModuleType = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return cupy
 
 
 @pytest.fixture(scope="session")
@@ -276,12 +287,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small file system")
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    mount = subprocess.run(words, capture_output=True, text=True, check=False)
     if mount.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mount.stderr.strip()}")
     yield folder

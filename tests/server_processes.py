@@ -24,6 +24,16 @@ def own_path(*more: Path) -> str:
     return os.pathsep.join(filter(None, (*folders, os.environ.get("PYTHONPATH"))))
 
 
+def run_python(
+    *words: str, folder: Path = REPOSITORY, limit: float = 120.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python to its end; the words follow ``python``."""
+    command, environment = [sys.executable, *words], os.environ | variables
+    return subprocess.run(
+        command, cwd=folder, env=environment, timeout=limit, capture_output=True, text=True
+    )
+
+
 def serve_here(partitioned: Path | str, servers: int) -> list[FeatureServer]:
     """Start the feature servers of a partitioned directory in this process."""
     shards = [Shard.open(Path(partitioned, f"server-{index}")) for index in range(servers)]

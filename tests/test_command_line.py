@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,22 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("graph") / "graph"
     make_community_graph(folder, nodes=300, feature_dim=16)
     return folder
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
+    """A function that returns the last line with which a command is refused."""
+
+    def run(words: list[str]) -> str:
+        code: int | str | None
+        try:
+            code = main(words)
+        except SystemExit as exit_error:
+            code = exit_error.code
+        assert code in (1, 2)
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -51,19 +67,13 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_absurd_numbers_are_refused(
     graph: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    refusal: Callable[[list[str]], str],
     arguments: list[str],
     text: str,
 ) -> None:
     words = [str(graph) if word == "GRAPH" else word for word in arguments]
     out = [] if arguments[0] == "inspect" else ["--out", str(tmp_path / "out")]
-    code: int | str | None
-    try:
-        code = main([*words, *out])
-    except SystemExit as exit_error:
-        code = exit_error.code
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert code in (1, 2)
+    last = refusal([*words, *out])
     assert re.search(r"\berror: ", last)
     assert text in last
     assert len(last) < 300
@@ -139,20 +149,13 @@ def test_output_paths_that_cannot_be_written_are_refused(
 def test_an_address_is_no_path_on_this_machine(
     graph: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    refusal: Callable[[list[str]], str],
     monkeypatch: pytest.MonkeyPatch,
     words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.toml").write_text("")
-    command = words.replace("URL", "s3://bucket/x").replace("GRAPH", str(graph)).split()
-    code: int | str | None
-    try:
-        code = main(command)
-    except SystemExit as exit_error:
-        code = exit_error.code
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert code in (1, 2)
+    last = refusal(words.replace("URL", "s3://bucket/x").replace("GRAPH", str(graph)).split())
     assert "expected a path on this machine, not an address" in last
     assert "s3:" in last
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from tests.server_processes import REPOSITORY, run_python
+
 PACKAGES = ("cache_server", "hopper")
 EVERYTHING = (*PACKAGES, "benchmarks", "scripts", "tests")
 
@@ -475,13 +474,7 @@ for name in hopper.__all__:
 
 
 def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IMPORT_ALL],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    process = run_python("-W", "error", "-c", IMPORT_ALL)
     assert process.returncode == 0, process.stderr
     imported = set(process.stdout.split())
     expected = {name for name in reading.names if name.split(".")[0] in PACKAGES} - set(PACKAGES)

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +15,8 @@ import pytest
 import hopper
 import hopper.config
 from hopper.launch import run as launch
+from tests.server_processes import REPOSITORY, run_python
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "reference" / "python-api.md"
 STRICT = (
     *("check_untyped_defs", "disallow_any_generics", "disallow_incomplete_defs"),
@@ -42,14 +41,8 @@ hopper.trian({})  # type: ignore[attr-defined]
 """
 
 
-def run_python(script: str) -> str:
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def run_script(script: str) -> str:
+    process = run_python("-W", "error", "-c", script)
     assert process.returncode == 0, process.stderr
     return process.stdout.strip()
 
@@ -97,7 +90,7 @@ def test_errors_and_train_need_no_other_imports_and_dir_shows_public_names_alone
         "print({name.split('.')[0] for name in set(sys.modules) - before})\n"
         "print([n for n in dir(hopper) if not n.startswith('__')])"
     )
-    imported, shown = map(ast.literal_eval, run_python(script).splitlines())
+    imported, shown = map(ast.literal_eval, run_script(script).splitlines())
     assert shown == sorted(hopper.__all__)
     assert len(set(shown)) == len(shown)
     assert imported - sys.stdlib_module_names == {"hopper"}
@@ -169,16 +162,8 @@ def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
         f"{settings}\n[[tool.mypy.overrides]]\nmodule = {modules}\n{strict}\n"
     )
     scripts = [str(folder / name) for name in ("names_of_hopper.py", "train_from_python.py")]
-    mypy = subprocess.run(
-        [
-            *(sys.executable, "-m", "mypy", "--config-file", str(folder / "strict.toml")),
-            *scripts,
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    settings_file = str(folder / "strict.toml")
+    mypy = run_python("-m", "mypy", "--config-file", settings_file, *scripts, limit=280)
     assert mypy.returncode == 0, mypy.stdout + mypy.stderr
     return mypy.stdout
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from hopper.bench.table import print_results
 from hopper.cluster.traffic import CAUSES
 from hopper.config import Config, make_config
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
@@ -95,6 +97,14 @@ def make_results(runs: list[dict[str, Any]], parity: dict[str, float]) -> dict[s
             "max_relative_loss_difference": dict(parity),
         },
     }
+
+
+def print_to_text(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
+    """Return the table that is printed on a terminal of so many columns."""
+    console = Console(width=width)
+    with console.capture() as captured:
+        print_results(console, results, problems)
+    return captured.get()
 
 
 @pytest.fixture(scope="session")

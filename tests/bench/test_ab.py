@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from hopper.bench.ab import check_parity, conclude, run_ab
 from hopper.bench.ab_plan import CONFIG_FILE, RUNS_FOLDER, Plan, make_plan
@@ -19,7 +18,7 @@ from hopper.bench.parity import LIMITS
 from hopper.bench.picture import PICTURE_FILE
 from hopper.bench.results import RESULTS_FILE, run_entry
 from hopper.bench.statistics import figures
-from hopper.bench.table import feature_reduction, print_results
+from hopper.bench.table import feature_reduction
 from hopper.cli import main
 from hopper.cluster.traffic import CAUSES
 from hopper.config import Config, load_config
@@ -27,6 +26,8 @@ from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 from hopper.timing.run_log import STAGES
 from tests.server_processes import REPOSITORY, own_path
+
+from .conftest import print_to_text
 
 ENGINES = ("model_centric", "hop", "zero_hop")
 PNG = b"\x89PNG\r\n"
@@ -139,13 +140,6 @@ def unconcluded(
     return plan, entries, summaries
 
 
-def _print_to_text(results: dict[str, Any], problems: list[str]) -> str:
-    console = Console(width=120)
-    with console.capture() as captured:
-        print_results(console, results, problems)
-    return captured.get()
-
-
 def test_a_wrong_engine_makes_speed_ups_refused(
     config_file: Path,
     tmp_path: Path,
@@ -191,7 +185,7 @@ def test_rounding_is_settled_in_float64_or_named(
     assert 1e-4 < parity["max_relative_gradient_difference"][rounding] < 0.1
     # The run that settles it is not among those that are timed.
     assert [run["exact"] for run in outcome.results["runs"]] == [True, False]
-    text = _print_to_text(outcome.results, [])
+    text = print_to_text(outcome.results, [], 120)
     assert "64 bit: " in text
     assert "spread: " in text
 
@@ -222,7 +216,7 @@ def test_losses_that_drift_are_settled_in_float64(
     assert parity["max_relative_loss_difference"]["zero_hop"] == pytest.approx(1.6e-3, rel=0.1)
     assert list(parity["losses_in_float64"]) == ["hop", "zero_hop"]
     assert 0 <= parity["losses_in_float64"]["zero_hop"] < 1e-9
-    assert "refused" in _print_to_text(outcome.results, outcome.problems)
+    assert "refused" in print_to_text(outcome.results, outcome.problems, 120)
 
 
 def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(
@@ -239,6 +233,6 @@ def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(
     broken = replace(plan, train=fail, out=plan.out)
     outcome = conclude(broken, check_parity(plan), entries, summaries, messages.append)
     assert outcome.problems == ["hop: losses differ by 0.0016, limit 0.001 in float32"]
-    assert "64 bit: not run" in _print_to_text(outcome.results, outcome.problems)
+    assert "64 bit: not run" in print_to_text(outcome.results, outcome.problems, 120)
     failed = [line for line in messages if "killed" in line]
     assert [line.split(" roots")[0] for line in failed] == ["in float64, 25", "in float64, 6"]

@@ -7,24 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.image import imread
-from rich.console import Console
 
 import hopper
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.picture import draw
 from hopper.bench.results import format_result, write_results
-from hopper.bench.table import print_results
 
-from .conftest import make_results, make_run
-
-SOUND = {"model_centric": 2e-7, "hop": 3e-7}
-
-
-def print_to_text(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
-    console = Console(width=width)
-    with console.capture() as captured:
-        print_results(console, results, problems)
-    return captured.get()
+from .conftest import make_results, make_run, print_to_text
+from .report_folders import SOUND
 
 
 def results_of(rounds: int, **hop: Any) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from numba.core.errors import TypingError
 
 from cache_server.kernel import kernel
-from tests.server_processes import REPOSITORY
+from tests.server_processes import run_python
 
 MODULE = """
 from typing import NamedTuple
@@ -78,15 +76,8 @@ print(json.dumps([misses, "numba.np.linalg" in sys.modules]))
 
 def run(folder: Path, program: str) -> list[Any]:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "kept")},
-        cwd=REPOSITORY,
-        check=True,
-    )
+    done = run_python("-c", program, PYTHONPATH=path, NUMBA_CACHE_DIR=str(folder / "kept"))
+    assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
 

@@ -23,7 +23,7 @@ from cache_server.generated import features_pb2
 from cache_server.security import PLAIN
 from cache_server.wire import FETCH_ROWS, SERVICE, encode_ids
 from tests.cache_server.conftest import Partitioned, Start, ends_within
-from tests.server_processes import REPOSITORY
+from tests.server_processes import REPOSITORY, run_python
 
 IDS = np.random.default_rng(3).integers(0, 40, 1_000_000)
 
@@ -129,8 +129,7 @@ for words in json.loads(sys.argv[1]):
 
 def run_main(usual: Sequence[str], cases: Collection[Sequence[str]]) -> list[tuple[int, str]]:
     """Run the command with more words in each case; returns its statuses and what it wrote."""
-    command = [sys.executable, "-c", MAIN, json.dumps([[*usual, *words] for words in cases])]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = run_python("-c", MAIN, json.dumps([[*usual, *words] for words in cases]))
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -166,7 +165,7 @@ def test_hopper_is_never_imported() -> None:
         "import sys, cache_server.__main__, cache_server.client, cache_server.service.server\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('hopper', 'torch', 'numba')]"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)
+    assert run_python("-c", script).returncode == 0
 
 
 def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(
@@ -211,6 +210,5 @@ all_there.wait()
 
 def test_threads_share_as_many_arenas_as_they_are_told() -> None:
     """glibc would give them eight a core, and each keeps memory of its own."""
-    command = [sys.executable, "-c", ARENAS, "2"]
-    told = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, timeout=60)
-    assert told.stdout.count(b"<heap nr=") == 2
+    told = run_python("-c", ARENAS, "2")
+    assert (told.returncode, told.stdout.count("<heap nr=")) == (0, 2)

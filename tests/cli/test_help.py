@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ import hopper
 from hopper.cli import dataset, main
 from hopper.cli.commands import COMMANDS, build_parser
 from hopper.graph.importers import KINDS
+from tests.server_processes import run_python
 
 LOADED = """
 import contextlib, io, sys
@@ -31,13 +31,7 @@ for words in sys.argv[1:]:
 def find_imports(heavy: str, *commands: str) -> list[str]:
     """Return a line for each command: the command, and those of the heavy modules that a fresh
     process has imported after it."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, heavy, *commands],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", LOADED, heavy, *commands)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

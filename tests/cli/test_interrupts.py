@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
-from tests.conftest import make_community_graph
+from tests.server_processes import run_python
 
 # The process gets a signal at the moment at which it begins to import a module.
 AT_IMPORT = """
@@ -48,23 +45,18 @@ sys.exit(cli.main([]))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    community_graph: GraphDirectory, parts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("interrupts")
-    graph = make_community_graph(folder / "graph", nodes=300)
-    partition_graph(GraphDirectory.open(graph.path), folder / "parts", 2, "random")
+    (folder / "graph").symlink_to(community_graph.path)
+    (folder / "parts").symlink_to(parts)
     (folder / "c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 8\n')
     return folder
 
 
 def run_script(folder: Path, *words: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", *words, folder=folder)
     return done.returncode, done.stdout, done.stderr
 
 

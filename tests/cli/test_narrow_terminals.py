@@ -22,7 +22,6 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Nod
 from hopper.graph.schema import Relation
 from hopper.hetero.cache_profile import CacheProfile
 from hopper.partition import partition_graph
-from tests.conftest import make_community_graph
 
 BOX = re.compile("[\u2500-\u257f]")
 TYPES = ["paper", "author", "institution", "field_of_study", "conference", "publisher", "reviewer"]
@@ -135,14 +134,14 @@ def test_commands_on_typed_graphs_print_every_word_on_80_columns(
     ],
 )
 def test_commands_on_a_configuration_print_every_word_on_80_columns(
+    community_graph: GraphDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     command: str,
 ) -> None:
-    graph = make_community_graph(tmp_path / "graph", nodes=300)
     servers = 12 if command.startswith("inspect") else 2
-    partition_graph(GraphDirectory.open(graph.path), tmp_path / "parts", servers, "random")
+    partition_graph(community_graph, tmp_path / "parts", servers, "random")
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 6\n')
     outputs = []

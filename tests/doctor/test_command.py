@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hopper.cli import main
+from tests.server_processes import run_python
 
 
 def test_findings_fit_80_columns_and_have_no_colours_in_pipes(
     config: Path, addresses: list[str]
 ) -> None:
     servers = json.dumps([addresses[0], "127.0.0.1:1"])
-    done = subprocess.run(
-        [sys.executable, "-m", "hopper.cli", "doctor", str(config), "--cluster.servers", servers],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python("-m", "hopper.cli", "doctor", str(config), "--cluster.servers", servers)
     assert (done.returncode, done.stderr) == (1, "")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

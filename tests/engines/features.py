@@ -404,18 +404,16 @@ class Case:
             return divide_graph(graph, out, servers, "meta", layers=2, server_memory=memory)
         if self.engine == "raf":
             options = {"layers": 3} | dict(feature.division) | dict(feature.of_relations)
-            divide_graph(graph, out, servers, "meta", **options)
-        elif self.engine == "p3":
+            return divide_graph(graph, out, servers, "meta", **options)
+        if self.engine == "p3":
             options = {"features": "by-dimension"} | dict(feature.division)
-            partition_graph(graph, out, servers, "random", **options)
+            return partition_graph(graph, out, servers, "random", **options)
+        options = {"topology": topology} | dict(feature.division)
+        if feature.graph == "items" and topology == "replicated" and ranks > 1:
+            options |= {"backend": "pymetis"}
         else:
-            options = {"topology": topology} | dict(feature.division)
-            if feature.graph == "items" and topology == "replicated" and ranks > 1:
-                options |= {"backend": "pymetis"}
-            else:
-                options |= {"method": "random"}
-            partition_graph(graph, out, servers, **options)
-        return PartitionedGraph.open(out)
+            options |= {"method": "random"}
+        return partition_graph(graph, out, servers, **options)
 
     def values(self, parts: PartitionedGraph, run_dir: Path) -> dict[str, Any]:
         """Return the configuration of a run."""

@@ -45,8 +45,7 @@ def along(metapaths: list[list[str]]) -> Divide:
 
 
 def by_relation(graph: GraphDirectory, out: Path) -> PartitionedGraph:
-    divide_graph(graph, out, 2, "meta", layers=2)
-    return PartitionedGraph.open(out)
+    return divide_graph(graph, out, 2, "meta", layers=2)
 
 
 # A graph of graphs.py, and how it is divided.

@@ -7,8 +7,6 @@ not restore, schedules that a resumed run would continue otherwise, engines that
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -27,6 +25,7 @@ from hopper.models.label_examples import make_examples
 from hopper.models.link_losses import LINK_LOSSES
 from hopper.models.losses import LOSSES, Loss
 from hopper.models.metrics import LINK_METRICS, METRICS, Metric
+from tests.server_processes import run_python
 
 CLASSES = 4
 
@@ -209,4 +208,5 @@ def test_a_rank_starts_without_the_compiler() -> None:
         "loaded = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    done = run_python("-c", script)
+    assert done.returncode == 0, done.stderr

@@ -15,20 +15,6 @@ from hopper.features.row_cache import RecentRows, RowCache
 NODES = 50
 
 
-def _module(name: str) -> ModuleType:
-    if name == "numpy":
-        return np
-    cupy: ModuleType = pytest.importorskip("cupy")
-    if not cupy.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return cupy
-
-
-@pytest.fixture(params=["numpy", "cupy"])
-def module(request: pytest.FixtureRequest) -> ModuleType:
-    return _module(request.param)
-
-
 def _table(module: ModuleType, dtype: str, dim: int) -> Any:
     return module.asarray(np.random.default_rng(1).standard_normal((NODES, dim)).astype(dtype))
 

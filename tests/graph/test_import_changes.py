@@ -30,7 +30,7 @@ from hopper.graph.importers.transforms import (
     find_one_way,
     symmetrize,
 )
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:split by time")
 
@@ -292,8 +292,7 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
         times={"node": node_times, EDGE: edge_times},
         splits={"train": np.arange(10)},
     )
-    partition_graph(graph, tmp_path / "parts", 3, "random", topology=topology)
-    parts = PartitionedGraph.open(tmp_path / "parts")
+    parts = partition_graph(graph, tmp_path / "parts", 3, "random", topology=topology)
     original = parts.original_ids("node")
     assert np.array_equal(parts.times("node"), node_times)
     for server in (None, 0, 1, 2):

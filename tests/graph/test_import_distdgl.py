@@ -15,7 +15,7 @@ import torch
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, import_graph
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
 dgl = pytest.importorskip("dgl", reason="DGL is not installed", exc_type=ImportError)
@@ -85,8 +85,7 @@ def test_a_divided_graph_is_whole_again(
         order = original_edges[triple if triple in original_edges else triple[1]].numpy()
         np.testing.assert_array_equal(found, np.stack((src, dst))[:, order])
     # Its servers are the parts.
-    partition_graph(graph, tmp_path / "divided", parts, "given")
-    placed = PartitionedGraph.open(tmp_path / "divided")
+    placed = partition_graph(graph, tmp_path / "divided", parts, "given")
     for name, ranges in json.loads(file.read_text())["node_map"].items():
         sizes = [stop - start for start, stop in ranges]
         assert [placed.stored(name, server).count for server in range(parts)] == sizes
@@ -130,8 +129,7 @@ def test_chunks_keep_the_servers_that_were_assigned(tmp_path: Path) -> None:
     assert "hopper partition DIR --servers 2 --method given" in notes[0]
     topology = GraphDirectory.open(out).topology(("user", "buys", "item"))
     assert (topology.indptr.tolist(), topology.indices.tolist()) == ([0, 2, 3], [0, 1, 2])
-    partition_graph(GraphDirectory.open(out), tmp_path / "parts", 2, "given")
-    parts = PartitionedGraph.open(tmp_path / "parts")
+    parts = partition_graph(GraphDirectory.open(out), tmp_path / "parts", 2, "given")
     assert [parts.stored("user", server).count for server in range(2)] == [1, 2]
     for changes, wrong in (
         ({"num_nodes_per_type": [3]}, "num_nodes_per_type: expected 2, given 1"),

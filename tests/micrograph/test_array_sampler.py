@@ -37,16 +37,6 @@ ORIGINAL = {
 ROOTS = np.random.default_rng(2).permutation(COUNTS["paper"])[:40]
 
 
-@pytest.fixture(params=["numpy", "cupy"])
-def module(request: pytest.FixtureRequest) -> ModuleType:
-    if request.param == "numpy":
-        return np
-    cupy: ModuleType = pytest.importorskip("cupy")
-    if not cupy.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return cupy
-
-
 def topologies() -> dict[Relation, Topology]:
     generator, built = np.random.default_rng(3), {}
     for relation, count in EDGES.items():

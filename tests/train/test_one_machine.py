@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.cache_server.test_security import issue
+from tests.server_processes import run_python
 
 LIMIT = 60.0
 TOKEN = "nobody-else-knows-this-0123456789"
@@ -84,9 +85,7 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(audit), before))))
     monkeypatch.setenv("UNPICKLED", str(log))
     # The audit itself works: it sees what is unpickled.
-    subprocess.run(
-        [sys.executable, "-c", "import pickle; pickle.loads(pickle.dumps(print))"], check=True
-    )
+    run_python("-c", "import pickle; pickle.loads(pickle.dumps(print))").check_returncode()
     assert "'print'" in log.read_text()
     log.unlink()
     # A folder that others may write to, with modules that every process of a run imports.
@@ -129,14 +128,8 @@ def test_a_rank_whose_parent_has_ended_ends_at_once() -> None:
     """A rank is given the id of its parent. If the parent has ended, the rank must not run on."""
     parent = subprocess.Popen([sys.executable, "-c", ""])
     parent.wait()
-    child = subprocess.run(
-        [sys.executable, "-m", "hopper.train", "nowhere.toml"],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=os.environ | {"HOPPER_DIE_WITH_PARENT": str(parent.pid)},
-        check=False,
-    )
+    words = "-m", "hopper.train", "nowhere.toml"
+    child = run_python(*words, HOPPER_DIE_WITH_PARENT=str(parent.pid), limit=LIMIT)
     assert child.returncode == 1
     assert child.stderr == f"error: process {parent.pid}, which started this one, has ended\n"
 

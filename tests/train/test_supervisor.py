@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +24,7 @@ from hopper.launch.processes import ForkedProcess, start_module
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.rank_process import record_failure
-from tests.server_processes import own_path
+from tests.server_processes import own_path, run_python
 
 LIMIT, SLACK = 2.0, 10.0
 START = "import os, signal, sys, time\n"
@@ -210,13 +208,8 @@ atexit.register(file.write_text, json.dumps(facts))
 
 def test_processes_are_forked_before_threads_start_and_gpus_are_touched(tmp_path: Path) -> None:
     (tmp_path / "partition.json").write_text('{"servers": 2}')
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(tmp_path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", FORKS, str(tmp_path), OMP_NUM_THREADS="1", PYTHONPATH=own_path())
+    assert done.returncode == 0, done.stderr
     # numba has as many threads as there are cores, also where it shares OpenMP with torch.
     assert done.stdout == "4 forks, 1 threads, False\n1\n"
 
@@ -227,7 +220,8 @@ def test_where_memory_runs_out_a_rank_ends_before_its_launcher() -> None:
         "rank_process.main = lambda *_: print(open('/proc/self/oom_score_adj').read())\n"
         "rank_process.run(None, '')\n"
     )
-    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    done = run_python("-c", says)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 500
 
 
