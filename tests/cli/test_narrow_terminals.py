@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,7 @@ from hopper.cli.sweep import ranking_table
 from hopper.display.console_tables import fit_columns, print_table
 from hopper.doctor import Finding
 from hopper.features.cache_plan import TypeProfile
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, NodeType
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory
 from hopper.hetero.cache_profile import CacheProfile
 from hopper.partition import partition_graph
 
@@ -77,25 +77,16 @@ def test_a_table_wraps_before_it_is_turned_to_rows() -> None:
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A graph with more node types than fit beside each other."""
-    folder = tmp_path_factory.mktemp("typed")
-    relations = {
-        Relation(left, f"belongs_to_the_{right}", right): EdgeType(40)
+    folder, generator = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
+    edges = {
+        (left, f"belongs_to_the_{right}", right): generator.integers(0, 1000, (2, 40))
         for left in TYPES
         for right in TYPES[:3]
         if left != right
     }
-    schema = GraphSchema(
-        name="library",
-        node_types={name: NodeType(1000 + 7 * i) for i, name in enumerate(TYPES)},
-        relations=relations,
-        target="paper",
-        splits={"train": 900},
-    )
-    generator = np.random.default_rng(3)
-    with GraphWriter(folder / "graph", schema) as writer:
-        for relation in relations:
-            writer.topology(relation, *generator.integers(0, 1000, (2, 40)))
-        writer.split("train", np.arange(900))
+    counts = {name: 1000 + 7 * i for i, name in enumerate(TYPES)}
+    options: Any = {"splits": {"train": np.arange(900)}, "counts": counts, "name": "library"}
+    GraphDirectory.from_arrays(folder / "graph", edges, target="paper", **options)
     return folder
 
 

@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from hopper.cli import main
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
@@ -350,27 +349,16 @@ def reference(runs: Runs) -> Run:
 def papers(tmp_path: Path) -> GraphDirectory:
     """A graph of papers with features and authors without."""
     generator = np.random.default_rng(0)
-    schema = GraphSchema(
-        name="papers",
-        node_types={"author": NodeType(60), "paper": NodeType(90, 5, "float32")},
-        relations={relation: EdgeType(count) for relation, count in RELATIONS.items()},
-        target="paper",
-        labels={"paper": Labels("class", 3)},
-        splits={"train": 40, "val": 30},
+    edges = {
+        relation: [generator.integers(0, NODES[end], count) for end in (relation.src, "paper")]
+        for relation, count in RELATIONS.items()
+    }
+    features = {"paper": generator.standard_normal((90, 5))}
+    labels, order = {"paper": generator.integers(0, 3, 90)}, generator.permutation(90)
+    splits = {"train": order[:40], "val": order[40:70]}
+    return GraphDirectory.from_arrays(
+        *(tmp_path / "graph", edges, features, labels, splits), counts=NODES, target="paper"
     )
-    with GraphWriter(tmp_path / "graph", schema) as writer:
-        for relation, count in RELATIONS.items():
-            ends = (
-                generator.integers(0, NODES[node_type], count)
-                for node_type in (relation.src, "paper")
-            )
-            writer.topology(relation, *ends)
-        writer.features("paper")[:] = generator.standard_normal((90, 5))
-        writer.labels("paper", generator.integers(0, 3, 90))
-        order = generator.permutation(90)
-        writer.split("train", np.sort(order[:40]))
-        writer.split("val", np.sort(order[40:70]))
-    return GraphDirectory.open(tmp_path / "graph")
 
 
 @pytest.fixture
