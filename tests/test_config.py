@@ -152,33 +152,21 @@ def test_an_override_without_a_value() -> None:
         (["--model.layers", "0"], "model.layers: "),
         (["--sampler.fanouts", "[]"], "sampler.fanouts: "),
         (["--sampler.fanouts", "10"], "sampler.fanouts: "),
-        (
-            ["--sampler.fanouts", "[5, 0, 5]"],
-            "sampler.fanouts: expected positive numbers below 2**31 or -1",
-        ),
+        (["--sampler.fanouts", "[5, 0, 5]"],
+         "sampler.fanouts: expected positive numbers below 2**31 or -1"),
         (["--sampler.fanouts", "[5, -2, 5]"], "got [5, -2, 5]"),
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
-        (
-            ["--sampler.kind", "walk"],
-            "sampler.kind: expected auto, node, full, layer, labor, weighted, replacement, "
-            "temporal or package",
-        ),
-        (
-            ["--sampler.kind", "layer"],
-            "sampler.layer_sizes: expected one number of nodes per layer",
-        ),
-        (
-            ["--sampler.layer_sizes", "[0]"],
-            "sampler.layer_sizes: expected positive numbers below 2**31 or -1",
-        ),
-        (
-            ["--sampler.kind", "layer", "--sampler.layer_sizes", "[9, 9]"],
-            "sampler.layer_sizes: expected one number of nodes per layer (3), got [9, 9]",
-        ),
-        (
-            ["--sampler.kind", "labor", "--sampler.fanouts", "[9, 9]"],
-            "sampler.fanouts: expected one fanout per layer (3), got [9, 9]",
-        ),
+        (["--sampler.kind", "walk"],
+         "sampler.kind: expected auto, node, full, layer, labor, weighted, replacement, "
+         "temporal or package"),
+        (["--sampler.kind", "layer"],
+         "sampler.layer_sizes: expected one number of nodes per layer"),
+        (["--sampler.layer_sizes", "[0]"],
+         "sampler.layer_sizes: expected positive numbers below 2**31 or -1"),
+        (["--sampler.kind", "layer", "--sampler.layer_sizes", "[9, 9]"],
+         "sampler.layer_sizes: expected one number of nodes per layer (3), got [9, 9]"),
+        (["--sampler.kind", "labor", "--sampler.fanouts", "[9, 9]"],
+         "sampler.fanouts: expected one fanout per layer (3), got [9, 9]"),
         (["--train.engine", "ring"], "train.engine: expected auto, model_centric, hop, zero_hop"),
         (["--hop.merge", "sometimes"], "hop.merge"),
         (["--sampler.device", "cuda", "--sampler.kind", "labor"], "sampler.device: 'cuda' draws"),
@@ -186,15 +174,13 @@ def test_an_override_without_a_value() -> None:
         (["--hop.merge", "-1"], "hop.merge"),
         (["--hop.replicas", "independent"], 'hop.replicas: "independent" needs'),
         (["--cooperative.wire", "int8"], "cooperative.wire"),
-        (
-            ["--cooperative.wire", "bfloat16", "--train.engine", "auto"],
-            """cooperative.wire: 'bfloat16' is an approximation""",
-        ),
+        (["--cooperative.wire", "bfloat16", "--train.engine", "auto"],
+         """cooperative.wire: 'bfloat16' is an approximation"""),
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),
         (["--cluster.timeout_seconds", "0"], "cluster.timeout_seconds: "),
         (["--cluster.servers", "a:1"], "cluster.servers: "),
     ],
-)
+)  # fmt: skip
 def test_errors_name_the_key(words: list[str], text: str) -> None:
     assert text in error_of(*words)
 
@@ -268,16 +254,12 @@ def test_a_configuration_does_not_change() -> None:
         ({"name": "hgt", "head": True}, "model.head: an option of rgcn, rgat, not of 'hgt'"),
         ({"name": "rgcn", "aggregate": "a:B"}, "model.aggregate: an option of hgnn, not of 'rgcn'"),
         ({"name": "hgnn"}, "model.aggregate: hgnn needs one; expected package.module:Class"),
-        (
-            {"name": "hgnn", "aggregate": "a:B", "combine": "max"},
-            "model.combine: expected sum, mean",
-        ),
-        (
-            {"name": "rgcn", "bases": 2, "diagonal_blocks": 2},
-            "model.bases: excludes diagonal_blocks",
-        ),
+        ({"name": "hgnn", "aggregate": "a:B", "combine": "max"},
+         "model.combine: expected sum, mean"),
+        ({"name": "rgcn", "bases": 2, "diagonal_blocks": 2},
+         "model.bases: excludes diagonal_blocks"),
     ],
-)
+)  # fmt: skip
 def test_options_are_those_of_the_model(model: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         make_config({"data": {"partitioned": "parts"}, "model": {"layers": 2} | model})

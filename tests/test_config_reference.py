@@ -85,18 +85,12 @@ def test_descriptions_are_sentences() -> None:
         ("model.root_weight", ("true or false", "", "true")),
         ("model.metapaths", ("list of lists of texts", "", "[]")),
         ("train.last_batch", ('"keep" | "drop"', "", '"keep"')),
-        (
-            "hop.merge",
-            ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"off"'),
-        ),
-        (
-            "sampler.fanouts",
-            ("list of whole numbers", "at least 1 of them", "[10, 10, 10]"),
-        ),
+        ("hop.merge", ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"off"')),
+        ("sampler.fanouts", ("list of whole numbers", "at least 1 of them", "[10, 10, 10]")),
         ("task.weights", ("table of numbers", "at least 0, finite", "{}")),
         ("train.optimizer_options", ("table of values of any type", "", "{}")),
     ],
-)
+)  # fmt: skip
 def test_types_bounds_and_defaults(name: str, expected: tuple[str, str, str]) -> None:
     key = KEYS[name]
     assert (key.type, key.bounds, key.default_text) == expected

@@ -399,21 +399,15 @@ def test_imports_of_the_checkout_are_found() -> None:
     [
         ("hopper.graph.block", "import hopper.partition", 1),
         ("hopper.graph.block", "def f():\n    from hopper import engines", 1),
-        (
-            "hopper.graph.block",
-            "from importlib import import_module\nimport_module('hopper.cli')",
-            1,
-        ),
+        ("hopper.graph.block", "from importlib import import_module\nimport_module('hopper.cli')",
+         1),
         ("hopper.graph.block", "from ..train import loop", 2),
-        (
-            "hopper.graph.block",
-            "from hopper.errors import GraphError\nimport hopper.graph.schema",
-            0,
-        ),
+        ("hopper.graph.block", "from hopper.errors import GraphError\nimport hopper.graph.schema",
+         0),
         ("hopper.config", "from hopper.timing.run_log import RunLog", 0),
         ("hopper.train.loop", "from hopper.graph import Topology", 0),
     ],
-)
+)  # fmt: skip
 def test_imports_in_the_wrong_direction_are_found(name: str, source: str, count: int) -> None:
     assert len(find_wrong_directions(parse(name, source))) == count
 

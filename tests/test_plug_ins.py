@@ -120,35 +120,19 @@ def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
     ("name", "options", "message"),
     [
         ("circle", {}, "draw.shape: expected square or package.module:Class; got 'circle'"),
-        (
-            "broken_shapes:Ring",
-            {},
-            "draw.shape: broken_shapes:Ring: module 'broken_shapes' cannot be imported "
-            "(ModuleNotFoundError: No module named 'no_such_package_at_all')",
-        ),
-        (
-            "own_shapes:Rung",
-            {},
-            "draw.shape: own_shapes:Rung: module 'own_shapes' has no 'Rung'",
-        ),
-        (
-            "own_shapes:function",
-            {},
-            "draw.shape: own_shapes:function: expected a class; given <function function at ",
-        ),
-        (
-            "own_shapes:NoName",
-            {},
-            "draw.shape: own_shapes:NoName: expected a Shape (docs/howto/plug-ins.md); the class "
-            "lacks name()",
-        ),
+        ("broken_shapes:Ring", {},
+         "draw.shape: broken_shapes:Ring: module 'broken_shapes' cannot be imported "
+         "(ModuleNotFoundError: No module named 'no_such_package_at_all')"),
+        ("own_shapes:Rung", {}, "draw.shape: own_shapes:Rung: module 'own_shapes' has no 'Rung'"),
+        ("own_shapes:function", {},
+         "draw.shape: own_shapes:function: expected a class; given <function function at "),
+        ("own_shapes:NoName", {},
+         "draw.shape: own_shapes:NoName: expected a Shape (docs/howto/plug-ins.md); the class "
+         "lacks name()"),
         ("own_shapes:OtherArea", {}, "the class lacks area(scale)"),
-        (
-            "own_shapes:Kept",
-            {"radius": 1},
-            "draw.shape_options: own_shapes:Kept: expected a constructor with the parameters unit; "
-            "it lacks unit",
-        ),
+        ("own_shapes:Kept", {"radius": 1},
+         "draw.shape_options: own_shapes:Kept: expected a constructor with the parameters unit; "
+         "it lacks unit"),
         ("square", {"hue": 1}, "draw.shape_options.hue: square takes width; got 'hue'"),
         ("square", {"unit": "km"}, "draw.shape_options.unit: square takes width; got 'unit'"),
         ("square", {"width": "3"}, "draw.shape_options.width: Input should be a valid number"),
@@ -157,7 +141,7 @@ def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
         ("own_shapes:Ring", {}, "draw.shape_options.radii: missing; own_shapes:Ring needs it"),
         ("own_shapes:Plain", {"width": [1]}, "draw.shape_options.width.1: Field required, got [1]"),
     ],
-)
+)  # fmt: skip
 def test_errors_of_plug_ins_take_one_line(
     own_shapes: str, name: str, options: dict[str, Any], message: str
 ) -> None:

@@ -243,26 +243,21 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
 ]
 OF_EDGES = "times of author/to/paper, field/to/paper, nobody/to/paper, paper"
 UNREAD: list[tuple[str, dict[str, Any], list[str]]] = [
-    (
-        "nodes",
-        {"sampler": {"kind": "node"}},
-        [
-            "edge features of node/edge/node: read with model.edge_features = true, by gcn, sage, "
-            "gat, rgcn, rgat, hgt, hgnn",
-            'times of node: only sampler.kind = "temporal" reads them',
-            'weights of node/edge/node: only sampler.kind = "weighted" reads them',
-        ],
-    ),
+    ("nodes", {"sampler": {"kind": "node"}},
+     [
+         "edge features of node/edge/node: read with model.edge_features = true, by gcn, sage, "
+         "gat, rgcn, rgat, hgt, hgnn",
+         'times of node: only sampler.kind = "temporal" reads them',
+         'weights of node/edge/node: only sampler.kind = "weighted" reads them',
+     ]),
     ("nodes", EDGE_FEATURES | TIME, ["weights of node/edge/node: only sampler.kind"]),
     ("drawn", EDGE_FEATURES | UNBIASED, [f'{OF_EDGES}: only sampler.kind = "temporal" reads them']),
     ("items", {"task": {"decoder": "mlp"}}, ["task.decoder: nodes are predicted, not links"]),
-    (
-        "labels",
-        {"task": {"decoder": "own_parts:Sum", "num_negatives": 3}, "sampler": {"kind": "weighted"}},
-        ["task.num_negatives: labels of edges are predicted, not links"],
-    ),
+    ("labels",
+     {"task": {"decoder": "own_parts:Sum", "num_negatives": 3}, "sampler": {"kind": "weighted"}},
+     ["task.num_negatives: labels of edges are predicted, not links"]),
     ("tasks", {"task": {"selects": "value"}}, []),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -243,18 +243,12 @@ def test_scales_of_lists_are_fitted_on_later_rows_too(import_tables: Import) -> 
         ({"label": [0, 2, 1]}, {"label": [1, 0, 1]}, ""),
         ({"label": [0, 1, 1]}, {"label": [1, 0, 2]}, "class of width 2, .* given class of width 3"),
         ({"label": ["x", "y", "y"]}, {"value": [1.5, 2, 3]}, "class of width 2, .* given float"),
-        (
-            {"label": [0, 1, 2]},
-            {"label": ["x", "y", "y"]},
-            "class of width 3, .* given names of classes",
-        ),
-        (
-            {"label_0": [0, 1, 1], "label_1": [1, 0, 1]},
-            {"label_0": [0, 1, 1]},
-            "multi_hot of width 2, .* given multi_hot of width 1",
-        ),
+        ({"label": [0, 1, 2]}, {"label": ["x", "y", "y"]},
+         "class of width 3, .* given names of classes"),
+        ({"label_0": [0, 1, 1], "label_1": [1, 0, 1]}, {"label_0": [0, 1, 1]},
+         "multi_hot of width 2, .* given multi_hot of width 1"),
     ],
-)
+)  # fmt: skip
 def test_labels_have_the_form_of_the_earlier_graph(
     before: dict[str, Any], now: dict[str, Any], refusal: str, import_tables: Import
 ) -> None:

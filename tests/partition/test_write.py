@@ -31,15 +31,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "spectral"}, "unknown partition method 'spectral'; expected one of: metis, stream"),
     ({"topology": "halo:1"}, "topology: expected replicated or partitioned, given 'halo:1'"),
     ({"features": "whole"}, "features: expected by-node or by-dimension, given 'whole'"),
-    (
-        {"features": "by-dimension", "topology": "partitioned"},
-        "by-dimension wants topology replicated.* given partitioned",
-    ),
-    (
-        {"features": "by-dimension", "servers": 4},
-        "wants a column a server at least; node type 'author' has 3 for 4 servers",
-    ),
-]
+    ({"features": "by-dimension", "topology": "partitioned"},
+     "by-dimension wants topology replicated.* given partitioned"),
+    ({"features": "by-dimension", "servers": 4},
+     "wants a column a server at least; node type 'author' has 3 for 4 servers"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "text"), REFUSED)

@@ -34,24 +34,16 @@ def test_several_servers_of_a_run_on_one_machine(runs: Any, reference: Any) -> N
     ("words", "message"),
     [
         (["--server", "0"], "cluster.servers: expected the addresses of 2 servers, given 0"),
-        (
-            ["--server", "2", "--cluster.servers", SERVERS],
-            "--server: expected a number from 0 to 1, given 2",
-        ),
-        (
-            ["--server", "0", "--cluster.servers", SERVERS],
-            "cluster.insecure: listening on 0.0.0.0:0, which is no loopback",
-        ),
-        (
-            ["--server", "0", "--listen", "127.0.0.1", "--cluster.servers", SERVERS],
-            "--meet: expected HOST:PORT, found ''",
-        ),
-        (
-            ["--server", "0", "--cluster.servers", SERVERS, "--train.run_dir="],
-            "train.run_dir: name one: machines cannot agree on one by themselves",
-        ),
+        (["--server", "2", "--cluster.servers", SERVERS],
+         "--server: expected a number from 0 to 1, given 2"),
+        (["--server", "0", "--cluster.servers", SERVERS],
+         "cluster.insecure: listening on 0.0.0.0:0, which is no loopback"),
+        (["--server", "0", "--listen", "127.0.0.1", "--cluster.servers", SERVERS],
+         "--meet: expected HOST:PORT, found ''"),
+        (["--server", "0", "--cluster.servers", SERVERS, "--train.run_dir="],
+         "train.run_dir: name one: machines cannot agree on one by themselves"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_started_is_refused(
     runs: Any, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:

@@ -48,35 +48,23 @@ def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
 @pytest.mark.parametrize(
     ("sections", "keys", "expected"),
     [
-        (
-            {"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}},
-            ("task.decoder", "task.dim"),
-            [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)],
-        ),
+        ({"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}}, ("task.decoder", "task.dim"),
+         [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)]),
         # A list of seeds shares the draws of the first, unless each trial draws for itself.
         (SEEDS, ("train.seed", "train.own_seed"), [(7, 7), (7, 8)]),
-        (
-            SEEDS | {"hop": {"share_sampling": False}},
-            ("train.seed", "train.own_seed"),
-            [(7, 7), (8, 8)],
-        ),
+        (SEEDS | {"hop": {"share_sampling": False}}, ("train.seed", "train.own_seed"),
+         [(7, 7), (8, 8)]),
         # Trials with other fanouts do. A list of loggers is one value.
-        (
-            {
-                "sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]},
-                "train": {"loggers": ["tensorboard"]},
-            },
-            ("sampler.fanouts", "train.loggers"),
-            [([5, 5, 5], ["tensorboard"]), ([3, 2, 2], ["tensorboard"])],
-        ),
+        ({
+             "sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]},
+             "train": {"loggers": ["tensorboard"]},
+         }, ("sampler.fanouts", "train.loggers"),
+         [([5, 5, 5], ["tensorboard"]), ([3, 2, 2], ["tensorboard"])]),
         # Models of several kinds keep layers and fanouts.
-        (
-            {"model": {"name": ["gcn", "deepgcn"]}},
-            ("model.name", "model.layers", "sampler.fanouts"),
-            [("gcn", 3, [10, 10, 10]), ("deepgcn", 3, [10, 10, 10])],
-        ),
+        ({"model": {"name": ["gcn", "deepgcn"]}}, ("model.name", "model.layers", "sampler.fanouts"),
+         [("gcn", 3, [10, 10, 10]), ("deepgcn", 3, [10, 10, 10])]),
     ],
-)
+)  # fmt: skip
 def test_each_trial_has_its_own_configuration(
     sections: dict[str, Any], keys: tuple[str, ...], expected: list[tuple[Any, ...]]
 ) -> None:
@@ -90,10 +78,8 @@ def test_each_trial_has_its_own_configuration(
     ("sections", "message"),
     [
         ({}, "neither lists nor hop.trials"),
-        (
-            {"model": {"hidden": [1, 2]}, "hop": {"trials": [{"model.hidden": 3}]}},
-            "both lists and hop.trials",
-        ),
+        ({"model": {"hidden": [1, 2]}, "hop": {"trials": [{"model.hidden": 3}]}},
+         "both lists and hop.trials"),
         ({"model": {"layers": [2, 3]}}, "model.layers: trials cannot differ in it"),
         ({"task": {"num_negatives": [1, 2]}}, "task.num_negatives: trials cannot differ in it"),
         ({"train": {"batch_size": [2, 3]}}, "train.batch_size: trials cannot differ in it"),
@@ -102,25 +88,19 @@ def test_each_trial_has_its_own_configuration(
         ({"train": {"seed": [1, 2], "model_seed": [1, 2]}}, "train.seed: with train.model_seed"),
         ({"model": {"hidden": [4, "x"]}}, "hop.trials[1]: model.hidden: "),
         ({"model": {"dropout": [0.5, 1.5]}}, "hop.trials[1]: model.dropout: "),
-        (
-            {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}},
-            "sampler.fanouts: all trials share their draws",
-        ),
-        (
-            {"model": {"hidden": [1, 2]}, "train": {"engine": "zero_hop"}},
-            'needs train.engine = "hop"',
-        ),
+        ({"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}},
+         "sampler.fanouts: all trials share their draws"),
+        ({"model": {"hidden": [1, 2]}, "train": {"engine": "zero_hop"}},
+         'needs train.engine = "hop"'),
         ({"model": {"hidden": [1, 2]}, "hop": {"merge": 1}}, "hop.merge: 1 time steps cannot"),
         ({"model": {"hidden": [1, 2]}, "hop": {"migrate": "gradients"}}, "hop.migrate: "),
-        (
-            {"model": {"hidden": [1, 2]}, "train": {"record_gradients": [3]}},
-            "train.record_gradients: expected no value",
-        ),
+        ({"model": {"hidden": [1, 2]}, "train": {"record_gradients": [3]}},
+         "train.record_gradients: expected no value"),
         ({"hop": {"trials": [{"train.epochs": 3}]}}, "train.epochs: trials cannot differ in it"),
         ({"hop": {"trials": [{"train.seed": 3}]}}, "use train.model_seed"),
         ({"hop": 3, "model": {"hidden": [1, 2]}}, "hop: "),
     ],
-)
+)  # fmt: skip
 def test_wrong_sweeps_are_refused_with_the_key(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         trial_configs(make_sweep(DATA | sections), 2)
