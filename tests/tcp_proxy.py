@@ -76,12 +76,7 @@ class TcpProxy:
             self._pool.submit(self._pump, far, near, self._alter, self._pause, self._piece)
 
     def _pump(
-        self,
-        source: socket.socket,
-        sink: socket.socket,
-        alter: Alter,
-        pause: float,
-        piece: int,
+        self, source: socket.socket, sink: socket.socket, alter: Alter, pause: float, piece: int
     ) -> None:
         offset = 0
         try:

@@ -167,9 +167,7 @@ def test_a_key_a_section_and_all_are_explained(
     assert max(map(len, lines)) <= 80
 
 
-def test_an_unknown_key_is_answered_with_similar_ones(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_key_is_answered_with_similar_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "explain", "train.epoch"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("error: KEY: expected a key or a section, given 'train.epoch'")

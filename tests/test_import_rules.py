@@ -65,10 +65,7 @@ HOMES = {
     "grpc": ("cache_server",),
     # Its messages refuse every protobuf that is older than their compiler.
     "grpc_health": (),
-    "prometheus_client": (
-        "cache_server.service.metrics",
-        "hopper.train.run_metrics",
-    ),
+    "prometheus_client": ("cache_server.service.metrics", "hopper.train.run_metrics"),
 }
 
 BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}

@@ -15,13 +15,7 @@ from rich.console import Console
 
 from hopper.bench.emulate import hosts, network
 from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
-from hopper.bench.emulate.network import (
-    NotAvailable,
-    burst_bytes,
-    is_leftover,
-    is_ours,
-    own_name,
-)
+from hopper.bench.emulate.network import NotAvailable, burst_bytes, is_leftover, is_ours, own_name
 from hopper.bench.emulate.reconcile import print_reconciliation, reconcile
 from hopper.bench.emulate.request import Request, make_request, parse_rate, parse_size
 from hopper.bench.emulate.train import threads_per_rank

@@ -293,7 +293,7 @@ def test_a_killed_command_leaves_nothing(config_file: Path, tmp_path: Path) -> N
         assert len(names_of_process(pid)) == 3
         on_hosts = processes_on_hosts(pid)
         assert sorted(process.name() for process in on_hosts) == [
-            *("cache_server 0", "cache_server 1", "hopper rank 0", "hopper rank 1"),
+            *("cache_server 0", "cache_server 1", "hopper rank 0", "hopper rank 1")
         ]
         os.kill(pid, signal.SIGKILL)
         assert running.wait(40) != 0

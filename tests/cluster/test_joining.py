@@ -149,10 +149,7 @@ class NamedHosts:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[NamedHosts]:
-    with (
-        build_or_skip(Request(HOSTS)) as cluster,
-        NamedHosts(cluster.hosts) as named,
-    ):
+    with build_or_skip(Request(HOSTS)) as cluster, NamedHosts(cluster.hosts) as named:
         yield named
 
 

@@ -234,8 +234,7 @@ FEATURES: dict[str, Feature] = {
     "node": _sampled({}, scored=True, of_every_model=("cooperative",)),
     "few roots": _sampled({}, few=True),
     "full": Feature(
-        *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}),
-        scored=True,
+        *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}), scored=True
     ),
     "labor": _sampled(_drawn("labor")),
     "layer": _sampled(_layers(60, 40, 30), whole=OF_ONE_TYPE),

@@ -311,10 +311,7 @@ def test_what_is_near_is_accepted(
 
 @pytest.mark.parametrize(("division", "sections", "expected"), UNREAD)
 def test_what_goes_unread_is_told(
-    division: str,
-    sections: dict[str, Any],
-    expected: list[str],
-    request_of: Callable[..., Request],
+    division: str, sections: dict[str, Any], expected: list[str], request_of: Callable[..., Request]
 ) -> None:
     told = describe_unused(check(partial(request_of, division, sections)))
     assert len(told) == len(expected), told

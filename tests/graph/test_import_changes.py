@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import (
-    GraphTables,
-    ImportOptions,
-    RandomSplit,
-    import_graph,
-)
+from hopper.graph.importers import GraphTables, ImportOptions, RandomSplit, import_graph
 from hopper.graph.importers.arrays import set_column
 from hopper.graph.importers.tables import Table, array_features
 from hopper.graph.importers.transforms import (

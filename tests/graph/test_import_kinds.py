@@ -256,11 +256,7 @@ KINDS: dict[str, Importer] = {
     "networkx": import_networkx,
     "arrays": from_arrays,
 }
-LACKING = {
-    "npy": {"edge_features"},
-    "ogb": {"weights", "times"},
-    "graphbolt": {"weights", "times"},
-}
+LACKING = {"npy": {"edge_features"}, "ogb": {"weights", "times"}, "graphbolt": {"weights", "times"}}
 """What a kind cannot say."""
 
 

@@ -215,8 +215,7 @@ def test_files_of_dgl_that_are_refused(
         import_dgl(dgl.heterograph({("a", "to", "b"): ([0], [0])}))
     dgl.distributed.partition_graph(dgl.rand_graph(50, 200), "shop", 2, str(tmp_path / "parts"))
     with pytest.raises(
-        GraphError,
-        match=r"one part of a .* \(it has inner_edge, inner_node\).*; give hopper ",
+        GraphError, match=r"one part of a .* \(it has inner_edge, inner_node\).*; give hopper "
     ):
         read_dgl(tmp_path / "parts/part0/graph.dgl")
     monkeypatch.setitem(sys.modules, "dgl", None)

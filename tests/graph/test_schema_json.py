@@ -14,12 +14,7 @@ import pytest
 from hopper.errors import GraphError
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.columns import ColumnRange, FeatureColumn, RoundingError, find_column_difference
-from hopper.graph.schema_json import (
-    check_schema,
-    read_schema,
-    schema_from_json,
-    schema_to_json,
-)
+from hopper.graph.schema_json import check_schema, read_schema, schema_from_json, schema_to_json
 from tests.docs.markdown_pages import read_code
 from tests.graph.conftest import library_schema
 

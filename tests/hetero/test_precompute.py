@@ -18,11 +18,7 @@ from hopper.graph.schema_json import write_schema
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute import MetapathTables, SubsetTables, averages, precompute
 from hopper.partition import partition_graph
-from hopper.partition.stored_forms import (
-    describe_rounded_tables,
-    parse_row_forms,
-    store_rows_as,
-)
+from hopper.partition.stored_forms import describe_rounded_tables, parse_row_forms, store_rows_as
 from hopper.timing.phases import Phases
 from tests.engines.graphs import COUNTS, EDGES, WIDTHS, make_graph
 

@@ -124,10 +124,7 @@ def test_a_device_that_cannot_sample_is_refused(
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_settings_of_the_key_reach_the_sampler(
-    community_graph: GraphDirectory,
-    tmp_path: Path,
-    device: str,
-    monkeypatch: pytest.MonkeyPatch,
+    community_graph: GraphDirectory, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assemble, "array_module", lambda _: np)
     parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")

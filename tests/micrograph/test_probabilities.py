@@ -14,11 +14,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.labor_sampler import LaborSampler
-from hopper.micrograph.layer_sampler import (
-    LayerSampler,
-    inverse_probabilities,
-    make_thresholds,
-)
+from hopper.micrograph.layer_sampler import LayerSampler, inverse_probabilities, make_thresholds
 from hopper.micrograph.sample import NeighborSampler
 
 EDGE = Relation("node", "edge", "node")

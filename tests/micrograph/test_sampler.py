@@ -355,8 +355,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(
-    ("kind", "sizes"),
-    [("node", [5, 6]), ("layer", [9000, 4000]), ("labor", [5, 6])],
+    ("kind", "sizes"), [("node", [5, 6]), ("layer", [9000, 4000]), ("labor", [5, 6])]
 )
 def test_one_thread_or_two(kind: str, sizes: list[int]) -> None:
     roots = np.random.default_rng(0).permutation(20_000)[:5000]

@@ -30,11 +30,7 @@ def test_values_and_gradients(name: str, heads: tuple[int, ...], choice: selecti
     groups, generator = GROUPS[name], torch.Generator().manual_seed(1)
     rows, matrices, biases = (
         torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
-        for shape in (
-            (groups.rows, *heads, 4),
-            (len(groups), *heads, 5, 4),
-            (len(groups), 5),
-        )
+        for shape in ((groups.rows, *heads, 4), (len(groups), *heads, 5, 4), (len(groups), 5))
     )
     operands = (rows, matrices) if heads else (rows, matrices, biases)
     expected = torch.cat(

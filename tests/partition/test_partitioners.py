@@ -23,12 +23,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology, build_topology
 from hopper.partition import PartitionedGraph, label_passes, partition_graph
-from hopper.partition.balance import (
-    MOST_CLASSES,
-    balance_classes,
-    combined_weight,
-    training_roots,
-)
+from hopper.partition.balance import MOST_CLASSES, balance_classes, combined_weight, training_roots
 from hopper.partition.label_passes import NeighborStream
 from hopper.partition.metis import symmetrize
 from hopper.partition.partitioner import Assigner, assign_random
@@ -143,11 +138,7 @@ OWN = {
         (RANGES, {"slack": 1}, r"method_options.slack: range_part.* takes training_weight"),
         ("random", {"slack": 1}, "method_options: method random has none"),
         ("ranges", {}, r"unknown partition method 'ranges'; expected .* or package.module:Class"),
-        (
-            "meta",
-            {},
-            "unknown partition method 'meta'; expected one of: metis, stream, random, g",
-        ),
+        ("meta", {}, "unknown partition method 'meta'; expected one of: metis, stream, random, g"),
     ],
 )
 def test_bad_methods_and_bad_results_of_a_plug_in_are_refused(
@@ -237,9 +228,7 @@ def stream(
     return assign_stream(graph, servers, seed, roots, Phases(), ARRAYS)
 
 
-def test_stream_finds_communities_however_small_its_chunks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stream_finds_communities_however_small_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: 15 % of the edges, then 7.5 %."""
     src, dst = planted_edges(np.random.default_rng(1), 4000, 40_000, 32, 0.8)
     roots = (np.arange(4000) % 3 == 0).astype(np.int64)

@@ -38,9 +38,7 @@ class Sage(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trainer_of_lightning_trains_on_the_splits(
-    parts: Path,
-) -> None:
+def test_a_trainer_of_lightning_trains_on_the_splits(parts: Path) -> None:
     config = hopper.make_config(
         {
             "data": {"partitioned": str(parts)},

@@ -63,9 +63,7 @@ def test_pyg_s_loader_of_nodes_reads_from_servers(
     assert torch.equal(torch.cat(roots).sort().values, train)
 
 
-def test_workers_connect_by_themselves(
-    graph: tuple[GraphDirectory, hopper.ConnectedGraph],
-) -> None:
+def test_workers_connect_by_themselves(graph: tuple[GraphDirectory, hopper.ConnectedGraph]) -> None:
     """Forked ones and spawned ones, of a process that has not drawn; then of one that has."""
     connected = graph[1]
     servers = connected.__reduce__()[0].args[1]

@@ -56,9 +56,7 @@ def test_a_slower_link_and_fewer_cores_take_longer(
 
 
 def test_a_graph_is_divided_for_other_numbers_of_servers(
-    config: Path,
-    community_graph: GraphDirectory,
-    capsys: pytest.CaptureFixture[str],
+    config: Path, community_graph: GraphDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = run_plan(
         *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),

@@ -110,10 +110,7 @@ def test_a_finished_run_is_not_overwritten(
         ("--data.partitioned /nowhere", "/nowhere"),
         ("--train.loss huber", "train.loss: expected auto, cross_entropy, "),
         ("--train.loss nowhere:Loss", "train.loss: nowhere:Loss: module 'nowhere' cannot be impor"),
-        (
-            "--train.metric lion:Lion",
-            "train.metric: lion:Lion: expected a Metric (docs",
-        ),
+        ("--train.metric lion:Lion", "train.metric: lion:Lion: expected a Metric (docs"),
         ("--train.optimizer lion:Tiger", "lion:Tiger: module 'lion' has no 'Tiger'"),
         ("--train.schedule step", "train.schedule_options.step_size: missing; step needs it"),
         ("--train.loggers='[\"lion:Lion\"]'", "lion:Lion: expected a subclass of hopper.train.cal"),
@@ -123,11 +120,7 @@ def test_a_finished_run_is_not_overwritten(
     ],
 )
 def test_a_bad_configuration_is_refused_before_anything_starts(
-    overrides: str,
-    message: str,
-    runs: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    overrides: str, message: str, runs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = runs.config("refused", run_dir=str(tmp_path / "run"))
     assert main(["train", str(config), *shlex.split(overrides)]) == 1

@@ -171,10 +171,7 @@ def undisturbed_prediction(
 
 
 def test_a_killed_prediction_goes_on(
-    undisturbed_prediction: tuple[Path, Predictions],
-    reference: Any,
-    runs: Any,
-    tmp_path: Path,
+    undisturbed_prediction: tuple[Path, Predictions], reference: Any, runs: Any, tmp_path: Path
 ) -> None:
     """After kill -9 the next start goes on, and writes the same files as an undisturbed one."""
     folder, expected = undisturbed_prediction

@@ -203,11 +203,11 @@ def test_options_replace_what_the_experiment_has() -> None:
         *("mag240m-like-rgcn-64-link-1gbit", "mag240m-like-rgcn-64-link-none"),
     ]
     assert {(cell.scale, cell.servers, cell.link) for cell in cells} == {
-        *((0.5, 3, "1gbit"), (0.5, 3, "none")),
+        *((0.5, 3, "1gbit"), (0.5, 3, "none"))
     }
     # Without names, the pairs of graph and model of the experiment are run.
     assert [cell.name for cell in make_cells(EXPERIMENTS["heta-fig16"].grid)] == [
-        *("igbhet-like-rgat-64", "mag240m-like-hgt-64"),
+        *("igbhet-like-rgat-64", "mag240m-like-hgt-64")
     ]
 
 

@@ -75,7 +75,7 @@ def check_entry(entry: dict[str, Any]) -> None:
     assert entry["record"]["notes"] == [TEST_DISTDGL.note]
     rows = [row for row in entry["rows"] if row.baseline == PEER]
     assert [(row.side, row.measure) for row in rows] == [
-        *(("hopper", "epoch seconds"), ("hopper", "interface MB")),
+        *(("hopper", "epoch seconds"), ("hopper", "interface MB"))
     ]
     assert all(row.ratio > 0 for row in rows)
 

@@ -70,9 +70,7 @@ def finished(make_job: Any) -> Finished:
     return job, entry, lines
 
 
-def test_a_cell_holds_all_that_was_measured(
-    finished: Finished,
-) -> None:
+def test_a_cell_holds_all_that_was_measured(finished: Finished) -> None:
     job, entry, lines = finished
     assert entry["problems"] == []
     record, values = entry["record"], entry["values"]
@@ -101,9 +99,7 @@ def test_a_cell_holds_all_that_was_measured(
     assert str(job.materials.work) not in json.dumps(record["results"]["config"])
 
 
-def test_the_lines_of_the_summary_are_those_of_the_cell(
-    finished: Finished,
-) -> None:
+def test_the_lines_of_the_summary_are_those_of_the_cell(finished: Finished) -> None:
     job, entry, _ = finished
     rows = read(job.out / SUMMARY_FILE)
     # Of a cell without a side there is how its graph is divided.
@@ -169,7 +165,7 @@ def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(
     list(run_job(job, measure))
     assert run == ["sage", "gcn", "gcn"]
     assert [(row.cell, row.median) for row in read(job.out / SUMMARY_FILE)] == [
-        *(("graph-gcn-8", 2.0), ("graph-sage-8", 2.0)),
+        *(("graph-gcn-8", 2.0), ("graph-sage-8", 2.0))
     ]
 
 
@@ -205,7 +201,7 @@ def test_sides_that_differ_tell_no_ratio() -> None:
     assert (row.ratio, row.baseline, row.commit) == (2.0, "base", "0" * 12 + "+")
     rows = make_rows(make_experiment(), entry | {"problems": ["+PG: gradients differ"]})
     assert [(row.median, row.ratio, row.baseline) for row in rows] == [
-        *((1.5, None, ""), (0.75, None, "")),
+        *((1.5, None, ""), (0.75, None, ""))
     ]
 
 
