@@ -84,7 +84,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(params=["cpu", "cuda"])
-def device(request: pytest.FixtureRequest) -> torch.device:
+def device(request) -> torch.device:
     """The device of arrays and tensors: the CPU, and a GPU if there is one with CuPy."""
     if request.param == "cuda":
         pytest.importorskip("cupy")
@@ -94,7 +94,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(params=["numpy", "cupy"])
-def module(request: pytest.FixtureRequest) -> ModuleType:
+def module(request) -> ModuleType:
     """The library of arrays: NumPy, and CuPy if there is a GPU with it."""
     if request.param == "numpy":
         return np
@@ -105,13 +105,13 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def community_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def community_graph(tmp_path_factory) -> GraphDirectory:
     """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""
     return make_community_graph(tmp_path_factory.mktemp("community") / "graph", nodes=300)
 
 
 @pytest.fixture(scope="session")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parts(community_graph, tmp_path_factory) -> Path:
     """The community graph over two servers, for tests that only read it."""
     out = tmp_path_factory.mktemp("community") / "parts"
     return partition_graph(community_graph, out, 2, "random").path
@@ -175,9 +175,7 @@ def make_community_graph(
 
 
 @pytest.fixture(scope="module")
-def serve_partitions(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., list[str]]]:
+def serve_partitions(tmp_path_factory) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses.
 
     Servers with options of the command are processes of their own. Others, dozens of a module, run
@@ -210,14 +208,14 @@ def rank_pool() -> Iterator[RankPool]:
 
 
 @pytest.fixture(scope="module")
-def launched_in_pool(rank_pool: RankPool) -> Iterator[None]:
+def launched_in_pool(rank_pool) -> Iterator[None]:
     """Ranks that tests of a module launch in this process are those of the pool."""
     with rank_pool.launching():
         yield
 
 
 @pytest.fixture(scope="session")
-def run_ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
+def run_ranks(rank_pool) -> Callable[..., list[Any]]:
     """Run a script as every rank of a world; returns what each rank wrote as JSON."""
 
     def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
@@ -240,7 +238,7 @@ def run_ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def bench_in_pool(rank_pool: RankPool) -> Iterator[None]:
+def bench_in_pool(rank_pool) -> Iterator[None]:
     """Runs of ``hopper bench`` on this host are launched here, with ranks of the pool."""
 
     def launch(module: str, words: list[str], environment: Any, *, log: Path, name: str) -> Any:
@@ -281,7 +279,7 @@ def free_ports(count: int = 1) -> int:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of 512 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -304,7 +302,7 @@ def s3() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def bucket(s3: None) -> str:
+def bucket(s3) -> str:
     """The address of an empty bucket."""
     from s3fs import S3FileSystem
 

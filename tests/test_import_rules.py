@@ -365,17 +365,17 @@ def reading() -> Reading:
     return result
 
 
-def test_every_part_of_hopper_has_a_line(reading: Reading) -> None:
+def test_every_part_of_hopper_has_a_line(reading):
     parts = {_part(name) for name in reading.names if _below(name, "hopper")} - {""}
     assert parts <= set(LINE_OF), "add the part to LINES, where it belongs"
 
 
 @pytest.mark.parametrize("rule", [rule for rule, _ in RULES], ids=lambda rule: rule.__name__)
-def test_no_source_breaks_a_rule(reading: Reading, rule: Callable[[Module], list[str]]) -> None:
+def test_no_source_breaks_a_rule(reading, rule):
     assert reading.wrong[rule] == []
 
 
-def test_no_imports_go_round_in_a_circle(reading: Reading) -> None:
+def test_no_imports_go_round_in_a_circle(reading):
     own = {name: targets & reading.names for name, targets in reading.imports.items()}
     assert sum(map(len, own.values())) > 1000
     graphlib.TopologicalSorter(own).prepare()  # raises an error that tells a circle
@@ -384,7 +384,7 @@ def test_no_imports_go_round_in_a_circle(reading: Reading) -> None:
         graphlib.TopologicalSorter(own).prepare()
 
 
-def test_imports_of_the_checkout_are_found() -> None:
+def test_imports_of_the_checkout_are_found():
     imported = parse("hopper.cli.bench", "from benchmarks.paper import command")
     assert find_imports_of_the_checkout(imported)
     imported = parse("hopper.cli.bench", "from hopper.bench import results")
@@ -405,7 +405,7 @@ def test_imports_of_the_checkout_are_found() -> None:
         ("hopper.train.loop", "from hopper.graph import Topology", 0),
     ],
 )  # fmt: skip
-def test_imports_in_the_wrong_direction_are_found(name: str, source: str, count: int) -> None:
+def test_imports_in_the_wrong_direction_are_found(name, source, count):
     assert len(find_wrong_directions(parse(name, source))) == count
 
 
@@ -419,7 +419,7 @@ def test_imports_in_the_wrong_direction_are_found(name: str, source: str, count:
         ("hopper.train.loop", "import dglish", 0),
     ],
 )
-def test_misplaced_packages_are_found(name: str, source: str, count: int) -> None:
+def test_misplaced_packages_are_found(name, source, count):
     assert len(set(find_misplaced_packages(parse(name, source)))) == count
 
 
@@ -439,7 +439,7 @@ def test_misplaced_packages_are_found(name: str, source: str, count: int) -> Non
         ("dist.all_gather_object(found, mine)", 1),
     ],
 )
-def test_unsafe_loading_is_found(source: str, count: int) -> None:
+def test_unsafe_loading_is_found(source, count):
     assert len(find_unsafe_loading(parse("hopper.example", source))) == count
 
 
@@ -464,7 +464,7 @@ for name in hopper.__all__:
 """
 
 
-def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
+def test_everything_imports_without_dgl_and_cupy(reading):
     process = run_python("-W", "error", "-c", IMPORT_ALL)
     assert process.returncode == 0, process.stderr
     imported = set(process.stdout.split())
@@ -474,6 +474,6 @@ def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
     assert imported >= expected
 
 
-def test_names_of_engines_are_found() -> None:
+def test_names_of_engines_are_found():
     bad = 'if engine == "raf" or engine in ("hop",):\n    own = "zero_hop"\nname = "locality"\n'
     assert [name for _, name in engine_names_in(parse("x", bad))] == ["zero_hop", "raf", "hop"]

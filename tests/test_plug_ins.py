@@ -90,7 +90,7 @@ def function(): ...
 
 
 @pytest.fixture
-def own_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def own_shapes(tmp_path, monkeypatch) -> str:
     (tmp_path / "own_shapes.py").write_text(SHAPES_MODULE)
     (tmp_path / "broken_shapes.py").write_text("import no_such_package_at_all")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -103,7 +103,7 @@ def make_shape(name: str, **options: Any) -> Any:
     return plug_in.make(unit="m")
 
 
-def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes: str) -> None:
+def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes):
     square = make_shape("square", width=3)
     assert (square.unit, square.area(2.0)) == ("m", 18.0)
     ring = make_shape("own_shapes:Plain", width=[3, 4], kinds=["a", "b"])
@@ -111,7 +111,7 @@ def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes: str) -> None:
     assert make_shape("own_shapes:Any_", whatever=1).options == {"unit": "m", "whatever": 1}
 
 
-def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
+def test_unreadable_annotations_are_ignored(own_shapes):
     for name in ("own_shapes:Ring", "own_shapes:Rings.Small"):
         assert make_shape(name, radii=[1, 2], odd="x").odd == "x"
 
@@ -142,16 +142,14 @@ def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
         ("own_shapes:Plain", {"width": [1]}, "draw.shape_options.width.1: Field required, got [1]"),
     ],
 )  # fmt: skip
-def test_errors_of_plug_ins_take_one_line(
-    own_shapes: str, name: str, options: dict[str, Any], message: str
-) -> None:
+def test_errors_of_plug_ins_take_one_line(own_shapes, name, options, message):
     with pytest.raises(ConfigError) as raised:
         make_shape(name, **options)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_members_that_are_only_declared_count_as_missing() -> None:
+def test_members_that_are_only_declared_count_as_missing():
     class Heir(Shape):
         sides = 3
 
@@ -180,14 +178,12 @@ ROWS = re.findall(
 )
 
 
-def test_the_page_has_an_example_of_each_kind() -> None:
+def test_the_page_has_an_example_of_each_kind():
     assert len(ROWS) == 13
 
 
 @pytest.mark.parametrize(("protocol", "example", "file", "module", "lines"), ROWS)
-def test_examples_fit_their_rows_on_the_page(
-    protocol: str, example: str, file: str, module: str, lines: str
-) -> None:
+def test_examples_fit_their_rows_on_the_page(protocol, example, file, module, lines):
     home, _, name = protocol.rpartition(".")
     kind = getattr(importlib.import_module(module), example)
     base = getattr(importlib.import_module(home), name)

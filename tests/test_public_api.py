@@ -48,7 +48,7 @@ def run_script(script: str) -> str:
 
 
 @pytest.mark.parametrize("name", hopper.__all__)
-def test_every_public_name_exists_and_is_documented(name: str) -> None:
+def test_every_public_name_exists_and_is_documented(name):
     value = getattr(hopper, name)
     assert value.__doc__
     # A dataclass or NamedTuple without a docstring is given its signature as one.
@@ -58,7 +58,7 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
         assert value.__module__.startswith(("hopper", "cache_server"))
 
 
-def test_type_checkers_and_python_import_the_same() -> None:
+def test_type_checkers_and_python_import_the_same():
     tree = ast.parse(Path(hopper.__file__).read_text())
     [type_checking_block] = [
         node
@@ -77,12 +77,12 @@ def test_type_checkers_and_python_import_the_same() -> None:
     assert homes == hopper._HOMES
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'hopper' has no attribute 'trian'"):
         _ = hopper.trian
 
 
-def test_errors_and_train_need_no_other_imports_and_dir_shows_public_names_alone() -> None:
+def test_errors_and_train_need_no_other_imports_and_dir_shows_public_names_alone():
     """Neither torch nor pydantic is loaded, nor any module that only annotations name."""
     script = (
         "import sys\nbefore = set(sys.modules)\nimport hopper\n"
@@ -97,7 +97,7 @@ def test_errors_and_train_need_no_other_imports_and_dir_shows_public_names_alone
     assert not imported & {"asyncio", "inspect", "json", "multiprocessing", "subprocess"}
 
 
-def test_train_stays_a_function_when_its_package_is_imported() -> None:
+def test_train_stays_a_function_when_its_package_is_imported():
     """Without the module's care, Python would bind ``hopper.train`` to the package."""
     importlib.import_module("hopper.train.__main__")
     assert inspect.ismodule(sys.modules["hopper.train"])
@@ -108,16 +108,16 @@ def test_train_stays_a_function_when_its_package_is_imported() -> None:
     assert launch.__name__ == "hopper.launch.run"
 
 
-def test_hopper_train_has_the_signature_of_its_implementation() -> None:
+def test_hopper_train_has_the_signature_of_its_implementation():
     assert inspect.signature(hopper.train) == inspect.signature(launch.train)
 
 
-def test_a_configuration_of_another_type_is_refused() -> None:
+def test_a_configuration_of_another_type_is_refused():
     with pytest.raises(hopper.ConfigError, match=r"expected the path of a TOML file, .*, got int"):
         hopper.train(3)  # type: ignore[arg-type]
 
 
-def test_a_configuration_may_be_a_path_a_table_or_a_config(tmp_path: Path) -> None:
+def test_a_configuration_may_be_a_path_a_table_or_a_config(tmp_path):
     values = {"data": {"partitioned": "parts"}, "train": {"epochs": 2}}
     file = tmp_path / "config.toml"
     file.write_text('[data]\npartitioned = "parts"\n[train]\nepochs = 2\n')
@@ -129,13 +129,13 @@ def test_a_configuration_may_be_a_path_a_table_or_a_config(tmp_path: Path) -> No
         assert (overridden.train.epochs, overridden.model.name) == (5, "gat")
 
 
-def test_sections_of_the_configuration_are_public() -> None:
+def test_sections_of_the_configuration_are_public():
     assert {type(section).__name__ for _, section in hopper.make_config(
         {"data": {"partitioned": "parts"}}
     )} <= set(hopper.config.__all__)  # fmt: skip
 
 
-def test_the_page_names_the_whole_api() -> None:
+def test_the_page_names_the_whole_api():
     names_on_page = set(re.findall(r"`(?:hopper\.)?(\w+)`", PAGE.read_text()))
     assert set(hopper.__all__) - names_on_page == set()
     for module, name in re.findall(r"`(hopper(?:\.\w+)*)\.(\w+)`", PAGE.read_text()):
@@ -143,7 +143,7 @@ def test_the_page_names_the_whole_api() -> None:
 
 
 @pytest.fixture(scope="module")
-def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
+def mypy_output(tmp_path_factory) -> str:
     """What mypy prints for a user's scripts, which it checks with the options of ``--strict``.
 
     All other modules are checked with the project's settings. So mypy can read them from its cache,
@@ -168,12 +168,12 @@ def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
     return mypy.stdout
 
 
-def test_a_user_s_scripts_pass_mypy_strict(mypy_output: str) -> None:
+def test_a_user_s_scripts_pass_mypy_strict(mypy_output):
     # The scripts hold calls that mypy must refuse: an ignore without an error is an error itself.
     assert "Success: no issues found in 2 source files" in mypy_output
 
 
-def test_type_checkers_know_every_name(mypy_output: str) -> None:
+def test_type_checkers_know_every_name(mypy_output):
     types = re.findall(r'Revealed type is "(.*)"', mypy_output)
     assert len(types) == len(hopper.__all__) + 7
     for name, revealed_type in zip(hopper.__all__, types, strict=False):

@@ -11,7 +11,7 @@ PACKAGES = ("hopper", "cache_server")
 EXCEPTION = re.compile(r"# noqa: (S\d{3})\b")
 
 
-def test_every_exception_is_listed() -> None:
+def test_every_exception_is_listed():
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "S" in settings["select"]
     exceptions = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,9 @@ from hopper.timing.run_log import STAGES
 
 NODES, CLASSES, DIM = 240, 3, 64
 
-MakeRun = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture(scope="module", autouse=True)
-def _starts(bench_in_pool: None) -> None:
+def _starts(bench_in_pool) -> None:
     """Train runs on this host with ranks that stay."""
 
 
@@ -107,7 +105,7 @@ def print_to_text(results: dict[str, Any], problems: list[str], width: int = 80)
 
 
 @pytest.fixture(scope="session")
-def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def tiny_graph(tmp_path_factory) -> PartitionedGraph:
     """A graph of two loosely tied halves on two servers, so that METIS finds the cut."""
     folder, generator = tmp_path_factory.mktemp("tiny"), np.random.default_rng(11)
     dst = np.repeat(np.arange(NODES), 8)
@@ -126,7 +124,7 @@ def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
 
 
 @pytest.fixture(scope="session")
-def tiny_config(tiny_graph: PartitionedGraph) -> Config:
+def tiny_config(tiny_graph) -> Config:
     """A configuration that trains in seconds: 2 ranks, 3 iterations an epoch, with dropout."""
     return make_config(
         {
@@ -142,7 +140,7 @@ def tiny_config(tiny_graph: PartitionedGraph) -> Config:
 
 
 @pytest.fixture
-def config_file(tiny_config: Config, tmp_path: Path) -> Path:
+def config_file(tiny_config, tmp_path) -> Path:
     """The path of the tiny configuration as a file."""
     path = tmp_path / "config.json"
     path.write_text(tiny_config.model_dump_json())

@@ -21,7 +21,7 @@ from hopper.bench.statistics import figures
 from hopper.bench.table import feature_reduction
 from hopper.cli import main
 from hopper.cluster.traffic import CAUSES
-from hopper.config import Config, load_config
+from hopper.config import load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 from hopper.timing.run_log import STAGES
@@ -34,7 +34,7 @@ PNG = b"\x89PNG\r\n"
 
 
 @pytest.fixture(scope="module")
-def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def finished(tiny_config, tmp_path_factory) -> tuple[Path, int]:
     """The folder and the exit code of one A/B of all engines."""
     folder = tmp_path_factory.mktemp("ab")
     config = folder / "config.json"
@@ -45,12 +45,12 @@ def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 @pytest.fixture(scope="module")
-def results(finished: tuple[Path, int]) -> dict[str, Any]:
+def results(finished) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((finished[0] / RESULTS_FILE).read_text())
     return content
 
 
-def test_the_command_succeeds_and_writes_all_files(finished: tuple[Path, int]) -> None:
+def test_the_command_succeeds_and_writes_all_files(finished):
     out, code = finished
     assert code == 0
     assert (out / PICTURE_FILE).read_bytes().startswith(PNG)
@@ -59,7 +59,7 @@ def test_the_command_succeeds_and_writes_all_files(finished: tuple[Path, int]) -
     assert not list(out.glob("*.unfinished"))
 
 
-def test_results_have_the_schema(results: dict[str, Any]) -> None:
+def test_results_have_the_schema(results):
     assert set(results) == {
         *("schema", "commit", "versions", "machine", "config"),
         *("dataset", "partition", "runs", "parity"),
@@ -97,7 +97,7 @@ def _check_run(run: Mapping[str, Any]) -> None:
         assert set(epoch["stage_seconds"]) == set(STAGES)
 
 
-def test_engines_compute_the_same_gradient(results: dict[str, Any]) -> None:
+def test_engines_compute_the_same_gradient(results):
     for measure in ("max_relative_gradient_difference", "max_relative_loss_difference"):
         differences = results["parity"][measure]
         assert set(differences) == set(ENGINES)
@@ -106,7 +106,7 @@ def test_engines_compute_the_same_gradient(results: dict[str, Any]) -> None:
     assert results["parity"]["max_relative_gradient_difference"]["hop"] > 0
 
 
-def test_hop_and_zero_hop_fetch_fewer_features(results: dict[str, Any]) -> None:
+def test_hop_and_zero_hop_fetch_fewer_features(results):
     measured = {engine: figures(results["runs"], engine) for engine in ENGINES}
     base = measured["model_centric"]
     assert base.bytes["feature"] > 0
@@ -120,9 +120,7 @@ def test_hop_and_zero_hop_fetch_fewer_features(results: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def unconcluded(
-    finished: tuple[Path, int],
-) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
+def unconcluded(finished) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
     """The finished A/B's plan, entries and summaries, as they were before its conclusion."""
     out, _ = finished
     config = load_config(out / CONFIG_FILE)
@@ -140,12 +138,7 @@ def unconcluded(
     return plan, entries, summaries
 
 
-def test_a_wrong_engine_makes_speed_ups_refused(
-    config_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_engine_makes_speed_ups_refused(config_file, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", own_path())
     monkeypatch.syspath_prepend(REPOSITORY / "tests" / "engines")
     monkeypatch.setenv("COLUMNS", "200")
@@ -163,9 +156,7 @@ def test_a_wrong_engine_makes_speed_ups_refused(
     assert list(parity["in_float64"]) == [wrong]
 
 
-def test_rounding_is_settled_in_float64_or_named(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounding_is_settled_in_float64_or_named(tiny_config, tmp_path, monkeypatch):
     # Less than any rounding: float32 cannot pass, an engine in float64 can.
     monkeypatch.setitem(LIMITS["gradients"], "float32", 1e-12)
     messages: list[str] = []
@@ -190,10 +181,7 @@ def test_rounding_is_settled_in_float64_or_named(
     assert "spread: " in text
 
 
-def test_float64_takes_fewer_roots_where_memory_is_short(
-    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_float64_takes_fewer_roots_where_memory_is_short(unconcluded, monkeypatch):
     plan, entries, summaries = unconcluded
     monkeypatch.setitem(LIMITS["losses"], "float32", -1.0)
     monkeypatch.setattr("hopper.bench.ab.available_memory", lambda: 1)
@@ -203,9 +191,7 @@ def test_float64_takes_fewer_roots_where_memory_is_short(
     assert outcome.results["parity"]["in_float64"]["model_centric"]["roots"] == 2 * (25 // 4)
 
 
-def test_losses_that_drift_are_settled_in_float64(
-    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
-) -> None:
+def test_losses_that_drift_are_settled_in_float64(unconcluded):
     plan, entries, summaries = unconcluded
     summaries[1]["epochs"][1]["iteration_losses"][0] *= 1.02
     summaries[2]["epochs"][1]["iteration_losses"][0] *= 1.0016
@@ -219,9 +205,7 @@ def test_losses_that_drift_are_settled_in_float64(
     assert "refused" in print_to_text(outcome.results, outcome.problems, 120)
 
 
-def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(
-    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
-) -> None:
+def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(unconcluded):
     plan, entries, summaries = unconcluded
 
     def fail(what: str, *_: Any) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def run(folder: Path, program: str) -> list[Any]:
     return list(json.loads(done.stdout))
 
 
-def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
+def test_each_signature_is_compiled_by_one_process(tmp_path):
     """An index that names a class of another version is made anew."""
     file = tmp_path / "kernels.py"
     file.write_text(MODULE.format(name="Pair"))
@@ -98,7 +98,7 @@ def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
         assert run(tmp_path, f"import kernels; print([kernels.add(kernels.{name}(2, 3))])") == [5]
 
 
-def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
+def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path):
     """A cache folder that cannot be locked prevents no compilation."""
 
     @kernel
@@ -110,7 +110,7 @@ def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
     assert half(np.float32(3)) == 1.5
 
 
-def test_a_failed_compilation_holds_no_lock(tmp_path: Path) -> None:
+def test_a_failed_compilation_holds_no_lock(tmp_path):
     """Other processes would wait for it until this one ends."""
 
     @kernel

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hopper.graph import GraphDirectory
 from tests.server_processes import run_python
 
 # The process gets a signal at the moment at which it begins to import a module.
@@ -45,9 +44,7 @@ sys.exit(cli.main([]))
 
 
 @pytest.fixture(scope="module")
-def folder(
-    community_graph: GraphDirectory, parts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def folder(community_graph, parts, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("interrupts")
     (folder / "graph").symlink_to(community_graph.path)
     (folder / "parts").symlink_to(parts)
@@ -71,9 +68,7 @@ def run_script(folder: Path, *words: str) -> tuple[int, str, str]:
         ("hopper.predict.launch", "predict run --out o"),
     ],
 )
-def test_an_interrupted_command_prints_one_line_and_writes_nothing(
-    folder: Path, module: str, command: str
-) -> None:
+def test_an_interrupted_command_prints_one_line_and_writes_nothing(folder, module, command):
     before = sorted(folder.iterdir())
     words = (module, str(int(signal.SIGINT)), *command.split())
     code, _, printed_errors = run_script(folder, AT_IMPORT, *words)
@@ -81,12 +76,12 @@ def test_an_interrupted_command_prints_one_line_and_writes_nothing(
     assert sorted(folder.iterdir()) == before
 
 
-def test_an_interrupt_that_python_drops_is_sent_again(folder: Path) -> None:
+def test_an_interrupt_that_python_drops_is_sent_again(folder):
     assert run_script(folder, DROPPED) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_files_are_written_leaves_none(folder: Path, kind: signal.Signals) -> None:
+def test_a_signal_while_files_are_written_leaves_none(folder, kind):
     before = sorted(folder.iterdir())
     command = "partition graph --servers 2 --method random --out o"
     # It is imported to measure what has been written.
@@ -117,5 +112,5 @@ sys.exit(cli.main())
 """
 
 
-def test_a_signal_that_a_library_takes_for_an_error_is_told(folder: Path) -> None:
+def test_a_signal_that_a_library_takes_for_an_error_is_told(folder):
     assert run_script(folder, TURNED) == (143, "", "ended by SIGTERM\n")

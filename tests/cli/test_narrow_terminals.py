@@ -53,7 +53,7 @@ def wide_table() -> Table:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
-def test_nothing_is_cut_off_and_no_word_is_broken(width: int) -> None:
+def test_nothing_is_cut_off_and_no_word_is_broken(width):
     text = print_to_text(wide_table(), width)
     wide_text = print_to_text(wide_table(), 1000)
     if width == 20:
@@ -64,7 +64,7 @@ def test_nothing_is_cut_off_and_no_word_is_broken(width: int) -> None:
         assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_table_wraps_before_it_is_turned_to_rows() -> None:
+def test_a_table_wraps_before_it_is_turned_to_rows():
     console = Console(width=110)
     widths = fit_columns(console, wide_table())
     assert widths is not None
@@ -75,7 +75,7 @@ def test_a_table_wraps_before_it_is_turned_to_rows() -> None:
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def typed(tmp_path_factory) -> Path:
     """A graph with more node types than fit beside each other."""
     folder, generator = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
     edges = {
@@ -100,12 +100,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_commands_on_typed_graphs_print_every_word_on_80_columns(
-    typed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
+    typed, tmp_path, monkeypatch, capsys, command
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph").symlink_to(typed / "graph")
     outputs = []
@@ -125,12 +121,8 @@ def test_commands_on_typed_graphs_print_every_word_on_80_columns(
     ],
 )
 def test_commands_on_a_configuration_print_every_word_on_80_columns(
-    community_graph: GraphDirectory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
+    community_graph, tmp_path, monkeypatch, capsys, command
+):
     servers = 12 if command.startswith("inspect") else 2
     partition_graph(community_graph, tmp_path / "parts", servers, "random")
     monkeypatch.chdir(tmp_path)
@@ -148,7 +140,7 @@ def test_commands_on_a_configuration_print_every_word_on_80_columns(
         assert {word for word in words(outputs[1]) if word.isalpha()} <= set(words(outputs[0]))
 
 
-def test_tables_of_profiles_sweeps_and_findings_fit_80_columns() -> None:
+def test_tables_of_profiles_sweeps_and_findings_fit_80_columns():
     ids = np.arange(123_456)
     profile = TypeProfile(4096, 9_876_543_210, ids, np.full(ids.size, 7), 1.25e-7)
     names = {f"{name}_with_a_long_name_of_its_own": profile for name in TYPES}

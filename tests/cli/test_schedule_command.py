@@ -12,13 +12,12 @@ import pytest
 
 from hopper.cli import main
 from hopper.cli.inspect.schedule import format_schedule
-from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.merge import TimeSteps
 from hopper.partition import partition_graph
 
 
 @pytest.fixture(scope="module")
-def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(community_graph, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("schedule")
     partition_graph(community_graph, folder / "parts", 3, "random")
     values: dict[str, Any] = {
@@ -43,9 +42,7 @@ def count_roots(text: str) -> int:
         (["--dissolve", "2", "--iteration", "1", "--epoch", "4"], 1),
     ],
 )
-def test_every_root_is_in_the_table(
-    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], steps: int
-) -> None:
+def test_every_root_is_in_the_table(config, capsys, options, steps):
     assert main(["inspect", "schedule", *options, str(config)]) == 0
     text = capsys.readouterr().out
     assert f"24 roots, {steps} of 3 time steps" in " ".join(text.split())
@@ -53,14 +50,12 @@ def test_every_root_is_in_the_table(
     assert count_roots(text.replace("m2 (37)", "")) == 24
 
 
-def test_the_configuration_s_merging_is_shown(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_configuration_s_merging_is_shown(config, capsys):
     assert main(["inspect", "schedule", str(config), "--hop.merge", "1"]) == 0
     assert "2 of 3 time steps" in " ".join(capsys.readouterr().out.split())
 
 
-def test_models_are_named_with_their_roots_in_order() -> None:
+def test_models_are_named_with_their_roots_in_order():
     steps = TimeSteps(
         ranks=np.array([[0, 1], [1, 1]]),
         groups=[[np.arange(3), np.arange(5)], [np.arange(0), np.arange(2)]],
@@ -75,8 +70,6 @@ def test_models_are_named_with_their_roots_in_order() -> None:
         (["--iteration", "99"], "--iteration: expected 0 to"),
     ],
 )
-def test_steps_and_iterations_out_of_range_are_refused(
-    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
-) -> None:
+def test_steps_and_iterations_out_of_range_are_refused(config, capsys, options, text):
     assert main(["inspect", "schedule", *options, str(config)]) == 1
     assert text in capsys.readouterr().err

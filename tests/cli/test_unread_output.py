@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 
-def test_a_reader_that_goes_ends_a_command_in_silence() -> None:
+def test_a_reader_that_goes_ends_a_command_in_silence():
     command = [sys.executable, "-m", "hopper.cli", "config", "explain"]
     # A pipe that holds less than the command writes: it cannot have ended before its reader goes.
     with subprocess.Popen(

@@ -15,13 +15,13 @@ Look = Callable[..., list[Finding]]
 
 
 @pytest.fixture(scope="module")
-def addresses(parts: Path, serve_partitions: Callable[..., list[str]]) -> list[str]:
+def addresses(parts, serve_partitions) -> list[str]:
     """The addresses of its feature servers, which are open to this machine."""
     return serve_partitions(parts, 2)
 
 
 @pytest.fixture
-def values(parts: Path, tmp_path: Path) -> dict[str, Any]:
+def values(parts, tmp_path) -> dict[str, Any]:
     """The values of a configuration without faults."""
     return {
         "data": {"partitioned": str(parts)},
@@ -32,7 +32,7 @@ def values(parts: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def config(values: dict[str, Any], tmp_path: Path) -> Path:
+def config(values, tmp_path) -> Path:
     """The path of the same configuration as a file."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
@@ -40,7 +40,7 @@ def config(values: dict[str, Any], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def look(config: Path) -> Look:
+def look(config) -> Look:
     """A function that returns the findings of the configuration with overrides. Feature servers
     have 20 seconds to answer, or ``limit``."""
 

@@ -23,7 +23,6 @@ from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 
-from .conftest import GraphOf
 from .features import EDGE_FEATURES, PATHS, merged
 from .graphs import LEARNABLE, MODELS, memory_for_parts
 
@@ -261,9 +260,7 @@ UNREAD: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.fixture(scope="module")
-def request_of(
-    graph_of: GraphOf, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, dict[str, Any]], Request]:
+def request_of(graph_of, tmp_path_factory) -> Callable[[str, dict[str, Any]], Request]:
     """Make the request of a division and sections. Graphs are divided once."""
     folder = tmp_path_factory.mktemp("refused")
     divided = cache(lambda key: DIVISIONS[key][1](graph_of(DIVISIONS[key][0]), folder / key))
@@ -294,25 +291,19 @@ def check(make: Callable[[], Request]) -> Request:
 
 
 @pytest.mark.parametrize(("division", "sections", "message"), REFUSED)
-def test_what_cannot_be_trained_is_refused(
-    division: str, sections: dict[str, Any], message: str, request_of: Callable[..., Request]
-) -> None:
+def test_what_cannot_be_trained_is_refused(division, sections, message, request_of):
     with pytest.raises((ConfigError, RequestError), match=message) as raised:
         check(partial(request_of, division, sections))
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("division", "sections"), ACCEPTED)
-def test_what_is_near_is_accepted(
-    division: str, sections: dict[str, Any], request_of: Callable[..., Request]
-) -> None:
+def test_what_is_near_is_accepted(division, sections, request_of):
     check(partial(request_of, division, sections))
 
 
 @pytest.mark.parametrize(("division", "sections", "expected"), UNREAD)
-def test_what_goes_unread_is_told(
-    division: str, sections: dict[str, Any], expected: list[str], request_of: Callable[..., Request]
-) -> None:
+def test_what_goes_unread_is_told(division, sections, expected, request_of):
     told = describe_unused(check(partial(request_of, division, sections)))
     assert len(told) == len(expected), told
     for line, start in zip(sorted(told), expected, strict=True):
@@ -329,9 +320,7 @@ def test_what_goes_unread_is_told(
         ("items", {}, "node"),
     ],
 )
-def test_draws_keep_to_times_where_there_are_some(
-    division: str, sections: dict[str, Any], kind: str, request_of: Callable[..., Request]
-) -> None:
+def test_draws_keep_to_times_where_there_are_some(division, sections, kind, request_of):
     assert request_of(division, sections).config.sampler.kind == kind
 
 
@@ -343,8 +332,6 @@ def test_draws_keep_to_times_where_there_are_some(
         ("partitioned", {}, {"zero_hop", "hop", "model_centric", "cooperative"}),
     ],
 )
-def test_auto_chooses_among_those_that_can(
-    division: str, sections: dict[str, Any], engines: set[str], request_of: Callable[..., Request]
-) -> None:
+def test_auto_chooses_among_those_that_can(division, sections, engines, request_of):
     asked = check(partial(request_of, division, merged(sections, {"train": {"engine": "auto"}})))
     assert {engine.spec.name for engine in engines_of(asked)} == engines

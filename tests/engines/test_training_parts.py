@@ -43,7 +43,7 @@ def check(kind: str = "class", **train: Any) -> None:
     check_training_parts(config_of(**train), schema(kind), iterations=10)
 
 
-def test_the_names_are_those_of_the_configuration() -> None:
+def test_the_names_are_those_of_the_configuration():
     registered = {
         "loss": {**LOSSES, **LINK_LOSSES},
         "metric": {**METRICS, **LINK_METRICS},
@@ -57,7 +57,7 @@ def test_the_names_are_those_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("name", [*LOSSES, "focal_loss:FocalLoss"])
-def test_a_loss_is_one_number_per_root(name: str) -> None:
+def test_a_loss_is_one_number_per_root(name):
     plug_in = find_plug_in("train.loss", name, Loss, LOSSES, {}, ["classes"])
     loss: Loss = plug_in.make(classes=CLASSES)
     for kind in plug_in.kind.label_kinds:
@@ -77,7 +77,7 @@ def test_a_loss_is_one_number_per_root(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [*(name for name, kind in METRICS.items() if hasattr(kind, "sums")), "macro_f1:MacroF1"]
 )
-def test_a_metric_is_made_of_sums(name: str) -> None:
+def test_a_metric_is_made_of_sums(name):
     plug_in = find_plug_in("train.metric", name, Metric, METRICS, {}, ["classes"])
     metric: Metric = plug_in.make(classes=CLASSES)
     for kind in plug_in.kind.label_kinds:
@@ -95,7 +95,7 @@ def test_a_metric_is_made_of_sums(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*RULES, "lion:Lion"])
-def test_a_restored_rule_makes_the_same_updates(name: str) -> None:
+def test_a_restored_rule_makes_the_same_updates(name):
     check(optimizer=name)
     arguments = ["parameters", "weight_decay"]
     plug_in = find_plug_in("train.optimizer", name, UpdateRule, RULES, {}, arguments)
@@ -126,7 +126,7 @@ OPTIONS = {"step": {"step_size": 4, "gamma": 0.5}, "warmup": {"warmup_steps": 3}
 
 
 @pytest.mark.parametrize("name", [*SCHEDULES, "one_cycle:OneCycle"])
-def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
+def test_a_schedule_depends_on_the_moment_alone(name):
     options = OPTIONS.get(name, {})
     check(schedule=name, schedule_options=options)
     plug_in = find_plug_in("train.schedule", name, LearningRateSchedule, SCHEDULES, options)
@@ -139,7 +139,7 @@ def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
     assert LRScheduler(plug_in.make(), 1, 1).factor_at(0, 0) >= 0.0
 
 
-def test_schedules_equal_torch() -> None:
+def test_schedules_equal_torch():
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     kinds = torch.optim.lr_scheduler
     cases = [
@@ -155,7 +155,7 @@ def test_schedules_equal_torch() -> None:
             torch_schedule.last_epoch += 1
 
 
-def test_a_schedule_begins_after_warming_up() -> None:
+def test_a_schedule_begins_after_warming_up():
     schedule = SCHEDULES["cosine"](minimum=0.2, warmup_steps=4)
     factors = [schedule.factor(step, 12) for step in range(13)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
@@ -169,7 +169,7 @@ OF_TORCH = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW, Sgd: torch.optim.S
 
 @pytest.mark.parametrize("kind", OF_TORCH)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> None:
+def test_updates_equal_torch(kind, weight_decay):
     def make_model() -> FlatModel:
         torch.manual_seed(3)
         module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
@@ -194,7 +194,7 @@ def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> Non
     assert torch.equal(ours.module[0].bias, first.module[0].bias)
 
 
-def test_a_rank_starts_without_the_compiler() -> None:
+def test_a_rank_starts_without_the_compiler():
     """torch's compiler takes as long to import as torch itself, on every rank."""
     script = (
         "import sys, torch; from torch import nn\n"

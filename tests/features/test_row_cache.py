@@ -25,9 +25,7 @@ def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("room", [0, 1, 7, NODES])
 @pytest.mark.parametrize(("dtype", "dim"), [("float32", 3), ("float16", 5), ("float64", 1)])
-def test_cached_rows_equal_plain_indexing(
-    module: ModuleType, room: int, dtype: str, dim: int
-) -> None:
+def test_cached_rows_equal_plain_indexing(module, room, dtype, dim):
     """Rows put in pieces and read in random order equal those of plain indexing, bit for bit."""
     generator = np.random.default_rng(room)
     table = _table(module, dtype, dim)
@@ -50,13 +48,13 @@ def test_cached_rows_equal_plain_indexing(
         assert (copied[unfilled] == -1).all()
 
 
-def test_more_rows_than_there_is_room_for_are_refused(module: ModuleType) -> None:
+def test_more_rows_than_there_is_room_for_are_refused(module):
     cache = RowCache(NODES, 2, 1, "float32", module)
     with pytest.raises(ValueError, match="room for 2 more rows, given 3"):
         cache.put(module.arange(3), module.zeros((3, 1), "float32"))
 
 
-def test_ids_of_no_node_are_not_cached(module: ModuleType) -> None:
+def test_ids_of_no_node_are_not_cached(module):
     cache = RowCache(NODES, 1, 1, "float32", module)
     cache.put(module.asarray([NODES - 1]), module.zeros((1, 1), "float32"))
     for ids in ([-1, NODES - 1], [NODES]):
@@ -64,7 +62,7 @@ def test_ids_of_no_node_are_not_cached(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 20, NODES])
-def test_the_least_recently_requested_rows_are_evicted(module: ModuleType, room: int) -> None:
+def test_the_least_recently_requested_rows_are_evicted(module, room):
     """Ask for random rows, with repeats, and for more rows than there is room for.
 
     A cached row is the right one, and an evicted row was asked for no later than those that stay.
@@ -100,7 +98,7 @@ def test_the_least_recently_requested_rows_are_evicted(module: ModuleType, room:
         cached_before = cached_after
 
 
-def test_array_modules() -> None:
+def test_array_modules():
     assert array_module("cpu") is np
     try:
         import cupy

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +23,11 @@ ALONE = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
 
 
 @pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> FeatureForm:
+def form(request) -> FeatureForm:
     return request.param
 
 
-def test_float32_rows_are_rounded_and_no_others(
-    tables: Any, remote: RemoteRows, form: FeatureForm
-) -> None:
+def test_float32_rows_are_rounded_and_no_others(tables, remote, form):
     ids, codec = np.array([3, 88, 3, 40, 41, 0]), CODECS[form]
     rounded, sent_bytes = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form), []
     stored = tables.rows(tables.graph, "features", "paper")[ids]
@@ -55,7 +51,7 @@ def test_float32_rows_are_rounded_and_no_others(
     assert saved_bytes - 3 * (2 + len(form)) <= sent_bytes[0] - sent_bytes[1] <= saved_bytes + 6
 
 
-def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
+def test_errors_are_those_of_the_rows(tables, form):
     rows = PartitionedRows(tables.graph, 1, None)
     errors = measure_wire_error(rows, ALONE, form)
     assert set(errors) == {"paper", "venue", "ghost"}
@@ -70,7 +66,7 @@ def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     assert measure_wire_error(rows, ALONE, "stored") == {}
 
 
-def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: RemoteRows) -> None:
+def test_requests_that_a_server_does_not_round_are_refused(tables, remote):
     client, ids = remote._client, {1: tables.local_ids("author")[:2]}
     all_rows = {1: slice(None)}
     with pytest.raises(BadRequest, match=r"form: expected one of float16, bfloat16, int8, got 'f'"):
@@ -79,9 +75,7 @@ def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: 
         client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f2"), all_rows, form="int8")
 
 
-def test_numbers_beyond_float16_are_named(
-    tables: Any, tmp_path: Path, serve_partitions: Callable[..., list[str]]
-) -> None:
+def test_numbers_beyond_float16_are_named(tables, tmp_path, serve_partitions):
     parts = Path(shutil.copytree(tables.graph.path, tmp_path / "parts"))
     np.load(parts / "server-1" / "features" / "paper.npy", mmap_mode="r+")[:] = 70_000
     graph = PartitionedGraph.open(parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,7 @@ def divided(graph: Any, folder: Path, parts: int) -> tuple[Path, Any, Any]:
 
 @pytest.mark.parametrize("make", [shop, web])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_divided_graph_is_whole_again(
-    make: Callable[[], Any], parts: int, tmp_path: Path
-) -> None:
+def test_a_divided_graph_is_whole_again(make, parts, tmp_path):
     before = make()
     file, nodes, edges = divided(before, tmp_path / "parts", parts)
     import_graph("distdgl", str(file), tmp_path / "graph")
@@ -91,7 +88,7 @@ def test_a_divided_graph_is_whole_again(
         assert [placed.stored(name, server).count for server in range(parts)] == sizes
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
+def test_what_is_missing_is_told(tmp_path):
     file, *_ = divided(web(), tmp_path / "parts", 2)
     described = json.loads(file.read_text())
     for field in ("node_map", "num_parts"):
@@ -105,12 +102,12 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
-def test_servers_have_to_be_given(library: Path, tmp_path: Path) -> None:
+def test_servers_have_to_be_given(library, tmp_path):
     with pytest.raises(RequestError, match=r"--method given: .*no such file"):
         partition_graph(GraphDirectory.open(library), tmp_path / "parts", 2, "given")
 
 
-def test_chunks_keep_the_servers_that_were_assigned(tmp_path: Path) -> None:
+def test_chunks_keep_the_servers_that_were_assigned(tmp_path):
     chunks = {"format": {"name": "csv", "delimiter": ","}, "data": ["edges-0.csv", "edges-1.csv"]}
     described = {
         "node_type": ["user", "item"],

@@ -266,7 +266,7 @@ CHANGES = ImportOptions(
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def changed(tmp_path_factory) -> GraphDirectory:
     """The graph of arrays, changed by options."""
     folder = tmp_path_factory.mktemp("arrays")
     from_arrays(folder, CHANGES)
@@ -274,9 +274,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_becomes_the_same_graph(
-    kind: str, changed: GraphDirectory, tmp_path: Path
-) -> None:
+def test_every_kind_becomes_the_same_graph(kind, changed, tmp_path):
     own_splits = ImportOptions(split=RandomSplit(1, 1))
     with pytest.raises(RequestError, match="--split: the source has its own splits"):
         KINDS[kind](tmp_path, own_splits)

@@ -36,7 +36,7 @@ EVERYTHING = GraphSchema(
 )  # fmt: skip
 
 
-def test_there_and_back() -> None:
+def test_there_and_back():
     for schema in (library_schema(), EVERYTHING):
         data = json.loads(json.dumps(schema_to_json(schema)))
         assert schema_from_json(data, "here") == schema
@@ -47,7 +47,7 @@ def test_there_and_back() -> None:
     assert column == {"name": "x", "categories": ["u", "v"]}
 
 
-def test_the_documented_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_examples(tmp_path, monkeypatch):
     """The examples of docs/reference/graph-directory.md do what the page says."""
     schema, code = (read_code(PAGE, language)[0] for language in ("json", "python"))
     assert schema_to_json(schema_from_json(json.loads(schema), str(PAGE))) == json.loads(schema)
@@ -94,7 +94,7 @@ REFUSED: list[tuple[tuple[Any, ...], Any, str]] = [
 ]  # fmt: skip
 
 
-def test_refused_fields(tmp_path: Path) -> None:
+def test_refused_fields(tmp_path):
     for path, value, text in REFUSED:
         data = copy.deepcopy(schema_to_json(library_schema()))
         place: Any = data
@@ -151,9 +151,7 @@ SCALED = replace(X, scale="standard", offset=(2.0,), divisor=(0.5,))
          "t: column 'x' has the categories [..., h]; the run was trained with [..., i]"),
     ],
 )  # fmt: skip
-def test_differences_of_columns(
-    new: list[FeatureColumn], old: list[FeatureColumn], text: str
-) -> None:
+def test_differences_of_columns(new, old, text):
     found = find_column_difference({"t": tuple(old), "u": ()}, {"t": tuple(new)})
     assert found.startswith(text)
     assert bool(found) == bool(text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -33,7 +31,7 @@ def micrograph() -> Micrograph:
     return Micrograph(sampler, 2, 0, 0)
 
 
-def test_nodes_and_edges_have_original_ids(micrograph: Micrograph) -> None:
+def test_nodes_and_edges_have_original_ids(micrograph):
     assert micrograph.root == 102
     assert micrograph.nodes["paper"].tolist() == [102, 103, 100, 104]
     assert micrograph.nodes["author"].tolist() == [51]
@@ -44,7 +42,7 @@ def test_nodes_and_edges_have_original_ids(micrograph: Micrograph) -> None:
     assert second[CITES].tolist() == [[103, 102, 0], [100, 102, 1], [104, 103, 0], [104, 100, 0]]
 
 
-def test_colocated_share(micrograph: Micrograph) -> None:
+def test_colocated_share(micrograph):
     assert {t: homes.tolist() for t, homes in micrograph.homes(BOOK).items()} == {
         "paper": [1, 0, 0, 1],
         "author": [0],
@@ -56,7 +54,7 @@ def test_colocated_share(micrograph: Micrograph) -> None:
     )
 
 
-def test_text(micrograph: Micrograph) -> None:
+def test_text(micrograph):
     assert micrograph.text(BOOK).splitlines() == [
         "paper 102 @1",
         "├── hop 0 links: author 51 @0",
@@ -72,14 +70,14 @@ def test_text(micrograph: Micrograph) -> None:
     assert micrograph.text().splitlines()[3] == "│   └── hop 1 links: paper 104"
 
 
-def test_picture(micrograph: Micrograph, tmp_path: Path) -> None:
+def test_picture(micrograph, tmp_path):
     path = tmp_path / "picture.png"
     draw_micrograph(micrograph, path, BOOK)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]
 
 
-def test_a_root_alone(tmp_path: Path) -> None:
+def test_a_root_alone(tmp_path):
     sampler = NeighborSampler(
         {CITES: build_topology(np.empty(0, np.int64), np.empty(0, np.int64), 3, 3)},
         {"paper": np.arange(3)},
@@ -95,14 +93,14 @@ def test_a_root_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", [-1, 5])
-def test_no_such_root(micrograph: Micrograph, root: int) -> None:
+def test_no_such_root(micrograph, root):
     sampler = NeighborSampler({}, {"paper": PAPERS}, "paper", [1], 0)
     message = rf"expected a global id of 'paper' in \[0, 5\), given {root}"
     with pytest.raises(RequestError, match=message):
         Micrograph(sampler, root, 0, 0)
 
 
-def test_agrees_with_r_micro(tmp_path: Path) -> None:
+def test_agrees_with_r_micro(tmp_path):
     """The mean of ``colocated_share`` over all roots is what a partition reports."""
     generator, nodes = np.random.default_rng(2), 40
     src = generator.integers(0, nodes, 160)

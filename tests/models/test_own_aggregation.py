@@ -56,7 +56,7 @@ class OfThree(Layer):
         ("gated_aggregation:GatedAggregation", "torch.nn:Identity", "subclass of .*Combination"),
     ],
 )
-def test_a_mistake_is_named(aggregate: str, combine: str, message: str) -> None:
+def test_a_mistake_is_named(aggregate, combine, message):
     name = aggregate if ":" in aggregate else f"{__name__}:{aggregate}"
     with pytest.raises(ConfigError, match=message):
         build_typed_model(

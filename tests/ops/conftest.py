@@ -60,7 +60,7 @@ def make_block() -> MakeBlock:
 
 
 @pytest.fixture(params=["numba", "torch", "triton"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+def kernels(request) -> Iterator[str]:
     """Run the test once with each set of kernels."""
     if request.param == "triton":
         if importlib.util.find_spec("triton") is None:
@@ -72,7 +72,7 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch) -> list[str]:
     """The gathering sums that ran: "weighted" or "plain", in order."""
     sums: list[str] = []
 

@@ -84,7 +84,7 @@ def exchange_rows(cluster: Cluster) -> dict[str, Any]:
     return seen
 
 
-def test_rows_travel_and_their_gradients_come_back() -> None:
+def test_rows_travel_and_their_gradients_come_back():
     ranks = run_ranks(3, 1, exchange_rows, timeout=60)
     # In order of rank, and the gradients of all copies.
     assert ranks[0]["received"] == [[100, 101]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from hopper.partition.layout import Replicated
 from hopper.partition.write import BuildContext, number_nodes
 from hopper.partition.write_topology import fill_topology, lay_out_topology
 from hopper.timing.phases import Silent
-from tests.partition.conftest import MakeGraph
 
 RELATION = Relation("paper", "links", "paper")
 
@@ -39,9 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "text"), REFUSED)
-def test_impossible_requests_are_refused_before_any_work(
-    shared_library: GraphDirectory, tmp_path: Path, options: dict[str, Any], text: str
-) -> None:
+def test_impossible_requests_are_refused_before_any_work(shared_library, tmp_path, options, text):
     with pytest.raises(RequestError, match=text) as error:
         partition_graph(
             shared_library, tmp_path / "out", **{"servers": 2, "method": "random"} | options
@@ -50,9 +46,7 @@ def test_impossible_requests_are_refused_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(
-    make_graph: MakeGraph, tmp_path: Path
-) -> None:
+def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(make_graph, tmp_path):
     out, loose = tmp_path / "out", make_graph("loose", 4, [], [], [])
     with pytest.raises(RequestError, match="graph 'empty' is empty"):
         partition_graph(make_graph("empty", 0, [], [], []), out, 1)
@@ -67,9 +61,7 @@ def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(
     assert partition_graph(loose, out, 2, "random").description["edge_cut"] == 0
 
 
-def test_an_interrupted_write_leaves_nothing(
-    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_nothing(library, monkeypatch):
     work_folders, write_server = [], build.write_server
 
     def fail_on_second(context: BuildContext, progress: Any, server: int, *rest: Any) -> int:
@@ -85,7 +77,7 @@ def test_an_interrupted_write_leaves_nothing(
     assert [path.name for path in library.path.parent.iterdir()] == ["library"]
 
 
-def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None:
+def test_opening_names_damaged_fields_and_files(library):
     out = library.path.parent / "out"
     with pytest.raises(GraphError, match=r"partition\.json: no such file"):
         PartitionedGraph.open(library.path)
@@ -123,9 +115,7 @@ def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
-def test_locality_is_measured_before_a_partition_appears(
-    topology: str, library: GraphDirectory
-) -> None:
+def test_locality_is_measured_before_a_partition_appears(topology, library):
     locality = {"fanouts": [2], "roots": 3, "micrograph": 0.5, "subgraph": 0.25}
     out, edge_counts = library.path.parent / "out", []
 
@@ -145,9 +135,7 @@ def test_locality_is_measured_before_a_partition_appears(
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_ids_of_edges_are_as_wide_as_in_the_graph(
-    shared_library: GraphDirectory, tmp_path: Path, dtype: type[np.int32 | np.int64]
-) -> None:
+def test_ids_of_edges_are_as_wide_as_in_the_graph(shared_library, tmp_path, dtype):
     class Narrow(GraphDirectory):
         def topology(self, relation: Relation) -> Topology:
             whole = super().topology(relation)

@@ -14,7 +14,6 @@ from hopper.config import make_config
 from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
-from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
 from hopper.train.loop import Trainer
@@ -22,7 +21,6 @@ from hopper.train.rank import make_trainer
 from tests.engines.graphs import LEARNABLE, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-Serve = Callable[[Path, int], list[str]]
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "off": {"depth": 0},
@@ -120,13 +118,11 @@ def compare(
 
 
 @pytest.fixture(scope="module")
-def servers(parts: Path, serve_partitions: Serve) -> list[str]:
+def servers(parts, serve_partitions) -> list[str]:
     return serve_partitions(parts, 2)
 
 
-def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
-    parts: Path, servers: list[str], train_cases: TrainCases, tmp_path: Path
-) -> None:
+def test_pipelines_do_not_change_runs_of_homogeneous_graphs(parts, servers, train_cases, tmp_path):
 
     def make_case(kind: str, pipeline: str) -> dict[str, Any]:
         model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
@@ -136,9 +132,7 @@ def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
     compare(train_cases, tmp_path, make_case, ONE_TYPE)
 
 
-def test_full_batches_fetch_rows_once(
-    parts: Path, servers: list[str], train_cases: TrainCases, tmp_path: Path
-) -> None:
+def test_full_batches_fetch_rows_once(parts, servers, train_cases, tmp_path):
     cases = []
     for pipeline in ("off", "as it is"):
         for engine in ("zero_hop", "hop"):
@@ -159,8 +153,8 @@ def test_full_batches_fetch_rows_once(
 
 
 def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
-    serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
-) -> None:
+    serve_partitions, train_cases, tmp_path
+):
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     divisions = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
     partition_graph(graph, divisions["nodes"], 2, "random")
@@ -181,7 +175,7 @@ def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
 
 
 @pytest.fixture
-def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..., Trainer]:
+def lone_trainer(community_graph, tmp_path) -> Callable[..., Trainer]:
     """A function that makes a trainer of one rank in this process."""
     partitioned = tmp_path / "parts"
     graph = partition_graph(community_graph, partitioned, 1, "random")
@@ -199,9 +193,7 @@ def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..
 
 
 @pytest.mark.parametrize("stage", ["plan", "read"])
-def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
-    lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(lone_trainer, monkeypatch, stage):
     trainer = lone_trainer()
     engine = trainer.engine.engine
     work, calls = getattr(engine, stage), []
@@ -221,9 +213,7 @@ def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
     assert len(calls) == 4
 
 
-def test_spans_name_the_threads_of_the_pipeline(
-    lone_trainer: Callable[..., Trainer], tmp_path: Path
-) -> None:
+def test_spans_name_the_threads_of_the_pipeline(lone_trainer, tmp_path):
     trainer = lone_trainer()
     trainer.run()
     trainer.engine.state.log.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ class Sage(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trainer_of_lightning_trains_on_the_splits(parts: Path) -> None:
+def test_a_trainer_of_lightning_trains_on_the_splits(parts):
     config = hopper.make_config(
         {
             "data": {"partitioned": str(parts)},
@@ -73,9 +72,7 @@ def test_a_trainer_of_lightning_trains_on_the_splits(parts: Path) -> None:
         ({"dependence": 8}, "sampler.dependence: expected 1 here, given 8"),
     ],
 )
-def test_what_the_loader_has_not_is_refused(
-    sampler: dict[str, Any], text: str, tmp_path: Path
-) -> None:
+def test_what_the_loader_has_not_is_refused(sampler, text, tmp_path):
     values = {"data": {"partitioned": str(tmp_path)}, "sampler": sampler}
     with pytest.raises(hopper.RequestError, match=text):
         DataModule(hopper.make_config(values))

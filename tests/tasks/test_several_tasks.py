@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -23,7 +21,7 @@ from tests.engines.graphs import NODES, make_tasks
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
 
 
-def test_the_loss_is_the_weighted_sum(tmp_path: Path) -> None:
+def test_the_loss_is_the_weighted_sum(tmp_path):
     """A root adds nothing to the loss of a task that it has no label of. Every task has scores."""
     graph = make_tasks(tmp_path / "graph")
     config = make_config({"data": {"partitioned": "parts"}, "task": TASKS})
@@ -75,7 +73,7 @@ def test_the_loss_is_the_weighted_sum(tmp_path: Path) -> None:
     assert list(description["tasks"]) == [*tasks]
 
 
-def test_imported_tables_have_tasks(tmp_path: Path) -> None:
+def test_imported_tables_have_tasks(tmp_path):
     folder = tmp_path / "tables"
     folder.mkdir()
     (folder / "nodes.csv").write_text(

@@ -46,7 +46,7 @@ END_LIMIT = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ranks(launched_in_pool: None) -> None:
+def _ranks(launched_in_pool) -> None:
     """Ranks that a test itself launches are those of the pool."""
 
 
@@ -308,7 +308,7 @@ class Runs:
 
 
 @pytest.fixture(scope="session")
-def partitioned(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def partitioned(community_graph, tmp_path_factory) -> Path:
     """The community graph over two servers."""
     out = tmp_path_factory.mktemp("train") / "parts"
     partition_graph(community_graph, out, SERVERS, "random")
@@ -316,9 +316,7 @@ def partitioned(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
-def runs(
-    partitioned: Path, tmp_path_factory: pytest.TempPathFactory, rank_pool: RankPool
-) -> Iterator[Runs]:
+def runs(partitioned, tmp_path_factory, rank_pool) -> Iterator[Runs]:
     """Makes training runs."""
     runs = Runs(partitioned, tmp_path_factory.mktemp("runs"), rank_pool)
     yield runs
@@ -326,7 +324,7 @@ def runs(
 
 
 @pytest.fixture
-def as_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def as_ranks_start(tmp_path, monkeypatch) -> Callable[[str], None]:
     """Run lines of Python in each rank before it does anything else of its own."""
 
     def begin(lines: str) -> None:
@@ -340,13 +338,13 @@ def as_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 
 @pytest.fixture(scope="session")
-def reference(runs: Runs) -> Run:
+def reference(runs) -> Run:
     """Three epochs of ``hopper train``. Other ways to the same run must give the same losses."""
     return runs.train_to_end("reference")
 
 
 @pytest.fixture
-def papers(tmp_path: Path) -> GraphDirectory:
+def papers(tmp_path) -> GraphDirectory:
     """A graph of papers with features and authors without."""
     generator = np.random.default_rng(0)
     edges = {
@@ -362,7 +360,7 @@ def papers(tmp_path: Path) -> GraphDirectory:
 
 
 @pytest.fixture
-def typed_runs(papers: GraphDirectory, tmp_path: Path, rank_pool: RankPool) -> Iterator[Runs]:
+def typed_runs(papers, tmp_path, rank_pool) -> Iterator[Runs]:
     """Makes runs on these papers, over two servers."""
     partition_graph(papers, tmp_path / "parts", SERVERS, "random")
     runs = Runs(tmp_path / "parts", tmp_path, rank_pool)

@@ -45,12 +45,12 @@ def flip_bit(file: Path, bit: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkpointed_run(runs: Any) -> Path:
+def checkpointed_run(runs) -> Path:
     """The folder of a finished run with checkpoints."""
     return Path(runs.train_to_end("checkpointed", epochs=1, checkpoint_every=5).run_dir)
 
 
-def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path) -> None:
+def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run, tmp_path):
     original, draw = (checkpointed_run / "best.safetensors").read_bytes(), random.Random(3)
     size, file = len(original), tmp_path / "altered"
     file.write_bytes(original)
@@ -67,7 +67,7 @@ def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path)
             check_file(file)
 
 
-def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Path) -> None:
+def test_a_run_passes_over_an_altered_checkpoint(runs, checkpointed_run):
     """It resumes from the checkpoint before. If no checkpoint is whole it fails, or begins anew
     with ``resume = "auto"``."""
     folder = checkpointed_run.with_name("flipped")
@@ -100,7 +100,7 @@ def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Pa
 
 
 @pytest.fixture
-def copy(partitioned: Path, tmp_path: Path) -> Path:
+def copy(partitioned, tmp_path) -> Path:
     """A copy of the partitioned directory, which a test may alter."""
     return Path(shutil.copytree(partitioned, tmp_path / "copy"))
 
@@ -130,7 +130,7 @@ ALTERATIONS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_no_file_of_a_division_may_be_altered(partitioned: Path, copy: Path, name: str) -> None:
+def test_no_file_of_a_division_may_be_altered(partitioned, copy, name):
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):
         ALTERATIONS[name](file)
         with pytest.raises(HopperError) as caught:
@@ -145,7 +145,7 @@ def test_no_file_of_a_division_may_be_altered(partitioned: Path, copy: Path, nam
     verify(copy)
 
 
-def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
+def test_a_machine_needs_its_own_servers_rows_alone(copy):
     shutil.rmtree(copy / "server-1")
     check_structure(copy, [0])
     check_rows(copy, [0])
@@ -153,9 +153,7 @@ def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
         check_structure(copy, [1])
 
 
-def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_beyond_memory_are_checked_without_filling_the_page_cache(copy, monkeypatch):
     monkeypatch.setattr("cache_server.store.mapped_rows.available_memory", lambda: 0)
     file = next((copy / "server-0" / "features").rglob("*.npy"))
     table = np.load(file, mmap_mode="r")
@@ -168,9 +166,7 @@ def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
     assert not in_memory(table).any()
 
 
-def test_a_run_that_has_ended_waits_for_no_slow_check(
-    partitioned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_has_ended_waits_for_no_slow_check(partitioned, monkeypatch):
     """At a byte a second the check would take hours."""
     monkeypatch.setattr(verification, "_BYTES_A_SECOND", 1.0)
     said: list[str] = []
@@ -217,16 +213,14 @@ def set_id_out_of_range(copy: Path, array: str) -> None:
         ),
     ],
 )
-def test_a_division_that_is_not_whole_is_refused(
-    copy: Path, alter: Callable[[Path], object], text: str
-) -> None:
+def test_a_division_that_is_not_whole_is_refused(copy, alter, text):
     alter(copy)
     with pytest.raises(GraphError, match=text):
         verify(copy)
 
 
 @pytest.mark.parametrize("way", ["structure", "quick", "full"])
-def test_a_run_that_would_read_altered_files_fails(runs: Any, copy: Path, way: str) -> None:
+def test_a_run_that_would_read_altered_files_fails(runs, copy, way):
     """It does not begin if files were altered that are read before, and else does not end well."""
     is_structure = way == "structure"
     folder, name = (copy, "indices.npy") if is_structure else (copy / "server-1/features", "*.npy")
@@ -243,9 +237,7 @@ def test_a_run_that_would_read_altered_files_fails(runs: Any, copy: Path, way: s
     assert run.run_dir.exists() == (way == "quick")
 
 
-def test_servers_of_another_division_are_refused(
-    runs: Any, copy: Path, serve_partitions: Callable[[Path, int], list[str]]
-) -> None:
+def test_servers_of_another_division_are_refused(runs, copy, serve_partitions):
     """Without the check they would serve wrong rows, because the shapes are the same."""
     expected = read_division(copy)
     for server in SERVERS:

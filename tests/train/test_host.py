@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.conftest import free_ports
 SERVERS = '["127.0.0.1:1", "127.0.0.1:2"]'
 
 
-def test_several_servers_of_a_run_on_one_machine(runs: Any, reference: Any) -> None:
+def test_several_servers_of_a_run_on_one_machine(runs, reference):
     """Their ranks are this machine's, and the run is that of ``hopper train``."""
     first = free_ports(3)
     servers = json.dumps([f"127.0.0.1:{first + 1}", f"127.0.0.1:{first + 2}"])
@@ -44,14 +43,12 @@ def test_several_servers_of_a_run_on_one_machine(runs: Any, reference: Any) -> N
          "train.run_dir: name one: machines cannot agree on one by themselves"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_started_is_refused(
-    runs: Any, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_what_cannot_be_started_is_refused(runs, capsys, words, message):
     assert main(["host", str(runs.config("refused-host")), *words]) == 1
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-def test_a_silent_launcher_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_launcher_is_given_up(monkeypatch):
     """Its connection may be open for hours after its machine has gone."""
     reading, writing = os.pipe()
     monkeypatch.setattr(host_module, "_INPUT", reading)

@@ -49,7 +49,7 @@ sys.addaudithook(note)
 
 
 @pytest.fixture
-def cluster_keys(tmp_path: Path) -> dict[str, str]:
+def cluster_keys(tmp_path) -> dict[str, str]:
     """Keys of ``[cluster]`` that name certificates and a token."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
@@ -64,12 +64,8 @@ def is_loopback(address: str) -> bool:
 
 
 def test_a_run_is_closed_and_runs_no_foreign_code(
-    runs: Any,
-    reference: Any,
-    cluster_keys: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    runs, reference, cluster_keys, tmp_path, monkeypatch
+):
     """Nothing can be reached from another host, nothing is unpickled, nothing is imported from the
     folder. With the same seed, losses and model have the same bits.
 
@@ -124,7 +120,7 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     assert not any(TOKEN.encode() in content for content in files)
 
 
-def test_a_rank_whose_parent_has_ended_ends_at_once() -> None:
+def test_a_rank_whose_parent_has_ended_ends_at_once():
     """A rank is given the id of its parent. If the parent has ended, the rank must not run on."""
     parent = subprocess.Popen([sys.executable, "-c", ""])
     parent.wait()
@@ -134,7 +130,7 @@ def test_a_rank_whose_parent_has_ended_ends_at_once() -> None:
     assert child.stderr == f"error: process {parent.pid}, which started this one, has ended\n"
 
 
-def test_a_killed_launcher_leaves_nothing(runs: Any) -> None:
+def test_a_killed_launcher_leaves_nothing(runs):
     """It is killed while its servers and ranks start."""
     run = runs.train("orphans", epochs=1_000_000, evaluate_every=0)
     run.await_condition(lambda: bool(run.members()), "a feature server")
@@ -152,7 +148,7 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupted_run_ends_with_one_line(runs: Any, moment: str) -> None:
+def test_an_interrupted_run_ends_with_one_line(runs, moment):
     """A terminal sends SIGINT to all processes in the foreground."""
     name = f"interrupted-{moment.replace(' ', '-')}"
     command = [*runs.hopper, "train", str(runs.config(name, epochs=1_000_000, evaluate_every=0))]

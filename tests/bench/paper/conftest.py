@@ -38,7 +38,7 @@ def start_job(
 
 
 @pytest.fixture(scope="session")
-def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def typed_graph(tmp_path_factory) -> GraphDirectory:
     """Its roots are papers; rows of authors are learned."""
     generator, counts = np.random.default_rng(0), {"author": 60, "paper": 90}
     relations = (
