@@ -1,7 +1,5 @@
 """Fixtures that several folders share: small graphs, feature servers, groups of ranks."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

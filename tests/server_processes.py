@@ -1,7 +1,5 @@
 """Feature servers of tests, here and in processes, and the folders that processes import from."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A proxy between clients and a server, which can alter, delay and cut their connections."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Absurd numbers and output paths that cannot be written are reported in one line."""
 
-from __future__ import annotations
-
 import re
 import resource
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The configuration: defaults, overrides, and errors that name the key."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

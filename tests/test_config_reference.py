@@ -1,7 +1,5 @@
 """What ``hopper config`` prints about keys agrees with the loader."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

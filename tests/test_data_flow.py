@@ -1,7 +1,5 @@
 """Pages about an iteration name functions that exist, and all causes, stages and counts."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

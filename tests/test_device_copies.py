@@ -1,7 +1,5 @@
 """Copies to a device: their values, and that they do not wait for running kernels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

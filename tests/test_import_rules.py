@@ -3,8 +3,6 @@
 Imports are read from the source text, including those inside functions.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

@@ -1,7 +1,5 @@
 """Threads of numba kernels, and settings of OpenMP for ranks."""
 
-from __future__ import annotations
-
 import sys
 
 import numba

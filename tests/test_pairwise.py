@@ -1,7 +1,5 @@
 """The combinations of values that tests run."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

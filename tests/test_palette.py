@@ -1,7 +1,5 @@
 """Colours are told apart with any colour vision, and words on them can be read."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """The public API: every name is there, documented and typed, and ``import hopper`` is quick."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The ranks that tests share: each job finds them as new, and a job that fails ends them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

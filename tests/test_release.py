@@ -1,7 +1,5 @@
 """Checks before a release: metadata, contents and notes."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Results are lines that can be trusted, and what README and docs show is made from them."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Spans and events of a run: which lines are written, and which seconds are summed."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress

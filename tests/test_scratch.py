@@ -1,7 +1,5 @@
 """Temporary folders, and their removal after a process was killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """Shell scripts, and the environments that they make."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """What ruff's rules of bandit are told to let be stands in SECURITY.md."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results made by hand, and a tiny partitioned graph to run engines on."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

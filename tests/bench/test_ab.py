@@ -1,7 +1,5 @@
 """``hopper bench`` from its command line to its files, on a tiny graph with two servers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

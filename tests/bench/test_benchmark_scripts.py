@@ -1,7 +1,5 @@
 """Scripts of benchmarks/ measure in turns, and write lines of summary.csv."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ClusterGCN's batches consist of whole clusters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Contenders of an A/B are engines, each with options of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.bench.contender import Contender, parse_contenders

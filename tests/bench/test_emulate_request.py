@@ -1,7 +1,5 @@
 """What ``--emulate`` and its companions accept, and what happens where hosts cannot be had."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

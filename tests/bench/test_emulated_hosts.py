@@ -3,8 +3,6 @@
 Skipped with the reason where network namespaces cannot be had.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

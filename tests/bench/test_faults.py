@@ -1,7 +1,5 @@
 """Fault injection disturbs real runs, servers and files, and judges how they end."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import replace

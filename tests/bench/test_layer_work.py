@@ -1,7 +1,5 @@
 """The work of each layer and rank is read from spans."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The parity check finds wrong gradients and losses, and passes those that only round."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Table and picture of an A/B show results that were made by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

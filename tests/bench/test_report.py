@@ -1,8 +1,6 @@
 """The report's page, read as text, shows results, refuses wrong ones, escapes markup, and names
 what is missing."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

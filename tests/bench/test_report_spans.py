@@ -1,7 +1,5 @@
 """Spans of all ranks are put on one axis of time, whatever their clocks; bad lines are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``hopper bench`` refuses impossible requests, plans the others, and ends its runs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Ratios and figures are those worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Sentences on ratios tell a difference only where the interval excludes 1."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.bench.verdict import most_telling, tell_bytes, tell_speed

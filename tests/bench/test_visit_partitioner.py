@@ -1,7 +1,5 @@
 """Moving nodes by visits: fewer rows are remote, and the balance stays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

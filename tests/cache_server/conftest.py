@@ -1,7 +1,5 @@
 """A partitioned directory of three servers, and servers over it, here and in processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A server stays small and answers others whatever anybody sends to its port."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

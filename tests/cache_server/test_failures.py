@@ -1,8 +1,6 @@
 """Servers that never start, die, stall or answer nonsense cause a named error, a retry, or a
 change to another replica."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A kernel is compiled once, however many processes call it first at the same moment."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

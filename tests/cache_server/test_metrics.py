@@ -1,7 +1,5 @@
 """A server tells its metrics to those who may ask for rows, and servers and clients log events."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """Servers draw the neighbors that a rank with all edges would draw, in one request or several."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

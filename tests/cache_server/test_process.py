@@ -1,7 +1,5 @@
 """The server as a process: how it starts, reports its port, drains, and ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Rows and ids arrive as the files hold them, in any thread; what cannot be answered is named."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """With TLS, mutual TLS and tokens, only clients of this cluster get rows."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A server's files open only if they are what the manifest says; rows that do not fit memory are
 read without their neighbours, and many ahead."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap

@@ -1,7 +1,5 @@
 """``hopper --help`` and ``--version`` import little, so that they are quick."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Signals are answered by one line, whatever a command is doing, and nothing is left of it."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is printed on 80 columns has all words that are printed on a wide terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Former names of commands answer with the present ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.cli import main

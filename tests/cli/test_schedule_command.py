@@ -1,7 +1,5 @@
 """``hopper inspect schedule``: the time steps of an iteration, without training anything."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A command ends quietly when its reader goes before the output's end."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

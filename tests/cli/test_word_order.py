@@ -1,7 +1,5 @@
 """Options, overrides and positional arguments may stand in any order."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from itertools import chain

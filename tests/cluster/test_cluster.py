@@ -1,7 +1,5 @@
 """Collectives give the right numbers, count their bytes, and name a rank that does not come."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

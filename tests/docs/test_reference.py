@@ -1,7 +1,5 @@
 """The lists of the reference's pages are those that the code makes."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

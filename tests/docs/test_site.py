@@ -1,7 +1,5 @@
 """The site builds without a warning, and every link in it and to its pages leads somewhere."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -4,8 +4,6 @@ Commands of ``hopper`` go through its real argument parser and overrides through
 TOML is loaded, and Python is compiled. Other tests run some snippets.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

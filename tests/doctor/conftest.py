@@ -1,7 +1,5 @@
 """A partitioned graph, a configuration that trains on it, and what ``hopper doctor`` finds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the doctor says of certificates, keys and tokens."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``hopper doctor`` prints findings for people, and writes them for scripts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

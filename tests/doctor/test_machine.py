@@ -1,7 +1,5 @@
 """What the doctor says of a configuration, of files, and of the machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

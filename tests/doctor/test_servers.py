@@ -1,7 +1,5 @@
 """What the doctor says of feature servers that are right, wrong, silent, or not there."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

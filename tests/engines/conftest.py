@@ -1,7 +1,5 @@
 """Dividing graphs once for all tests, training cases on ranks, comparing each with one process."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

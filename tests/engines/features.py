@@ -3,8 +3,6 @@
 :func:`choose` combines them, for test_conformance.py. No tests of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

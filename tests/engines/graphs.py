@@ -4,8 +4,6 @@ In the typed graph relation names repeat between type pairs, one relation and on
 and features have another width in every type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every ca
 nested values}; the first one's device is that of all.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence

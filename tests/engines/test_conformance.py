@@ -5,8 +5,6 @@ depend on placement, rows of other nodes or edges, deadlocks of ranks without ro
 data: features.py.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The A/B and test_conformance.py refuse every one of the faults, and nothing else.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

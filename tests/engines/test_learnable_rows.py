@@ -1,7 +1,5 @@
 """Learnable rows: where they begin, who updates them, and what a typed model does not learn."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 The gradients are in test_conformance.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

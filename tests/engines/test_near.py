@@ -5,8 +5,6 @@ out, learnable rows or parameters of one server that are updated all the same, a
 differ from torch's.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

@@ -3,8 +3,6 @@
 What they import, who finds them, their options, and what they divide.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

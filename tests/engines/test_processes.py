@@ -1,7 +1,5 @@
 """Ranks that are processes, over gloo and gRPC, train as those that are threads; some on a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

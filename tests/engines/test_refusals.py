@@ -3,8 +3,6 @@
 All of it is told before a run. The refusals of a feature by an engine are in features.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

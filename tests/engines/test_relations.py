@@ -3,8 +3,6 @@
 The gradients are in test_conformance.py.
 """
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each row of the table is a run, and changes to it that may alter traffic alone.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Guards against: means of means, metrics that ranks cannot add up, optimisers tha
 not restore, schedules that a resumed run would continue otherwise, engines that differ in them.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

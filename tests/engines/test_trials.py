@@ -4,8 +4,6 @@ Guards against: a model that meets a group twice or never, another trial's dropo
 learning rate, gradients averaged over trials, updates away from home, divisors of another batch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A partitioned graph with every kind of table, and every source of its rows."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Which rows a cache gets: shares and rows against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

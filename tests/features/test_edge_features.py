@@ -1,7 +1,5 @@
 """Features of edges: where they are stored, and what a layer makes of them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

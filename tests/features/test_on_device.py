@@ -1,7 +1,5 @@
 """Rows cached on a device, against plain indexing: NumPy always, CuPy where there is one."""
 
-from __future__ import annotations
-
 from threading import RLock
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Features from a plug-in class: what it must be, and what is said where it is not."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

@@ -1,7 +1,5 @@
 """Caches of rows by id, against plain indexing: NumPy always, CuPy where there is a device."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

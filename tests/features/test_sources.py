@@ -1,7 +1,5 @@
 """What every FeatureSource promises, and what single ones refuse, count and send."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Rows that are rounded when they travel between servers, and the errors that this makes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

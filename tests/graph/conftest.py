@@ -1,7 +1,5 @@
 """A small graph with everything the layout allows, and the real graphs where they lie."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

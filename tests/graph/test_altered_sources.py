@@ -1,7 +1,5 @@
 """Whatever happens to the files of a source, an import tells it in a line or is not affected."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The description of a graph, as values and as the command prints it; the other commands."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Opening graph directories: undamaged, and damaged in every way that the checks know."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """Texts become classes and categories, missing numbers are filled, numbers are scaled, and new
 tables are encoded like an earlier graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

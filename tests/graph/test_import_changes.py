@@ -1,7 +1,5 @@
 """What changes while a graph is imported: directions, components, targets, splits and times."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path

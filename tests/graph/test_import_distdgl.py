@@ -1,7 +1,5 @@
 """Graphs that DistDGL has divided become graph directories, and keep their parts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

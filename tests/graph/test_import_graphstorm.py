@@ -1,7 +1,5 @@
 """Configurations of GraphStorm's graph construction become queries that return the same values."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One small graph in every kind of source becomes the same graph directory."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Graphs of PyTorch Geometric, DGL, OGB, NetworkX and arrays: what only one of them has, and what
 is refused. What all have in common is in test_import_kinds.py."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

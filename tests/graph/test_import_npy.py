@@ -1,8 +1,6 @@
 """Folders of NumPy arrays: options, real graphs, and damaged or malicious files, which are refused
 in one line and leave nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

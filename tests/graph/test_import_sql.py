@@ -1,7 +1,5 @@
 """Graphs that SQL queries describe, over files, an S3 server, and databases that really run."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

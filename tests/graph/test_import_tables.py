@@ -1,7 +1,5 @@
 """Folders of CSV and Parquet tables: what they become, what is refused, and how much memory."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stored forms of rows: what they hold, and how numpy and torch make floats of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

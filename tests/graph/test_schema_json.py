@@ -1,7 +1,5 @@
 """graph.json: there and back, and every field that is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """What `make` promises of a synthetic graph: a pure function, its schema, edges and labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

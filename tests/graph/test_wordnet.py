@@ -1,7 +1,5 @@
 """The example of WordNet: its tables become a graph of words with topics."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

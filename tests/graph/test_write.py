@@ -1,8 +1,6 @@
 """Building topologies, against a naive sort; the writer: all or nothing, and nothing that
 contradicts the schema."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """Counting visits, measuring what a missing byte costs, and saving both."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

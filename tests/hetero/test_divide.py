@@ -1,8 +1,6 @@
 """Directories divided by relation: what every server's folder stores, whole or in parts, and what
 is refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Sparse optimisers against torch's, sums of gradients, and the rows that learning begins with."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

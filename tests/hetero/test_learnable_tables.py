@@ -1,7 +1,5 @@
 """A rank's share of one table, several tables between ranks, and no table at all."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Metatree and meta-partitioning: the worked example of Figure 6, what it leaves open, and how it
 is printed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

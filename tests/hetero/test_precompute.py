@@ -1,7 +1,5 @@
 """Neighbours averaged once: against dense matrices, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

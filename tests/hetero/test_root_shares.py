@@ -1,7 +1,5 @@
 """Every root is aggregated once for each root relation, and finished once, on any ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

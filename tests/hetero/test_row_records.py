@@ -1,7 +1,5 @@
 """Records in a file, some of which are held in memory, against a plain table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 That engines train them alike is shown in tests/engines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scoring a split layer by layer, in chunks where memory bounds them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Sampling in whole arrays draws what the kernels draw: by NumPy always, by CuPy where there is a
 device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """docs/inside/draws.md: its vectors, for the code and an independent implementation; statistics."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

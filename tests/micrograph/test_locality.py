@@ -1,7 +1,5 @@
 """R_micro and R_sub against their definition, and draws that ignore the partition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Merging: which steps are dissolved, how many, and which steps train their roots."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The micrograph of one root: original ids, R_micro, the tree and the picture."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

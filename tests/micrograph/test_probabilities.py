@@ -1,7 +1,5 @@
 """Inverse inclusion probabilities of every sampler: what they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

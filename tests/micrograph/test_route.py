@@ -1,7 +1,5 @@
 """Which roots an iteration trains, who owns them and where they live."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import chain
 from typing import Any

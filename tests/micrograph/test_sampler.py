@@ -4,8 +4,6 @@ Graphs have several node types, one name for all relations, parallel edges, self
 nodes and sometimes a type without nodes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Draws in time: nothing later than the root is drawn, and no draw depends on other roots."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

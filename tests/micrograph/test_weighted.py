@@ -1,7 +1,5 @@
 """Sums over draws by weight are unbiased, and the same wherever the nodes are."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

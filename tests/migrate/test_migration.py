@@ -3,8 +3,6 @@
 That gradients are added up is in tests/engines/test_conformance.py.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from typing import Any

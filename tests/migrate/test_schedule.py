@@ -1,7 +1,5 @@
 """Who trains what where: models move between steps, none is lost, none arrives unannounced."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

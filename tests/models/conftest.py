@@ -1,7 +1,5 @@
 """Full-neighbourhood blocks of random symmetric graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

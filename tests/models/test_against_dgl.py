@@ -1,7 +1,5 @@
 """Layers against dgl.nn's with the same weights, on full neighbourhoods, in float64."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Scores class by class, against scikit-learn's definitions worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

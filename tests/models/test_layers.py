@@ -1,7 +1,5 @@
 """What every layer and stack promises: parts compose, placement does not matter."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """All relations of a layer at once against relation by relation: the same numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

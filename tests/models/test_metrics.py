@@ -1,7 +1,5 @@
 """Metrics are those of torchmetrics in one process, however roots are split."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

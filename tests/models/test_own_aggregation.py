@@ -1,7 +1,5 @@
 """What a user's own AGG_r and AGG_all must be, and how a mistake is named."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Typed models against the papers' formulas, written out destination by destination."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

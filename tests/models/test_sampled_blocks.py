@@ -1,7 +1,5 @@
 """Layers over sampled neighbours that were not equally likely: weights, placement, expectations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Blocks to compute on, and every set of kernels that must agree."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Products of groups of rows, against a product a group."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Which kernels are chosen, and what is said where Triton is absent."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

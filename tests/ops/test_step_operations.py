@@ -1,7 +1,5 @@
 """What a training step asks of a GPU: how many operations and launches, and no synchronisation."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows that stay where they are stored until they are multiplied."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Kernels in Triton: compiled for GPUs that need not be there, and run on one where there is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

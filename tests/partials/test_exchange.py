@@ -1,7 +1,5 @@
 """Rows that travel, gradients that come back: three ranks, one of them without any row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

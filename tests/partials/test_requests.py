@@ -1,7 +1,5 @@
 """What ranks ask each other for: every sum over a destination's edges stays as it was."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

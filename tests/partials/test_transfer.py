@@ -1,7 +1,5 @@
 """The forms in which rows can travel are the cheapest ones, there and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small graph directories to divide."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

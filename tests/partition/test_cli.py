@@ -1,7 +1,5 @@
 """``hopper partition`` as a user sees it, and the tasks of Ray that build the same parts."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """Next week's graph, divided like this week's: known nodes stay, new ones join their neighbours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``hopper dataset fetch``: partitioned directories from an S3 server and from another folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fsspec

@@ -3,8 +3,6 @@
 Graphs of nodes that are divided are also described: edge cut and balance.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory: what is estimated, what is refused, and that ``--memory-limit`` holds while it works."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

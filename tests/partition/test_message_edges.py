@@ -1,7 +1,5 @@
 """Where edges are predicted, training reads no edges of validation and test."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """METIS is a process of its own: how it is chosen, fails and ends."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

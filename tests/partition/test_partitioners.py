@@ -1,7 +1,5 @@
 """What every partitioner promises, built-in or a plug-in, and what only some do."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Where nodes are: homes on servers, and owners among ranks, in turn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

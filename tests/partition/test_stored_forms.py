@@ -1,8 +1,6 @@
 """Features that are stored in other forms while a graph is divided: what is written, measured, said
 and refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

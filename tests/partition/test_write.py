@@ -1,7 +1,5 @@
 """What is refused, what an interruption leaves, and what opening checks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows that are kept for coming iterations: which ones, how many, and with which values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

@@ -1,7 +1,5 @@
 """A loop of a user's own computes the gradients of ``zero_hop``, and what it stands on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

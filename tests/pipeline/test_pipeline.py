@@ -1,7 +1,5 @@
 """The pipeline without engines: its order, its bounds, its state, its errors and its end."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Runs with and without a pipeline: the same losses, scores, bytes and rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What loaders read over connections: addresses without a directory, caches, and certificates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gradients of DistributedDataParallel scripts under the loaders do not depend on ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

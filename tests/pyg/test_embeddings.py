@@ -1,7 +1,5 @@
 """Embeddings by layers of one's own are those of the whole graph, also after a break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

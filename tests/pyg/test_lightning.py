@@ -1,7 +1,5 @@
 """A LightningModule trains on the splits of a configuration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches of the loaders: what they hold, and that it follows from the roots alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

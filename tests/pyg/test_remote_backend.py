@@ -1,7 +1,5 @@
 """PyG's own loaders over Hopper's servers, with and without workers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """The scripts of the pages train the same however they are started, and the pages show their
 loops."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Estimated bytes equal those that real runs count, cause by cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

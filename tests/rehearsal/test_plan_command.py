@@ -1,7 +1,5 @@
 """``hopper plan``: what it prints, and what it refuses before any work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks that are threads: no wait is endless, and messages take time on their clocks."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

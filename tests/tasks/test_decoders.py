@@ -1,7 +1,5 @@
 """Decoders: their formulas, and that all candidates at once score as single pairs do."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

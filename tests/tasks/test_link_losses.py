@@ -1,7 +1,5 @@
 """Losses and metrics of links."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

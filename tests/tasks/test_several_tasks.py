@@ -1,7 +1,5 @@
 """Several tasks of one model: a weighted sum of losses, the metrics of each, tables with tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

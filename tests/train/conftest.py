@@ -1,7 +1,5 @@
 """Training runs on a tiny graph over two servers: in processes of their own, or in the pool."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Altered files of checkpoints and divisions are refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

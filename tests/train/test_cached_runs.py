@@ -1,7 +1,5 @@
 """Commands for a cache: profiling, planning, and training with a profile."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

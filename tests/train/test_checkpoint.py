@@ -1,7 +1,5 @@
 """Checkpoints without processes: what they restore, and which runs and files they refuse."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

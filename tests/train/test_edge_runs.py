@@ -1,7 +1,5 @@
 """Runs that predict links or labels of edges, from start to scores and predictions."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores of links and labelled edges on ranks that are threads, against all predictions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

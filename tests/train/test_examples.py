@@ -1,7 +1,5 @@
 """The examples run and print what their texts say."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

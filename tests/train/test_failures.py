@@ -1,7 +1,5 @@
 """If a process of a run fails, the error names it and all other processes end."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """The page for users of PyTorch Geometric: its code and its commands run as they stand."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,8 +1,6 @@
 """The pages for users of a database, of a data lake and of other systems' directories: their
 statements, files and commands run as they stand, against servers that really run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``hopper host``: one machine's part of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 

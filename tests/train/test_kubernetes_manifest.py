@@ -1,7 +1,5 @@
 """The manifest for Kubernetes: its objects, and its command."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``hopper train``, ``torchrun -m hopper.train`` and ``hopper serve``."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Servers and ranks on a Ray cluster of this machine train the same run."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import time

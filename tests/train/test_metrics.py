@@ -1,7 +1,5 @@
 """The metrics of a real run of two ranks, read while it trains."""
 
-from __future__ import annotations
-
 import socket
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs whose loss or gradient is not finite: what they say, and how they end or go on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Guards against: a callback that relies on calls that may not come, a logger's er
 and a callback's error that does not.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import socket

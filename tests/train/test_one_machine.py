@@ -4,8 +4,6 @@ The tests inspect the running processes: their sockets, their secrets, and what 
 libraries unpickle.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import signal

@@ -4,8 +4,6 @@ One run reads features from files. Another reads them from a database, is ended 
 resumed. Both compute the same bits.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

@@ -1,7 +1,5 @@
 """``hopper predict``: predictions of a finished run's model, also after interruptions."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

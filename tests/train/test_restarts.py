@@ -1,7 +1,5 @@
 """Runs that a launcher restarts resume where they were, and compute the same bits."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """A run computes the same bits when it resumes from a checkpoint, and it begins with what another
 one learned."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A run folder belongs to one run. A folder that cannot be used is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``hopper.train`` trains the run of the command line, and its result loads the model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

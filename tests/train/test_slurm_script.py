@@ -1,7 +1,5 @@
 """The Slurm script, with stand-ins for Slurm's commands that present this machine as two nodes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

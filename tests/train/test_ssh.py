@@ -1,7 +1,5 @@
 """``hopper train --on ssh``: two machines that are this one, by an sshd on a loopback port."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Ranks that hang, fail and are started, as the process that started them sees it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """``hopper sweep``: lists become trials in a documented order, wrong sweeps are refused, and a run
 of several trials writes, prints and resumes all of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

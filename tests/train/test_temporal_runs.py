@@ -1,8 +1,6 @@
 """Runs on graphs with times, from tables to predictions. The last event before a node decides its
 label."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

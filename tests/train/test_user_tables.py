@@ -1,7 +1,5 @@
 """Runs on a user's tables: names of nodes and classes, moved columns, and several tasks."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

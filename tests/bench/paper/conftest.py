@@ -1,7 +1,5 @@
 """Jobs that tell nobody, and a graph of two node types, one without features."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

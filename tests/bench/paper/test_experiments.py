@@ -1,7 +1,5 @@
 """All experiments of ``benchmarks/experiments`` are sound, and what is wrong is told in a line."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

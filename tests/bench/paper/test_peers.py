@@ -4,8 +4,6 @@ DistDGL is run by the tests' own interpreter. Skipped with the reason where it h
 network namespaces cannot be had.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

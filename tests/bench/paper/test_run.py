@@ -1,7 +1,5 @@
 """A small grid is run from its experiment to summary.csv, interrupted, and continued."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

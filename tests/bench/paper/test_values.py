@@ -1,7 +1,5 @@
 """What measures make of runs: values of spans, epochs and samples, and of layers alone."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path
