@@ -5,8 +5,7 @@ import pytest
 
 from benchmarks.visit_partitioner import BATCH, RootReads, VisitPartitioner, move_nodes
 from hopper.errors import RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.hetero.presample import FIRST_EPOCH
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph

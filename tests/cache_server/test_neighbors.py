@@ -25,9 +25,8 @@ from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.store.shard import Shard
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from tests.conftest import make_community_graph

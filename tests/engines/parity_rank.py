@@ -16,8 +16,7 @@ from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
 from hopper.cluster.cluster import Cluster
-from hopper.config import Config, make_config
-from hopper.config.data import Data
+from hopper.config import Config, Data, make_config
 from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows, open_graph

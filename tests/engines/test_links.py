@@ -15,10 +15,8 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_link_batches, make_runner, make_sampler, make_schedule
 from hopper.engines.checks import check_request
 from hopper.errors import ConfigError, GraphError, RequestError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, GraphWriter, Labels, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Labels, Relation
-from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
 

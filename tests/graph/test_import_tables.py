@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
-from hopper.graph import GraphDirectory, Labels, Relation
+from hopper.graph import GraphDirectory, Labels, Relation, build_topology
 from hopper.graph.importers import (
     GraphTables,
     ImportOptions,
@@ -25,7 +25,6 @@ from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.table_folder import find_queries
 from hopper.graph.layout import TOPOLOGY_ARRAYS, names_file
-from hopper.graph.topology import build_topology
 
 EDGES = Relation("node", "edge", "node")
 PAPERS = """id,label,split,f0,f1

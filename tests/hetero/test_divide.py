@@ -25,10 +25,8 @@ from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.graph.layout import draw_arrays, features_file, topology_file
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.hetero.divide import divide_graph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes

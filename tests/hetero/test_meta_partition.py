@@ -6,8 +6,7 @@ import pytest
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.graph import GraphWriter
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph import EdgeType, GraphSchema, GraphWriter, NodeType, Relation
 from hopper.hetero.meta_partition import MetaPartition, divide
 from hopper.hetero.metatree import Vertex, make_metatree, weigh
 

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.layout import features_file
-from hopper.graph.schema import Relation
 from hopper.graph.schema_json import write_schema
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute import MetapathTables, SubsetTables, averages, precompute

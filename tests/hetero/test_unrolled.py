@@ -13,8 +13,7 @@ from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_runner
 from hopper.engines.reference import Reference
-from hopper.graph import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.hetero.learnable import distinct_by_table, first_rows
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.unroll import unroll

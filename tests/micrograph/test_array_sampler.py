@@ -12,8 +12,7 @@ from hopper.device.array_module import on_host
 from hopper.engines import Request, assemble
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology, build_topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import StoredNames

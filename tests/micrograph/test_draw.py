@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from cache_server.draws import counter as draw
 from cache_server.draws.kernels import draw_by_weight
-from hopper.graph import build_topology
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, column_weights, make_thresholds
 from hopper.micrograph.route import permute

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.route import permute
 from hopper.partition import PartitionedGraph, partition_graph

@@ -7,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopper.graph import build_topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.graph.block import Block
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, inverse_probabilities, make_thresholds
 from hopper.micrograph.sample import NeighborSampler

@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from cache_server.draws.counter import DROPOUT, key_of
 from hopper.config.sampler import Sampler
 from hopper.errors import ConfigError, RequestError
-from hopper.graph import build_topology
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.frontiers import HashTable, RowTable
 from hopper.micrograph.labor_sampler import LaborSampler

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import Subgraph
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph, partition_graph

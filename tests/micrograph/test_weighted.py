@@ -9,10 +9,8 @@ import torch
 
 from cache_server.draws.spec import ExcludedEdges
 from hopper.errors import GraphError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.graph.layout import topology_file
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.micrograph.weighted_sampler import WeightedSampler, weigh_drawn
 from hopper.partition import partition_graph
 from hopper.partition.write_topology import add_up_weights

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines.by_relation import split_relations
-from hopper.graph import build_topology
+from hopper.graph import Relation, build_topology
 from hopper.graph.block import TypedBlocks
-from hopper.graph.schema import Relation
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model

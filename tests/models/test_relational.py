@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph import build_topology
+from hopper.graph import Relation, build_topology
 from hopper.graph.block import Block, Edges, Nodes, TypedBlocks
-from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
 from hopper.models.combination import JointSoftmax, MeanOfPresentRelations, MeanOfRelations

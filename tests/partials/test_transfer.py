@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import Relation, Topology
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_model, build_typed_model
 from hopper.partials import LayerTransfer, RowLayout, Sums, choose_transfers, make_stack

@@ -11,9 +11,8 @@ import pytest
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, GraphWriter
 from hopper.graph.schema import GraphSchema, Labelled, NodeType
-from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.checksums import read_division
 from hopper.partition.executor import Executor, RayExecutor, open_executor

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.balance import training_roots
 from hopper.partition.checksums import check_structure

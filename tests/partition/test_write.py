@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.partition import PartitionedGraph, build, partition_graph
 from hopper.partition.layout import Replicated
 from hopper.partition.write import BuildContext, number_nodes

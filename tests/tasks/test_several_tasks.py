@@ -8,11 +8,10 @@ from torch.nn import functional
 from hopper.config import make_config
 from hopper.engines.training_parts import make_objective
 from hopper.errors import GraphError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Labels
 from hopper.graph.describe import describe
 from hopper.graph.importers import import_graph
 from hopper.graph.layout import label_names_file
-from hopper.graph.schema import Labels
 from tests.engines.features import TASKS
 from tests.engines.graphs import NODES, make_tasks
 

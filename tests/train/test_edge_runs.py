@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
-from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.tasks import decoder_of
 

@@ -12,9 +12,8 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.training_parts import make_objective
 from hopper.features import PartitionedRows, open_graph
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import EndRows, Scene, Wanted, make_inference
 from hopper.partition import partition_graph

@@ -23,8 +23,7 @@ import hopper
 from hopper.cluster.traffic import Traffic
 from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.features import RowCounts
-from hopper.features.cached import Lookups
+from hopper.features import Lookups, RowCounts
 from hopper.launch.run import train
 from hopper.timing.run_log import RunLog
 from hopper.train import console as run_console
