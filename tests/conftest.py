@@ -1,7 +1,5 @@
 """Fixtures that several folders share: small graphs, feature servers, groups of ranks."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +31,7 @@ with quick_imports():
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
     from hopper.launch.processes import start_module, stop_processes
+    from hopper.partition import partition_graph
     from tests.data_servers import postgres_database, s3_server
     from tests.rank_pool import RankPool
     from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
@@ -83,7 +82,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(params=["cpu", "cuda"])
-def device(request: pytest.FixtureRequest) -> torch.device:
+def device(request) -> torch.device:
     """The device of arrays and tensors: the CPU, and a GPU if there is one with CuPy."""
     if request.param == "cuda":
         pytest.importorskip("cupy")
@@ -92,10 +91,28 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+@pytest.fixture(params=["numpy", "cupy"])
+def module(request) -> ModuleType:
+    """The library of arrays: NumPy, and CuPy if there is a GPU with it."""
+    if request.param == "numpy":
+        return np
+    cupy: ModuleType = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return cupy
+
+
 @pytest.fixture(scope="session")
-def community_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def community_graph(tmp_path_factory) -> GraphDirectory:
     """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""
     return make_community_graph(tmp_path_factory.mktemp("community") / "graph", nodes=300)
+
+
+@pytest.fixture(scope="session")
+def parts(community_graph, tmp_path_factory) -> Path:
+    """The community graph over two servers, for tests that only read it."""
+    out = tmp_path_factory.mktemp("community") / "parts"
+    return partition_graph(community_graph, out, 2, "random").path
 
 
 def make_community_graph(
@@ -156,9 +173,7 @@ def make_community_graph(
 
 
 @pytest.fixture(scope="module")
-def serve_partitions(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., list[str]]]:
+def serve_partitions(tmp_path_factory) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses.
 
     Servers with options of the command are processes of their own. Others, dozens of a module, run
@@ -191,14 +206,14 @@ def rank_pool() -> Iterator[RankPool]:
 
 
 @pytest.fixture(scope="module")
-def launched_in_pool(rank_pool: RankPool) -> Iterator[None]:
+def launched_in_pool(rank_pool) -> Iterator[None]:
     """Ranks that tests of a module launch in this process are those of the pool."""
     with rank_pool.launching():
         yield
 
 
 @pytest.fixture(scope="session")
-def run_ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
+def run_ranks(rank_pool) -> Callable[..., list[Any]]:
     """Run a script as every rank of a world; returns what each rank wrote as JSON."""
 
     def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
@@ -221,7 +236,7 @@ def run_ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def bench_in_pool(rank_pool: RankPool) -> Iterator[None]:
+def bench_in_pool(rank_pool) -> Iterator[None]:
     """Runs of ``hopper bench`` on this host are launched here, with ranks of the pool."""
 
     def launch(module: str, words: list[str], environment: Any, *, log: Path, name: str) -> Any:
@@ -262,18 +277,14 @@ def free_ports(count: int = 1) -> int:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of 512 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small file system")
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    mount = subprocess.run(words, capture_output=True, text=True, check=False)
     if mount.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mount.stderr.strip()}")
     yield folder
@@ -289,7 +300,7 @@ def s3() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def bucket(s3: None) -> str:
+def bucket(s3) -> str:
     """The address of an empty bucket."""
     from s3fs import S3FileSystem
 

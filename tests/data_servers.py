@@ -1,7 +1,5 @@
 """Real servers of data: object storage and a database."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

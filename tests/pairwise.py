@@ -4,8 +4,6 @@ Tests that run these combinations find every defect that needs two particular va
 one that needs three.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ launchers start. Ranks of a job meet over gloo and part again. After a job that 
 ended, and the next job starts new ones: forks of a process that has imported what they need.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

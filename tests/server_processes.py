@@ -1,7 +1,5 @@
 """Feature servers of tests, here and in processes, and the folders that processes import from."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -22,6 +20,16 @@ def own_path(*more: Path) -> str:
     folders = map(str, (*more, *PLUG_IN_FOLDERS, REPOSITORY))
     # An empty entry would be the working folder.
     return os.pathsep.join(filter(None, (*folders, os.environ.get("PYTHONPATH"))))
+
+
+def run_python(
+    *words: str, folder: Path = REPOSITORY, limit: float = 120.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python to its end; the words follow ``python``."""
+    command, environment = [sys.executable, *words], os.environ | variables
+    return subprocess.run(
+        command, cwd=folder, env=environment, timeout=limit, capture_output=True, text=True
+    )
 
 
 def serve_here(partitioned: Path | str, servers: int) -> list[FeatureServer]:

@@ -11,8 +11,6 @@ state of torch, the environment and the modules of tests; what libraries and Hop
 process (kernels, imported modules) stays.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import json

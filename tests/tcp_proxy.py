@@ -1,7 +1,5 @@
 """A proxy between clients and a server, which can alter, delay and cut their connections."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable
@@ -76,12 +74,7 @@ class TcpProxy:
             self._pool.submit(self._pump, far, near, self._alter, self._pause, self._piece)
 
     def _pump(
-        self,
-        source: socket.socket,
-        sink: socket.socket,
-        alter: Alter,
-        pause: float,
-        piece: int,
+        self, source: socket.socket, sink: socket.socket, alter: Alter, pause: float, piece: int
     ) -> None:
         offset = 0
         try:

@@ -1,10 +1,8 @@
 """Absurd numbers and output paths that cannot be written are reported in one line."""
 
-from __future__ import annotations
-
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +18,27 @@ MAKE = ["dataset", "make", "arxiv-like", "--scale", "0.005"]
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def graph(tmp_path_factory) -> Path:
     """A graph directory of a few hundred nodes."""
     folder = tmp_path_factory.mktemp("graph") / "graph"
     make_community_graph(folder, nodes=300, feature_dim=16)
     return folder
+
+
+@pytest.fixture
+def refusal(capsys) -> Callable[[list[str]], str]:
+    """A function that returns the last line with which a command is refused."""
+
+    def run(words: list[str]) -> str:
+        code: int | str | None
+        try:
+            code = main(words)
+        except SystemExit as exit_error:
+            code = exit_error.code
+        assert code in (1, 2)
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -48,22 +62,10 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["inspect", "cache", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
     ],
 )
-def test_absurd_numbers_are_refused(
-    graph: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    text: str,
-) -> None:
+def test_absurd_numbers_are_refused(graph, tmp_path, refusal, arguments, text):
     words = [str(graph) if word == "GRAPH" else word for word in arguments]
     out = [] if arguments[0] == "inspect" else ["--out", str(tmp_path / "out")]
-    code: int | str | None
-    try:
-        code = main([*words, *out])
-    except SystemExit as exit_error:
-        code = exit_error.code
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert code in (1, 2)
+    last = refusal([*words, *out])
     assert re.search(r"\berror: ", last)
     assert text in last
     assert len(last) < 300
@@ -97,9 +99,7 @@ def commands(graph: Path, out: Path) -> dict[str, list[str]]:
         *(("partition", "too long"), ("meta", "a file")),
     ],
 )
-def test_output_paths_that_cannot_be_written_are_refused(
-    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
-) -> None:
+def test_output_paths_that_cannot_be_written_are_refused(graph, tmp_path, capsys, name, kind):
     (tmp_path / "file").write_text("mine")
     out = {
         "a file": tmp_path / "file",
@@ -136,29 +136,16 @@ def test_output_paths_that_cannot_be_written_are_refused(
         "bench c.toml --engines hop --out URL",
     ],
 )
-def test_an_address_is_no_path_on_this_machine(
-    graph: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: str,
-) -> None:
+def test_an_address_is_no_path_on_this_machine(graph, tmp_path, refusal, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.toml").write_text("")
-    command = words.replace("URL", "s3://bucket/x").replace("GRAPH", str(graph)).split()
-    code: int | str | None
-    try:
-        code = main(command)
-    except SystemExit as exit_error:
-        code = exit_error.code
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert code in (1, 2)
+    last = refusal(words.replace("URL", "s3://bucket/x").replace("GRAPH", str(graph)).split())
     assert "expected a path on this machine, not an address" in last
     assert "s3:" in last
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
 
 
-def test_python_refuses_addresses_too(graph: Path) -> None:
+def test_python_refuses_addresses_too(graph):
     for out in ("s3://bucket/x", "file:///tmp/x", "gs://bucket"):
         with pytest.raises(RequestError, match="expected a path on this machine, not an address"):
             partition_graph(GraphDirectory.open(graph), out, 2, "random")
@@ -174,13 +161,7 @@ def short_files() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["make", "import", "partition", "meta"])
-def test_interrupted_writing_leaves_no_files(
-    graph: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-    name: str,
-) -> None:
+def test_interrupted_writing_leaves_no_files(graph, tmp_path, capsys, request, name):
     words = commands(graph, tmp_path / "out")[name]
     request.getfixturevalue("short_files")
     assert main(words) == 1
@@ -191,9 +172,7 @@ def test_interrupted_writing_leaves_no_files(
 
 
 @pytest.mark.parametrize("name", ["make", "partition"])
-def test_too_small_a_disk_is_refused_before_writing(
-    graph: Path, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_too_small_a_disk_is_refused_before_writing(graph, small_disk, tmp_path, capsys, name):
     (small_disk / "ballast").write_bytes(bytes(400 << 10))
     words = commands(graph, tmp_path / "out")[name]
     assert main([*words[:-1], str(small_disk / "out")]) == 1

@@ -1,10 +1,7 @@
 """The configuration: defaults, overrides, and errors that name the key."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +22,7 @@ def error_of(*overrides: str, **sections: Any) -> str:
     return str(caught.value)
 
 
-def test_defaults() -> None:
+def test_defaults():
     config = make()
     assert config.data.partitioned == "parts"
     assert (config.model.name, config.model.layers, config.model.hidden) == ("sage", 3, 16)
@@ -35,13 +32,13 @@ def test_defaults() -> None:
     assert config.cluster.servers == []
 
 
-def test_engines_are_known_by_name() -> None:
+def test_engines_are_known_by_name():
     assert make().train.engine == "auto"
     for engine in ENGINES:
         assert make(train={"engine": engine}).train.engine == engine
 
 
-def test_data_is_required() -> None:
+def test_data_is_required():
     with pytest.raises(ConfigError, match="configuration: data: missing"):
         make_config({})
     with pytest.raises(ConfigError, match=r"data\.partitioned: missing"):
@@ -69,11 +66,11 @@ def test_data_is_required() -> None:
         (["--train.run_dir", ""], "train", "run_dir", ""),
     ],
 )
-def test_overrides(words: list[str], section: str, key: str, value: Any) -> None:
+def test_overrides(words, section, key, value):
     assert getattr(getattr(make(*words), section), key) == value
 
 
-def test_each_sampler_reads_its_own_sizes() -> None:
+def test_each_sampler_reads_its_own_sizes():
     """One file may hold the sizes of several kinds, so that the kind alone can be overridden."""
     sampler = {"fanouts": [5, 4, 3], "layer_sizes": [90, -1, 70]}
     for kind, sizes in (("node", [5, 4, 3]), ("labor", [5, 4, 3]), ("layer", [90, -1, 70])):
@@ -99,7 +96,7 @@ def test_each_sampler_reads_its_own_sizes() -> None:
         ("GraphSAINT-rw", "edges are those among all the nodes of a batch"),
     ],
 )
-def test_samplers_that_depend_on_the_frontier_are_refused(kind: str, reason: str) -> None:
+def test_samplers_that_depend_on_the_frontier_are_refused(kind, reason):
     text = error_of("--sampler.kind", kind)
     assert f"sampler.kind: {kind!r} is refused: " in text
     assert reason in text
@@ -107,12 +104,12 @@ def test_samplers_that_depend_on_the_frontier_are_refused(kind: str, reason: str
 
 
 @pytest.mark.parametrize("name", ["2024", "2026-07-01", "1e3", "true", "nan", "07:32:00"])
-def test_a_text_on_the_command_line_needs_no_quotes(name: str) -> None:
+def test_a_text_on_the_command_line_needs_no_quotes(name):
     """Run directories are often dates and numbers, and a shell removes quotes."""
     assert make("--train.run_dir", name).train.run_dir == name
 
 
-def test_overrides_replace_single_values() -> None:
+def test_overrides_replace_single_values():
     values = {**DATA, "train": {"epochs": 5, "seed": 3}}
     config = make_config(values, ["--train.epochs", "6"])
     assert (config.train.epochs, config.train.seed) == (6, 3)
@@ -122,11 +119,11 @@ def test_overrides_replace_single_values() -> None:
 @pytest.mark.parametrize(
     "word", ["epochs", "--epochs", "--train.", "--.epochs", "-train.epochs", "train.epochs", ""]
 )
-def test_words_that_are_no_overrides_are_refused(word: str) -> None:
+def test_words_that_are_no_overrides_are_refused(word):
     assert re.search(r"expected --section\.key value, got", error_of(word, "3"))
 
 
-def test_an_override_without_a_value() -> None:
+def test_an_override_without_a_value():
     assert error_of("--train.epochs") == "--train.epochs: a value is missing"
 
 
@@ -152,33 +149,21 @@ def test_an_override_without_a_value() -> None:
         (["--model.layers", "0"], "model.layers: "),
         (["--sampler.fanouts", "[]"], "sampler.fanouts: "),
         (["--sampler.fanouts", "10"], "sampler.fanouts: "),
-        (
-            ["--sampler.fanouts", "[5, 0, 5]"],
-            "sampler.fanouts: expected positive numbers below 2**31 or -1",
-        ),
+        (["--sampler.fanouts", "[5, 0, 5]"],
+         "sampler.fanouts: expected positive numbers below 2**31 or -1"),
         (["--sampler.fanouts", "[5, -2, 5]"], "got [5, -2, 5]"),
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
-        (
-            ["--sampler.kind", "walk"],
-            "sampler.kind: expected auto, node, full, layer, labor, weighted, replacement, "
-            "temporal or package",
-        ),
-        (
-            ["--sampler.kind", "layer"],
-            "sampler.layer_sizes: expected one number of nodes per layer",
-        ),
-        (
-            ["--sampler.layer_sizes", "[0]"],
-            "sampler.layer_sizes: expected positive numbers below 2**31 or -1",
-        ),
-        (
-            ["--sampler.kind", "layer", "--sampler.layer_sizes", "[9, 9]"],
-            "sampler.layer_sizes: expected one number of nodes per layer (3), got [9, 9]",
-        ),
-        (
-            ["--sampler.kind", "labor", "--sampler.fanouts", "[9, 9]"],
-            "sampler.fanouts: expected one fanout per layer (3), got [9, 9]",
-        ),
+        (["--sampler.kind", "walk"],
+         "sampler.kind: expected auto, node, full, layer, labor, weighted, replacement, "
+         "temporal or package"),
+        (["--sampler.kind", "layer"],
+         "sampler.layer_sizes: expected one number of nodes per layer"),
+        (["--sampler.layer_sizes", "[0]"],
+         "sampler.layer_sizes: expected positive numbers below 2**31 or -1"),
+        (["--sampler.kind", "layer", "--sampler.layer_sizes", "[9, 9]"],
+         "sampler.layer_sizes: expected one number of nodes per layer (3), got [9, 9]"),
+        (["--sampler.kind", "labor", "--sampler.fanouts", "[9, 9]"],
+         "sampler.fanouts: expected one fanout per layer (3), got [9, 9]"),
         (["--train.engine", "ring"], "train.engine: expected auto, model_centric, hop, zero_hop"),
         (["--hop.merge", "sometimes"], "hop.merge"),
         (["--sampler.device", "cuda", "--sampler.kind", "labor"], "sampler.device: 'cuda' draws"),
@@ -186,41 +171,39 @@ def test_an_override_without_a_value() -> None:
         (["--hop.merge", "-1"], "hop.merge"),
         (["--hop.replicas", "independent"], 'hop.replicas: "independent" needs'),
         (["--cooperative.wire", "int8"], "cooperative.wire"),
-        (
-            ["--cooperative.wire", "bfloat16", "--train.engine", "auto"],
-            """cooperative.wire: 'bfloat16' is an approximation""",
-        ),
+        (["--cooperative.wire", "bfloat16", "--train.engine", "auto"],
+         """cooperative.wire: 'bfloat16' is an approximation"""),
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),
         (["--cluster.timeout_seconds", "0"], "cluster.timeout_seconds: "),
         (["--cluster.servers", "a:1"], "cluster.servers: "),
     ],
-)
-def test_errors_name_the_key(words: list[str], text: str) -> None:
+)  # fmt: skip
+def test_errors_name_the_key(words, text):
     assert text in error_of(*words)
 
 
 @pytest.mark.parametrize("key", ["timeout_seconds", "start_timeout_seconds"])
-def test_a_deadline_is_finite(key: str) -> None:
+def test_a_deadline_is_finite(key):
     """Every wait must have a deadline."""
     assert f"cluster.{key}: " in error_of(f"--cluster.{key}", "inf")
 
 
-def test_a_learning_rate_is_finite() -> None:
+def test_a_learning_rate_is_finite():
     assert "train.learning_rate: " in error_of("--train.learning_rate", "inf")
 
 
-def test_an_error_names_every_wrong_key() -> None:
+def test_an_error_names_every_wrong_key():
     text = error_of(train={"epochs": 0, "sed": 1}, model={"heads": -1})
     for part in ("train.epochs: ", "train.sed: unknown key", "model.heads: "):
         assert part in text
 
 
-def test_a_section_must_be_a_table() -> None:
+def test_a_section_must_be_a_table():
     assert "model: " in error_of(model=3)
     assert "model: " in error_of("--model.layers", "2", model=3)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('[data]\npartitioned = "parts"\n[train]\nepochs = 4\n')
     config = load_config(path, ["--train.seed", "5"])
@@ -242,20 +225,20 @@ def test_files(tmp_path: Path) -> None:
         ("run.toml", b'[data]\npartitioned = "x"\n[trian]\n', "run.toml: trian: unknown key"),
     ],
 )
-def test_unusable_files(tmp_path: Path, name: str, content: bytes, text: str) -> None:
+def test_unusable_files(tmp_path, name, content, text):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=re.escape(text)):
         load_config(tmp_path / name)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.toml: cannot read the configuration: No such"):
         load_config(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="cannot read the configuration: expected a file"):
         load_config(tmp_path)
 
 
-def test_a_configuration_does_not_change() -> None:
+def test_a_configuration_does_not_change():
     config = make()
     with pytest.raises(ValueError, match="frozen"):
         config.train.epochs = 9
@@ -268,22 +251,18 @@ def test_a_configuration_does_not_change() -> None:
         ({"name": "hgt", "head": True}, "model.head: an option of rgcn, rgat, not of 'hgt'"),
         ({"name": "rgcn", "aggregate": "a:B"}, "model.aggregate: an option of hgnn, not of 'rgcn'"),
         ({"name": "hgnn"}, "model.aggregate: hgnn needs one; expected package.module:Class"),
-        (
-            {"name": "hgnn", "aggregate": "a:B", "combine": "max"},
-            "model.combine: expected sum, mean",
-        ),
-        (
-            {"name": "rgcn", "bases": 2, "diagonal_blocks": 2},
-            "model.bases: excludes diagonal_blocks",
-        ),
+        ({"name": "hgnn", "aggregate": "a:B", "combine": "max"},
+         "model.combine: expected sum, mean"),
+        ({"name": "rgcn", "bases": 2, "diagonal_blocks": 2},
+         "model.bases: excludes diagonal_blocks"),
     ],
-)
-def test_options_are_those_of_the_model(model: dict[str, Any], message: str) -> None:
+)  # fmt: skip
+def test_options_are_those_of_the_model(model, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         make_config({"data": {"partitioned": "parts"}, "model": {"layers": 2} | model})
 
 
-def test_options_by_model() -> None:
+def test_options_by_model():
     values = {"data": {"partitioned": "parts"}, "model": {"name": "rgat", "head": True}}
     config = make_config(values)
     assert config.model.options == {"head": True}
@@ -293,7 +272,7 @@ def test_options_by_model() -> None:
     assert make_config(values | {"model": {"name": "gcn"}}).model.options == {}
 
 
-def test_a_full_batch_takes_all_neighbours() -> None:
+def test_a_full_batch_takes_all_neighbours():
     values = {
         "data": {"partitioned": "parts"},
         "model": {"layers": 2},

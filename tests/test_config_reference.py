@@ -1,7 +1,5 @@
 """What ``hopper config`` prints about keys agrees with the loader."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -53,7 +51,7 @@ def loads(values: dict[str, Any]) -> bool:
     return True
 
 
-def test_every_key_is_listed_and_described() -> None:
+def test_every_key_is_listed_and_described():
     kinds: dict[str, Any] = {name: of.annotation for name, of in Config.model_fields.items()}
     # What all models and engines have comes before what one of them has.
     assert list(KEYS) == [
@@ -67,7 +65,7 @@ def test_every_key_is_listed_and_described() -> None:
     assert not any(":class:" in key.description for key in KEYS.values())
 
 
-def test_descriptions_are_sentences() -> None:
+def test_descriptions_are_sentences():
     texts = {name: key.description for name, key in KEYS.items()}
     texts |= {name: describe_section(section) for name, section in sections().items()}
     assert [name for name, text in texts.items() if not re.fullmatch(r"[A-Z].*\.", text)] == []
@@ -85,24 +83,18 @@ def test_descriptions_are_sentences() -> None:
         ("model.root_weight", ("true or false", "", "true")),
         ("model.metapaths", ("list of lists of texts", "", "[]")),
         ("train.last_batch", ('"keep" | "drop"', "", '"keep"')),
-        (
-            "hop.merge",
-            ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"off"'),
-        ),
-        (
-            "sampler.fanouts",
-            ("list of whole numbers", "at least 1 of them", "[10, 10, 10]"),
-        ),
+        ("hop.merge", ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"off"')),
+        ("sampler.fanouts", ("list of whole numbers", "at least 1 of them", "[10, 10, 10]")),
         ("task.weights", ("table of numbers", "at least 0, finite", "{}")),
         ("train.optimizer_options", ("table of values of any type", "", "{}")),
     ],
-)
-def test_types_bounds_and_defaults(name: str, expected: tuple[str, str, str]) -> None:
+)  # fmt: skip
+def test_types_bounds_and_defaults(name, expected):
     key = KEYS[name]
     assert (key.type, key.bounds, key.default_text) == expected
 
 
-def test_listed_defaults_are_those_of_the_loader() -> None:
+def test_listed_defaults_are_those_of_the_loader():
     config = make_config({"data": {"partitioned": "parts"}}).model_dump()
     for key in KEYS.values():
         section, name = key.name.split(".")
@@ -111,7 +103,7 @@ def test_listed_defaults_are_those_of_the_loader() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_the_schema_accepts_configurations_of_the_documents(name: str) -> None:
+def test_the_schema_accepts_configurations_of_the_documents(name):
     values = CONFIGURATIONS[name]
     jsonschema.validate(values, make_schema())
     for section, keys in values.items():
@@ -140,12 +132,12 @@ def test_the_schema_accepts_configurations_of_the_documents(name: str) -> None:
         ("model", "dropout", 1.0, False),
     ],
 )
-def test_schema_and_loader_agree(section: str, key: str, value: Any, good: bool) -> None:
+def test_schema_and_loader_agree(section, key, value, good):
     values: dict[str, Any] = {"data": {"partitioned": "parts"}} | {section: {key: value}}
     assert accepts(values) == loads(values) == good
 
 
-def test_the_schema_describes_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_describes_everything(capsys):
     assert main(["config", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -154,9 +146,7 @@ def test_the_schema_describes_everything(capsys: pytest.CaptureFixture[str]) -> 
     assert described == KEYS["train.epochs"].description
 
 
-def test_a_key_a_section_and_all_are_explained(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_a_section_and_all_are_explained(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["config", "explain", "train.seed"]) == 0
     assert capsys.readouterr().out == (
@@ -173,9 +163,7 @@ def test_a_key_a_section_and_all_are_explained(
     assert max(map(len, lines)) <= 80
 
 
-def test_an_unknown_key_is_answered_with_similar_ones(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_key_is_answered_with_similar_ones(capsys):
     assert main(["config", "explain", "train.epoch"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("error: KEY: expected a key or a section, given 'train.epoch'")

@@ -1,7 +1,5 @@
 """Pages about an iteration name functions that exist, and all causes, stages and counts."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path
@@ -27,7 +25,7 @@ def first_cells(header: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_named_functions_exist(name: str) -> None:
+def test_named_functions_exist(name):
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -40,14 +38,14 @@ def test_named_functions_exist(name: str) -> None:
     pytest.fail(f"{name} does not exist")
 
 
-def test_tables_list_all_causes_stages_and_counts() -> None:
+def test_tables_list_all_causes_stages_and_counts():
     assert len(NAMES) > 15
     assert first_cells("cause") == list(CAUSES)
     assert first_cells("stage") == list(STAGES)
     assert first_cells("count") == list(ROW_KINDS)
 
 
-def test_a_batch_is_walked_in_ten_files() -> None:
+def test_a_batch_is_walked_in_ten_files():
     """Each file of a column is named once."""
     table = PAGE.split("| | `hop` | `cooperative` | `raf` |")[1].split("\n\n")[0]
     rows = [re.findall(r"`(hopper[\w.]+)`", line) for line in table.splitlines()[2:]]

@@ -1,7 +1,5 @@
 """Copies to a device: their values, and that they do not wait for running kernels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -22,7 +20,7 @@ _CYCLES = 1_000_000_000
     ],
     ids=["ids", "half", "none", "view", "scalar"],
 )
-def test_copies_arrive(device: torch.device, source: torch.Tensor) -> None:
+def test_copies_arrive(device, source):
     """Tensors of any shape and dtype are copied. One that is on the device already is returned."""
     copy = to_device(source, device)
     finish_copies(device)
@@ -33,7 +31,7 @@ def test_copies_arrive(device: torch.device, source: torch.Tensor) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_copies_do_not_wait_for_running_kernels() -> None:
+def test_copies_do_not_wait_for_running_kernels():
     """A copy arrives before the kernels that run meanwhile end, and later kernels read it."""
     device = torch.device("cuda", 0)
     source = torch.arange(1 << 20)

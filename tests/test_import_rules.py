@@ -3,13 +3,9 @@
 Imports are read from the source text, including those inside functions.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from tests.server_processes import REPOSITORY, run_python
+
 PACKAGES = ("cache_server", "hopper")
 EVERYTHING = (*PACKAGES, "benchmarks", "scripts", "tests")
 
@@ -66,10 +63,7 @@ HOMES = {
     "grpc": ("cache_server",),
     # Its messages refuse every protobuf that is older than their compiler.
     "grpc_health": (),
-    "prometheus_client": (
-        "cache_server.service.metrics",
-        "hopper.train.run_metrics",
-    ),
+    "prometheus_client": ("cache_server.service.metrics", "hopper.train.run_metrics"),
 }
 
 BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
@@ -369,17 +363,17 @@ def reading() -> Reading:
     return result
 
 
-def test_every_part_of_hopper_has_a_line(reading: Reading) -> None:
+def test_every_part_of_hopper_has_a_line(reading):
     parts = {_part(name) for name in reading.names if _below(name, "hopper")} - {""}
     assert parts <= set(LINE_OF), "add the part to LINES, where it belongs"
 
 
 @pytest.mark.parametrize("rule", [rule for rule, _ in RULES], ids=lambda rule: rule.__name__)
-def test_no_source_breaks_a_rule(reading: Reading, rule: Callable[[Module], list[str]]) -> None:
+def test_no_source_breaks_a_rule(reading, rule):
     assert reading.wrong[rule] == []
 
 
-def test_no_imports_go_round_in_a_circle(reading: Reading) -> None:
+def test_no_imports_go_round_in_a_circle(reading):
     own = {name: targets & reading.names for name, targets in reading.imports.items()}
     assert sum(map(len, own.values())) > 1000
     graphlib.TopologicalSorter(own).prepare()  # raises an error that tells a circle
@@ -388,7 +382,7 @@ def test_no_imports_go_round_in_a_circle(reading: Reading) -> None:
         graphlib.TopologicalSorter(own).prepare()
 
 
-def test_imports_of_the_checkout_are_found() -> None:
+def test_imports_of_the_checkout_are_found():
     imported = parse("hopper.cli.bench", "from benchmarks.paper import command")
     assert find_imports_of_the_checkout(imported)
     imported = parse("hopper.cli.bench", "from hopper.bench import results")
@@ -400,22 +394,16 @@ def test_imports_of_the_checkout_are_found() -> None:
     [
         ("hopper.graph.block", "import hopper.partition", 1),
         ("hopper.graph.block", "def f():\n    from hopper import engines", 1),
-        (
-            "hopper.graph.block",
-            "from importlib import import_module\nimport_module('hopper.cli')",
-            1,
-        ),
+        ("hopper.graph.block", "from importlib import import_module\nimport_module('hopper.cli')",
+         1),
         ("hopper.graph.block", "from ..train import loop", 2),
-        (
-            "hopper.graph.block",
-            "from hopper.errors import GraphError\nimport hopper.graph.schema",
-            0,
-        ),
+        ("hopper.graph.block", "from hopper.errors import GraphError\nimport hopper.graph.schema",
+         0),
         ("hopper.config", "from hopper.timing.run_log import RunLog", 0),
         ("hopper.train.loop", "from hopper.graph import Topology", 0),
     ],
-)
-def test_imports_in_the_wrong_direction_are_found(name: str, source: str, count: int) -> None:
+)  # fmt: skip
+def test_imports_in_the_wrong_direction_are_found(name, source, count):
     assert len(find_wrong_directions(parse(name, source))) == count
 
 
@@ -429,7 +417,7 @@ def test_imports_in_the_wrong_direction_are_found(name: str, source: str, count:
         ("hopper.train.loop", "import dglish", 0),
     ],
 )
-def test_misplaced_packages_are_found(name: str, source: str, count: int) -> None:
+def test_misplaced_packages_are_found(name, source, count):
     assert len(set(find_misplaced_packages(parse(name, source)))) == count
 
 
@@ -449,7 +437,7 @@ def test_misplaced_packages_are_found(name: str, source: str, count: int) -> Non
         ("dist.all_gather_object(found, mine)", 1),
     ],
 )
-def test_unsafe_loading_is_found(source: str, count: int) -> None:
+def test_unsafe_loading_is_found(source, count):
     assert len(find_unsafe_loading(parse("hopper.example", source))) == count
 
 
@@ -474,14 +462,8 @@ for name in hopper.__all__:
 """
 
 
-def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IMPORT_ALL],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def test_everything_imports_without_dgl_and_cupy(reading):
+    process = run_python("-W", "error", "-c", IMPORT_ALL)
     assert process.returncode == 0, process.stderr
     imported = set(process.stdout.split())
     expected = {name for name in reading.names if name.split(".")[0] in PACKAGES} - set(PACKAGES)
@@ -490,6 +472,6 @@ def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
     assert imported >= expected
 
 
-def test_names_of_engines_are_found() -> None:
+def test_names_of_engines_are_found():
     bad = 'if engine == "raf" or engine in ("hop",):\n    own = "zero_hop"\nname = "locality"\n'
     assert [name for _, name in engine_names_in(parse("x", bad))] == ["zero_hop", "raf", "hop"]

@@ -1,7 +1,5 @@
 """Threads of numba kernels, and settings of OpenMP for ranks."""
 
-from __future__ import annotations
-
 import sys
 
 import numba
@@ -11,7 +9,7 @@ from hopper.device.kernel_threads import has_thread_pool, threads_for
 from hopper.process.thread_settings import thread_settings
 
 
-def test_few_items_take_one_thread() -> None:
+def test_few_items_take_one_thread():
     before, most = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
     numba.set_num_threads(most)
     try:
@@ -24,9 +22,7 @@ def test_few_items_take_one_thread() -> None:
         numba.set_num_threads(before)
 
 
-def test_a_machine_without_openmp_and_tbb_has_no_thread_pool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_without_openmp_and_tbb_has_no_thread_pool(monkeypatch):
     assert has_thread_pool()
     for module in ("omppool", "tbbpool"):
         # Makes the import fail, as if its library were missing.
@@ -55,12 +51,8 @@ def test_a_machine_without_openmp_and_tbb_has_no_thread_pool(
     ],
 )
 def test_settings_of_ranks_follow_from_the_number_of_cores(
-    ranks: int,
-    threads: int,
-    given: dict[str, str],
-    expected: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    ranks, threads, given, expected, monkeypatch
+):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)

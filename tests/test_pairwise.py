@@ -1,7 +1,5 @@
 """The combinations of values that tests run."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -9,7 +7,7 @@ from pairwise import pairwise
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (9, 2, 2), (6, 4, 3), (5, 5, 4, 2), (2, 2, 2, 2, 2)])
-def test_every_two_values_meet(sizes: tuple[int, ...]) -> None:
+def test_every_two_values_meet(sizes):
     kinds = [
         [f"{name}{i}" for i in range(size)] for name, size in zip("abcde", sizes, strict=False)
     ]

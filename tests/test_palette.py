@@ -1,7 +1,5 @@
 """Colours are told apart with any colour vision, and words on them can be read."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
@@ -59,7 +57,7 @@ def distance(first: str, second: str, vision: str) -> float:
 
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("ground", ["light", "dark"])
-def test_colours_of_one_picture_are_told_apart(vision: str, ground: str) -> None:
+def test_colours_of_one_picture_are_told_apart(vision, ground):
     for names in (ENGINES.values(), STAGES.values(), CAUSES.values()):
         hexes = {name: getattr(COLOURS[name], ground) for name in names}
         for (first, a), (second, b) in combinations(hexes.items(), 2):
@@ -67,7 +65,7 @@ def test_colours_of_one_picture_are_told_apart(vision: str, ground: str) -> None
             assert distance(a, b, vision) > 13, (first, second)
 
 
-def test_everything_has_a_colour_of_its_own() -> None:
+def test_everything_has_a_colour_of_its_own():
     assert set(ENGINES) == {*ENGINE_CLASSES, *BASELINES}
     assert tuple(STAGES) == ALL_STAGES
     assert tuple(CAUSES) == ALL_CAUSES
@@ -75,14 +73,14 @@ def test_everything_has_a_colour_of_its_own() -> None:
     assert {*ENGINES.values(), *STAGES.values(), *CAUSES.values()} <= set(COLOURS)
 
 
-def test_words_on_a_colour_can_be_read() -> None:
+def test_words_on_a_colour_can_be_read():
     assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
     for colour in COLOURS.values():
         for ground in colour:
             assert contrast(text_on(ground), ground) >= 4.5, ground
 
 
-def test_an_engine_has_the_same_colour_in_every_picture() -> None:
+def test_an_engine_has_the_same_colour_in_every_picture():
     alone = engine_colours(["hop"])["hop"]
     labels = ["hop:merge=off", "model_centric", "hop", "hop:merge=1", "package.module:Mine"]
     colours = engine_colours(labels)

@@ -90,7 +90,7 @@ def function(): ...
 
 
 @pytest.fixture
-def own_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def own_shapes(tmp_path, monkeypatch) -> str:
     (tmp_path / "own_shapes.py").write_text(SHAPES_MODULE)
     (tmp_path / "broken_shapes.py").write_text("import no_such_package_at_all")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -103,7 +103,7 @@ def make_shape(name: str, **options: Any) -> Any:
     return plug_in.make(unit="m")
 
 
-def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes: str) -> None:
+def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes):
     square = make_shape("square", width=3)
     assert (square.unit, square.area(2.0)) == ("m", 18.0)
     ring = make_shape("own_shapes:Plain", width=[3, 4], kinds=["a", "b"])
@@ -111,7 +111,7 @@ def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes: str) -> None:
     assert make_shape("own_shapes:Any_", whatever=1).options == {"unit": "m", "whatever": 1}
 
 
-def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
+def test_unreadable_annotations_are_ignored(own_shapes):
     for name in ("own_shapes:Ring", "own_shapes:Rings.Small"):
         assert make_shape(name, radii=[1, 2], odd="x").odd == "x"
 
@@ -120,35 +120,19 @@ def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
     ("name", "options", "message"),
     [
         ("circle", {}, "draw.shape: expected square or package.module:Class; got 'circle'"),
-        (
-            "broken_shapes:Ring",
-            {},
-            "draw.shape: broken_shapes:Ring: module 'broken_shapes' cannot be imported "
-            "(ModuleNotFoundError: No module named 'no_such_package_at_all')",
-        ),
-        (
-            "own_shapes:Rung",
-            {},
-            "draw.shape: own_shapes:Rung: module 'own_shapes' has no 'Rung'",
-        ),
-        (
-            "own_shapes:function",
-            {},
-            "draw.shape: own_shapes:function: expected a class; given <function function at ",
-        ),
-        (
-            "own_shapes:NoName",
-            {},
-            "draw.shape: own_shapes:NoName: expected a Shape (docs/howto/plug-ins.md); the class "
-            "lacks name()",
-        ),
+        ("broken_shapes:Ring", {},
+         "draw.shape: broken_shapes:Ring: module 'broken_shapes' cannot be imported "
+         "(ModuleNotFoundError: No module named 'no_such_package_at_all')"),
+        ("own_shapes:Rung", {}, "draw.shape: own_shapes:Rung: module 'own_shapes' has no 'Rung'"),
+        ("own_shapes:function", {},
+         "draw.shape: own_shapes:function: expected a class; given <function function at "),
+        ("own_shapes:NoName", {},
+         "draw.shape: own_shapes:NoName: expected a Shape (docs/howto/plug-ins.md); the class "
+         "lacks name()"),
         ("own_shapes:OtherArea", {}, "the class lacks area(scale)"),
-        (
-            "own_shapes:Kept",
-            {"radius": 1},
-            "draw.shape_options: own_shapes:Kept: expected a constructor with the parameters unit; "
-            "it lacks unit",
-        ),
+        ("own_shapes:Kept", {"radius": 1},
+         "draw.shape_options: own_shapes:Kept: expected a constructor with the parameters unit; "
+         "it lacks unit"),
         ("square", {"hue": 1}, "draw.shape_options.hue: square takes width; got 'hue'"),
         ("square", {"unit": "km"}, "draw.shape_options.unit: square takes width; got 'unit'"),
         ("square", {"width": "3"}, "draw.shape_options.width: Input should be a valid number"),
@@ -157,17 +141,15 @@ def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
         ("own_shapes:Ring", {}, "draw.shape_options.radii: missing; own_shapes:Ring needs it"),
         ("own_shapes:Plain", {"width": [1]}, "draw.shape_options.width.1: Field required, got [1]"),
     ],
-)
-def test_errors_of_plug_ins_take_one_line(
-    own_shapes: str, name: str, options: dict[str, Any], message: str
-) -> None:
+)  # fmt: skip
+def test_errors_of_plug_ins_take_one_line(own_shapes, name, options, message):
     with pytest.raises(ConfigError) as raised:
         make_shape(name, **options)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_members_that_are_only_declared_count_as_missing() -> None:
+def test_members_that_are_only_declared_count_as_missing():
     class Heir(Shape):
         sides = 3
 
@@ -196,14 +178,12 @@ ROWS = re.findall(
 )
 
 
-def test_the_page_has_an_example_of_each_kind() -> None:
+def test_the_page_has_an_example_of_each_kind():
     assert len(ROWS) == 13
 
 
 @pytest.mark.parametrize(("protocol", "example", "file", "module", "lines"), ROWS)
-def test_examples_fit_their_rows_on_the_page(
-    protocol: str, example: str, file: str, module: str, lines: str
-) -> None:
+def test_examples_fit_their_rows_on_the_page(protocol, example, file, module, lines):
     home, _, name = protocol.rpartition(".")
     kind = getattr(importlib.import_module(module), example)
     base = getattr(importlib.import_module(home), name)

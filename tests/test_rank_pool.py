@@ -1,13 +1,9 @@
 """The ranks that tests share: each job finds them as new, and a job that fails ends them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -64,9 +60,7 @@ def run_script(pool: RankPool, text: str, folder: Path) -> list[int]:
     )
 
 
-def test_each_job_finds_the_same_ranks_as_new(
-    run_ranks: Callable[..., list[Any]], tmp_path: Path
-) -> None:
+def test_each_job_finds_the_same_ranks_as_new(run_ranks, tmp_path):
     found = []
     for number in range(2):
         folder = tmp_path / str(number)
@@ -83,8 +77,8 @@ def test_each_job_finds_the_same_ranks_as_new(
 
 @pytest.mark.parametrize("way", FAILING)
 def test_a_job_that_fails_ends_the_ranks_and_the_next_one_has_others(
-    rank_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+    rank_pool, tmp_path, monkeypatch, way
+):
     script, text = FAILING[way]
     assert run_script(rank_pool, "", tmp_path / "first") == [0, 0]
     if way == "hangs":
@@ -95,7 +89,7 @@ def test_a_job_that_fails_ends_the_ranks_and_the_next_one_has_others(
     assert text in logs + "".join(f"ended with {code}\n" for code in codes)
 
 
-def test_a_rank_ends_with_the_tests(tmp_path: Path) -> None:
+def test_a_rank_ends_with_the_tests(tmp_path):
     starts = (
         "import os, socket, subprocess, sys\n"
         "(near, far), jobs = socket.socketpair(), socket.socketpair()\n"

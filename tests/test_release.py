@@ -1,7 +1,5 @@
 """Checks before a release: metadata, contents and notes."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess
@@ -48,7 +46,7 @@ def sdist(**changes: str) -> dict[str, str]:
     return MODULES | {"PKG-INFO": METADATA, "README.md": "# Hopper\n"} | changes
 
 
-def test_a_good_release_has_no_problems(tmp_path: Path) -> None:
+def test_a_good_release_has_no_problems(tmp_path):
     assert list(find_problems(write_release(tmp_path, wheel(), sdist()))) == []
     assert main([str(tmp_path)]) == 0
 
@@ -70,22 +68,14 @@ def test_a_good_release_has_no_problems(tmp_path: Path) -> None:
         ({}, {"PKG-INFO": METADATA.replace("# Hopper\n", "")}, "the description is empty"),
     ],
 )
-def test_problems_of_a_release_are_named(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    in_wheel: dict[str, str],
-    in_sdist: dict[str, str],
-    problem: str,
-) -> None:
+def test_problems_of_a_release_are_named(tmp_path, capsys, in_wheel, in_sdist, problem):
     write_release(tmp_path, wheel(**in_wheel), sdist(**in_sdist))
     assert main([str(tmp_path)]) == 1
     errors = capsys.readouterr().err.splitlines()
     assert [line for line in errors if problem in line]
 
 
-def test_a_release_is_one_wheel_and_one_source_archive(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_release_is_one_wheel_and_one_source_archive(tmp_path, capsys):
     assert main([str(tmp_path)]) == 1
     assert "expected one wheel and one .tar.gz, found 0 and 0" in capsys.readouterr().err
 
@@ -100,9 +90,7 @@ def test_a_release_is_one_wheel_and_one_source_archive(
         (["--rehearse"], "## 1.2.3 (unreleased)\n- New.\n", "expected an empty folder, or none"),
     ],
 )
-def test_a_release_needs_its_notes_first(
-    tmp_path: Path, words: list[str], changelog: str, problem: str
-) -> None:
+def test_a_release_needs_its_notes_first(tmp_path, words, changelog, problem):
     (tmp_path / "scripts").mkdir()
     shutil.copy(REPOSITORY / "scripts" / "release.sh", tmp_path / "scripts")
     (tmp_path / "hopper").mkdir()
@@ -120,5 +108,5 @@ def test_a_release_needs_its_notes_first(
     assert problem in release.stderr
 
 
-def test_the_version_has_a_section_in_the_changelog() -> None:
+def test_the_version_has_a_section_in_the_changelog():
     assert f"## {hopper.__version__} (" in (REPOSITORY / "CHANGELOG.md").read_text()

@@ -1,7 +1,5 @@
 """Results are lines that can be trusted, and what README and docs show is made from them."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from pathlib import Path
@@ -18,7 +16,7 @@ STAMP = {"date": "2026-11-24", "commit": "749aa73ff6d6"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
-def test_lines_are_of_clean_commits_and_enough_rounds(file: Path) -> None:
+def test_lines_are_of_clean_commits_and_enough_rounds(file):
     rows = read(file)
     assert rows
     keys = [(row.experiment, row.cell, row.side, row.measure, row.baseline) for row in rows]
@@ -34,7 +32,7 @@ def test_lines_are_of_clean_commits_and_enough_rounds(file: Path) -> None:
             assert 0 < row.low <= (row.ratio or 0) <= (row.high or 0) <= 3 * row.low, row
 
 
-def test_results_have_few_pages() -> None:
+def test_results_have_few_pages():
     folder = ROOT / "benchmarks" / "results"
     assert len(list(folder.rglob("*.md"))) <= 20
     assert {file.name for file in folder.rglob("*") if file.is_file()} == {
@@ -44,14 +42,14 @@ def test_results_have_few_pages() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tables_and_numbers_are_those_of_the_results(page: Path) -> None:
+def test_tables_and_numbers_are_those_of_the_results(page):
     text = page.read_text(encoding="utf-8")
     assert fill(ROOT, text) == text, "run python scripts/make_results_tables.py"
     assert list(find_wrong_numbers(ROOT, page)) == []
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path) -> Path:
     """A checkout with results of one machine."""
     rows = [
         Row("fig1", "uk-16", "base", "epoch seconds", 3.0, rounds=5, bytes=2_470_000, **STAMP),
@@ -64,7 +62,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_table_has_what_its_marker_asks_for(root: Path) -> None:
+def test_a_table_has_what_its_marker_asks_for(root):
     asked = 'machine=box experiment=fig1 measure="epoch*" rows=side columns=show head=engine'
     assert make_table(root, f'{asked} side="hop=`hop`|base" show="ratio=faster|MB"') == (
         "| engine | faster | MB |\n"
@@ -97,9 +95,7 @@ def test_a_table_has_what_its_marker_asks_for(root: Path) -> None:
         ("Without a link 7.5x.", []),
     ],
 )
-def test_a_number_that_is_not_in_the_results_is_found(
-    root: Path, text: str, wrong: list[str]
-) -> None:
+def test_a_number_that_is_not_in_the_results_is_found(root, text, wrong):
     page = root / "docs" / "page.md"
     page.write_text(text.replace("CSV", "../benchmarks/results/box/summary.csv"))
     found = [line.split(": ")[1].split(" is not in")[0] for line in find_wrong_numbers(root, page)]

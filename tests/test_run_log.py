@@ -1,7 +1,5 @@
 """Spans and events of a run: which lines are written, and which seconds are summed."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress
@@ -23,7 +21,7 @@ class Clock:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path) -> Path:
     return tmp_path / "spans" / "rank-0.jsonl"
 
 
@@ -33,9 +31,7 @@ def read_lines(file: Path, *, openings: bool = False) -> list[dict[str, Any]]:
     return [line for line in lines if (line.get("event") == "opened") == openings]
 
 
-def test_a_span_has_name_start_seconds_and_fields_and_counts_apart_from_its_inner_ones(
-    file: Path,
-) -> None:
+def test_a_span_has_name_start_seconds_and_fields_and_counts_apart_from_its_inner_ones(file):
     assert STAGES == ("sample", "gather", "compute", "migrate", "sync", "wait")
     clock = Clock()
     log = RunLog(file, clock=clock)
@@ -63,7 +59,7 @@ def test_a_span_has_name_start_seconds_and_fields_and_counts_apart_from_its_inne
     assert (failed["span"], failed["model"]) == ("gather", 2)
 
 
-def test_the_seconds_of_a_span_on_the_processor_leave_out_its_sleep(file: Path) -> None:
+def test_the_seconds_of_a_span_on_the_processor_leave_out_its_sleep(file):
     log = RunLog(file)
     with log.stage("sample"):
         time.sleep(0.02)
@@ -73,7 +69,7 @@ def test_the_seconds_of_a_span_on_the_processor_leave_out_its_sleep(file: Path) 
     assert 0 <= span["cpu"] < span["seconds"]
 
 
-def test_context_is_carried_until_it_changes(file: Path) -> None:
+def test_context_is_carried_until_it_changes(file):
     log = RunLog(file)
     log.event("started")
     log.set_context(epoch=1, iteration=4)
@@ -95,7 +91,7 @@ def test_context_is_carried_until_it_changes(file: Path) -> None:
 
 
 @pytest.mark.parametrize("torn_line", ['{"span": "gat', "x" * 200_000, ""])
-def test_a_torn_line_does_not_spoil_the_next(file: Path, torn_line: str) -> None:
+def test_a_torn_line_does_not_spoil_the_next(file, torn_line):
     file.parent.mkdir()
     for before, events in ((f'{{"event": "before"}}\n{torn_line}', ["before"]), (torn_line, [])):
         file.write_text(before)
@@ -106,7 +102,7 @@ def test_a_torn_line_does_not_spoil_the_next(file: Path, torn_line: str) -> None
         assert len(read_lines(file, openings=True)) == 1
 
 
-def test_a_new_run_starts_anew_and_a_resumed_one_appends(file: Path) -> None:
+def test_a_new_run_starts_anew_and_a_resumed_one_appends(file):
     for name, append in (("before", False), ("started", False), ("resumed", True)):
         log = RunLog(file, append=append)
         log.event(name)
@@ -116,7 +112,7 @@ def test_a_new_run_starts_anew_and_a_resumed_one_appends(file: Path) -> None:
     assert second["monotonic"] > first["monotonic"]
 
 
-def test_after_closing_lines_are_dropped_and_seconds_kept(file: Path) -> None:
+def test_after_closing_lines_are_dropped_and_seconds_kept(file):
     clock = Clock()
     log = RunLog(file, clock=clock)
     log.close()
@@ -128,9 +124,7 @@ def test_after_closing_lines_are_dropped_and_seconds_kept(file: Path) -> None:
     assert log.take_stage_seconds()["sample"] == 1
 
 
-def test_the_first_line_records_the_opening_on_the_machine_s_own_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_line_records_the_opening_on_the_machine_s_own_clock(tmp_path, monkeypatch):
     before = time.perf_counter(), time.time()
     for name in ("rank-0", "rank-1"):
         log = RunLog(tmp_path / name)

@@ -1,7 +1,5 @@
 """Temporary folders, and their removal after a process was killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal
@@ -25,22 +23,20 @@ with scratch_folder("work-", pathlib.Path(sys.argv[1])) as folder:
 """
 
 
-def test_a_folder_is_removed_after_use(tmp_path: Path) -> None:
+def test_a_folder_is_removed_after_use(tmp_path):
     with scratch_folder("work-", tmp_path) as folder:
         (folder / "file").write_text("half")
         assert folder.parent == tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_is_removed_after_an_error(tmp_path: Path) -> None:
+def test_a_folder_is_removed_after_an_error(tmp_path):
     with pytest.raises(ValueError, match="as it is"), scratch_folder("work-", tmp_path):
         raise ValueError("as it is")
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(
-    tmp_path: Path,
-) -> None:
+def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -56,9 +52,7 @@ def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(
         assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_another_process_is_about_to_remove_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_another_process_is_about_to_remove_is_not_used(tmp_path, monkeypatch):
     make, taken = tempfile.mkdtemp, list[tuple[str, int]]()
 
     def make_and_take(**words: Any) -> str:
@@ -75,7 +69,7 @@ def test_a_folder_that_another_process_is_about_to_remove_is_not_used(
     os.close(taken[0][1])
 
 
-def test_only_folders_with_names_of_scratch_folders_are_removed(tmp_path: Path) -> None:
+def test_only_folders_with_names_of_scratch_folders_are_removed(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     parent = tmp_path / "parent"

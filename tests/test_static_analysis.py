@@ -1,7 +1,5 @@
 """What ruff's rules of bandit are told to let be stands in SECURITY.md."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -11,7 +9,7 @@ PACKAGES = ("hopper", "cache_server")
 EXCEPTION = re.compile(r"# noqa: (S\d{3})\b")
 
 
-def test_every_exception_is_listed() -> None:
+def test_every_exception_is_listed():
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "S" in settings["select"]
     exceptions = {

@@ -1,29 +1,26 @@
 """Results made by hand, and a tiny partitioned graph to run engines on."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from hopper.bench.table import print_results
 from hopper.cluster.traffic import CAUSES
 from hopper.config import Config, make_config
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import STAGES
 
 NODES, CLASSES, DIM = 240, 3, 64
 
-MakeRun = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture(scope="module", autouse=True)
-def _starts(bench_in_pool: None) -> None:
+def _starts(bench_in_pool) -> None:
     """Train runs on this host with ranks that stay."""
 
 
@@ -97,40 +94,35 @@ def make_results(runs: list[dict[str, Any]], parity: dict[str, float]) -> dict[s
     }
 
 
+def print_to_text(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
+    """Return the table that is printed on a terminal of so many columns."""
+    console = Console(width=width)
+    with console.capture() as captured:
+        print_results(console, results, problems)
+    return captured.get()
+
+
 @pytest.fixture(scope="session")
-def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def tiny_graph(tmp_path_factory) -> PartitionedGraph:
     """A graph of two loosely tied halves on two servers, so that METIS finds the cut."""
-    folder = tmp_path_factory.mktemp("tiny")
-    relation = Relation("node", "edge", "node")
-    generator = np.random.default_rng(11)
+    folder, generator = tmp_path_factory.mktemp("tiny"), np.random.default_rng(11)
     dst = np.repeat(np.arange(NODES), 8)
     half = NODES // 2
     away = generator.random(dst.size) < 0.08
     src = generator.integers(0, half, dst.size) + half * ((dst >= half) ^ away)
     labels = generator.integers(0, CLASSES, NODES)
-    schema = GraphSchema(
-        name="tiny",
-        node_types={"node": NodeType(NODES, DIM, "float32")},
-        relations={relation: EdgeType(dst.size)},
-        target="node",
-        labels={"node": Labels("class", CLASSES)},
-        splits={"train": 130, "val": 40, "test": 40},
+    rows = generator.standard_normal((NODES, DIM), dtype=np.float32)
+    rows[np.arange(NODES), labels] += 2
+    order = generator.permutation(NODES)
+    splits = {"train": order[:130], "val": order[130:170], "test": order[170:210]}
+    graph = GraphDirectory.from_arrays(
+        *(folder / "graph", np.stack([src, dst]), rows, labels, splits), name="tiny"
     )
-    with GraphWriter(folder / "graph", schema) as writer:
-        writer.topology(relation, src, dst)
-        rows = generator.standard_normal((NODES, DIM), dtype=np.float32)
-        rows[np.arange(NODES), labels] += 2
-        writer.features("node")[:] = rows
-        writer.labels("node", labels)
-        order = generator.permutation(NODES)
-        for name, start in (("train", 0), ("val", 130), ("test", 170)):
-            writer.split(name, order[start : start + schema.splits[name]])
-    graph = GraphDirectory.open(folder / "graph")
     return partition_graph(graph, folder / "partitioned", 2, backend="pymetis")
 
 
 @pytest.fixture(scope="session")
-def tiny_config(tiny_graph: PartitionedGraph) -> Config:
+def tiny_config(tiny_graph) -> Config:
     """A configuration that trains in seconds: 2 ranks, 3 iterations an epoch, with dropout."""
     return make_config(
         {
@@ -146,7 +138,7 @@ def tiny_config(tiny_graph: PartitionedGraph) -> Config:
 
 
 @pytest.fixture
-def config_file(tiny_config: Config, tmp_path: Path) -> Path:
+def config_file(tiny_config, tmp_path) -> Path:
     """The path of the tiny configuration as a file."""
     path = tmp_path / "config.json"
     path.write_text(tiny_config.model_dump_json())

@@ -1,7 +1,5 @@
 """Folders as `hopper bench`, `hopper train` and `hopper sweep` leave them, made by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

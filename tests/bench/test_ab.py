@@ -1,7 +1,5 @@
 """``hopper bench`` from its command line to its files, on a tiny graph with two servers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from hopper.bench.ab import check_parity, conclude, run_ab
 from hopper.bench.ab_plan import CONFIG_FILE, RUNS_FOLDER, Plan, make_plan
@@ -19,21 +16,23 @@ from hopper.bench.parity import LIMITS
 from hopper.bench.picture import PICTURE_FILE
 from hopper.bench.results import RESULTS_FILE, run_entry
 from hopper.bench.statistics import figures
-from hopper.bench.table import feature_reduction, print_results
+from hopper.bench.table import feature_reduction
 from hopper.cli import main
 from hopper.cluster.traffic import CAUSES
-from hopper.config import Config, load_config
+from hopper.config import load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 from hopper.timing.run_log import STAGES
 from tests.server_processes import REPOSITORY, own_path
+
+from .conftest import print_to_text
 
 ENGINES = ("model_centric", "hop", "zero_hop")
 PNG = b"\x89PNG\r\n"
 
 
 @pytest.fixture(scope="module")
-def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def finished(tiny_config, tmp_path_factory) -> tuple[Path, int]:
     """The folder and the exit code of one A/B of all engines."""
     folder = tmp_path_factory.mktemp("ab")
     config = folder / "config.json"
@@ -44,12 +43,12 @@ def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 @pytest.fixture(scope="module")
-def results(finished: tuple[Path, int]) -> dict[str, Any]:
+def results(finished) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((finished[0] / RESULTS_FILE).read_text())
     return content
 
 
-def test_the_command_succeeds_and_writes_all_files(finished: tuple[Path, int]) -> None:
+def test_the_command_succeeds_and_writes_all_files(finished):
     out, code = finished
     assert code == 0
     assert (out / PICTURE_FILE).read_bytes().startswith(PNG)
@@ -58,7 +57,7 @@ def test_the_command_succeeds_and_writes_all_files(finished: tuple[Path, int]) -
     assert not list(out.glob("*.unfinished"))
 
 
-def test_results_have_the_schema(results: dict[str, Any]) -> None:
+def test_results_have_the_schema(results):
     assert set(results) == {
         *("schema", "commit", "versions", "machine", "config"),
         *("dataset", "partition", "runs", "parity"),
@@ -96,7 +95,7 @@ def _check_run(run: Mapping[str, Any]) -> None:
         assert set(epoch["stage_seconds"]) == set(STAGES)
 
 
-def test_engines_compute_the_same_gradient(results: dict[str, Any]) -> None:
+def test_engines_compute_the_same_gradient(results):
     for measure in ("max_relative_gradient_difference", "max_relative_loss_difference"):
         differences = results["parity"][measure]
         assert set(differences) == set(ENGINES)
@@ -105,7 +104,7 @@ def test_engines_compute_the_same_gradient(results: dict[str, Any]) -> None:
     assert results["parity"]["max_relative_gradient_difference"]["hop"] > 0
 
 
-def test_hop_and_zero_hop_fetch_fewer_features(results: dict[str, Any]) -> None:
+def test_hop_and_zero_hop_fetch_fewer_features(results):
     measured = {engine: figures(results["runs"], engine) for engine in ENGINES}
     base = measured["model_centric"]
     assert base.bytes["feature"] > 0
@@ -119,9 +118,7 @@ def test_hop_and_zero_hop_fetch_fewer_features(results: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def unconcluded(
-    finished: tuple[Path, int],
-) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
+def unconcluded(finished) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
     """The finished A/B's plan, entries and summaries, as they were before its conclusion."""
     out, _ = finished
     config = load_config(out / CONFIG_FILE)
@@ -139,19 +136,7 @@ def unconcluded(
     return plan, entries, summaries
 
 
-def _print_to_text(results: dict[str, Any], problems: list[str]) -> str:
-    console = Console(width=120)
-    with console.capture() as captured:
-        print_results(console, results, problems)
-    return captured.get()
-
-
-def test_a_wrong_engine_makes_speed_ups_refused(
-    config_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_engine_makes_speed_ups_refused(config_file, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", own_path())
     monkeypatch.syspath_prepend(REPOSITORY / "tests" / "engines")
     monkeypatch.setenv("COLUMNS", "200")
@@ -169,9 +154,7 @@ def test_a_wrong_engine_makes_speed_ups_refused(
     assert list(parity["in_float64"]) == [wrong]
 
 
-def test_rounding_is_settled_in_float64_or_named(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounding_is_settled_in_float64_or_named(tiny_config, tmp_path, monkeypatch):
     # Less than any rounding: float32 cannot pass, an engine in float64 can.
     monkeypatch.setitem(LIMITS["gradients"], "float32", 1e-12)
     messages: list[str] = []
@@ -191,15 +174,12 @@ def test_rounding_is_settled_in_float64_or_named(
     assert 1e-4 < parity["max_relative_gradient_difference"][rounding] < 0.1
     # The run that settles it is not among those that are timed.
     assert [run["exact"] for run in outcome.results["runs"]] == [True, False]
-    text = _print_to_text(outcome.results, [])
+    text = print_to_text(outcome.results, [], 120)
     assert "64 bit: " in text
     assert "spread: " in text
 
 
-def test_float64_takes_fewer_roots_where_memory_is_short(
-    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_float64_takes_fewer_roots_where_memory_is_short(unconcluded, monkeypatch):
     plan, entries, summaries = unconcluded
     monkeypatch.setitem(LIMITS["losses"], "float32", -1.0)
     monkeypatch.setattr("hopper.bench.ab.available_memory", lambda: 1)
@@ -209,9 +189,7 @@ def test_float64_takes_fewer_roots_where_memory_is_short(
     assert outcome.results["parity"]["in_float64"]["model_centric"]["roots"] == 2 * (25 // 4)
 
 
-def test_losses_that_drift_are_settled_in_float64(
-    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
-) -> None:
+def test_losses_that_drift_are_settled_in_float64(unconcluded):
     plan, entries, summaries = unconcluded
     summaries[1]["epochs"][1]["iteration_losses"][0] *= 1.02
     summaries[2]["epochs"][1]["iteration_losses"][0] *= 1.0016
@@ -222,12 +200,10 @@ def test_losses_that_drift_are_settled_in_float64(
     assert parity["max_relative_loss_difference"]["zero_hop"] == pytest.approx(1.6e-3, rel=0.1)
     assert list(parity["losses_in_float64"]) == ["hop", "zero_hop"]
     assert 0 <= parity["losses_in_float64"]["zero_hop"] < 1e-9
-    assert "refused" in _print_to_text(outcome.results, outcome.problems)
+    assert "refused" in print_to_text(outcome.results, outcome.problems, 120)
 
 
-def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(
-    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
-) -> None:
+def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(unconcluded):
     plan, entries, summaries = unconcluded
 
     def fail(what: str, *_: Any) -> dict[str, Any]:
@@ -239,6 +215,6 @@ def test_an_engine_that_float64_could_not_run_is_held_to_a_thousandth(
     broken = replace(plan, train=fail, out=plan.out)
     outcome = conclude(broken, check_parity(plan), entries, summaries, messages.append)
     assert outcome.problems == ["hop: losses differ by 0.0016, limit 0.001 in float32"]
-    assert "64 bit: not run" in _print_to_text(outcome.results, outcome.problems)
+    assert "64 bit: not run" in print_to_text(outcome.results, outcome.problems, 120)
     failed = [line for line in messages if "killed" in line]
     assert [line.split(" roots")[0] for line in failed] == ["in float64, 25", "in float64, 6"]

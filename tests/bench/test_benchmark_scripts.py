@@ -1,7 +1,5 @@
 """Scripts of benchmarks/ measure in turns, and write lines of summary.csv."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,7 @@ from hopper.partition import partition_graph
 
 
 @pytest.fixture(scope="module")
-def typed_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def typed_parts(tmp_path_factory) -> Path:
     """A small typed graph on one server."""
     folder = tmp_path_factory.mktemp("typed")
     make("mag-like", folder / "graph", scale=0.0005)
@@ -37,7 +35,7 @@ def run(script: str, out: Path, *words: str) -> list[Row]:
     return rows
 
 
-def test_sides_take_turns_in_rotated_order() -> None:
+def test_sides_take_turns_in_rotated_order():
     calls: list[tuple[str, int]] = []
 
     def measure(name: str, part: int) -> dict[str, float]:
@@ -51,7 +49,7 @@ def test_sides_take_turns_in_rotated_order() -> None:
     assert measured["a"]["MB"].tolist() == [[5, 8], [10, 11]]
 
 
-def test_results_are_paired_by_round_and_replace_those_of_their_cell(tmp_path: Path) -> None:
+def test_results_are_paired_by_round_and_replace_those_of_their_cell(tmp_path):
     results = Results("speed", tmp_path)
     measured = {
         "new": {"seconds": np.array([[1.0], [2.0]]), "MB": np.zeros((2, 1))},
@@ -75,7 +73,7 @@ def test_results_are_paired_by_round_and_replace_those_of_their_cell(tmp_path: P
     assert read(tmp_path / SUMMARY_FILE) == rows
 
 
-def test_merged_relations(typed_parts: Path, tmp_path: Path) -> None:
+def test_merged_relations(typed_parts, tmp_path):
     words = ["--batches", "1", "--hidden", "8", "--models", "rgcn,hgt", str(typed_parts)]
     rows = run("merged_relations", tmp_path, *words)
     for prepared in ("", ", prepared"):
@@ -83,14 +81,14 @@ def test_merged_relations(typed_parts: Path, tmp_path: Path) -> None:
         assert [row.side for row in ratios] == [f"merged{prepared}"] * 2
 
 
-def test_hifuse_ablation(typed_parts: Path, tmp_path: Path) -> None:
+def test_hifuse_ablation(typed_parts, tmp_path):
     words = ["--batches", "2", "--hidden", "8", "--models", "rgcn", str(typed_parts)]
     rows = run("hifuse_ablation", tmp_path, *words)
     assert {row.side for row in rows if row.baseline == "none"} >= {"R+M", "R+M+O+P+Pipe"}
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_message_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_passing(tmp_path, monkeypatch):
     pytest.importorskip("dgl")
     monkeypatch.setattr("benchmarks.message_passing.WIDTHS", (16,))
     threads = torch.get_num_threads()
@@ -98,14 +96,14 @@ def test_message_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert {row.baseline for row in rows if row.side == "hopper"} == {"dgl", "torch"}
 
 
-def test_feature_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feature_service(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.feature_service.SIZES", {3: 1})
     words = ["--megabytes", "1", "--calls", "4", "--bad-requests", "200", "--load", "1"]
     rows = run("feature_service", tmp_path, *words)
     assert {row.measure for row in rows} >= {"seconds", "p99 milliseconds"}
 
 
-def test_construction(tmp_path: Path) -> None:
+def test_construction(tmp_path):
     # Each round starts processes.
     words = ["--edges", "2000", "--sources", "texts", "--methods", "random", "--servers", "2"]
     rows = run("construction", tmp_path, *words, "--rounds", "1")
@@ -115,18 +113,18 @@ def test_construction(tmp_path: Path) -> None:
     ]
 
 
-def test_rows_are_read_from_a_mapped_table(tmp_path: Path) -> None:
+def test_rows_are_read_from_a_mapped_table(tmp_path):
     rows_beyond_memory.make_table(tmp_path / "rows.npy", 10)
     side = rows_beyond_memory.MAPPED
     assert rows_beyond_memory.read(tmp_path / "rows.npy", side, 0, 0.01) > 0
 
 
-def test_losses_of_two_commits_are_compared_relatively() -> None:
+def test_losses_of_two_commits_are_compared_relatively():
     assert two_commits.loss_difference([[1.0, 2.0], [1.0, 2.0]]) == 0.0
     assert two_commits.loss_difference([[1.0, 2.0], [1.0, 2.2]]) == pytest.approx(0.1)
 
 
-def test_links_of_a_batch_are_left_out_of_its_edges() -> None:
+def test_links_of_a_batch_are_left_out_of_its_edges():
     there, back = ("a", "to", "b"), ("b", "from", "a")
     edges = {there: torch.tensor([[0, 1, 2], [3, 3, 0]]), back: torch.tensor([[3, 0], [1, 2]])}
     batch = torch.tensor([[1], [3]])
@@ -148,9 +146,7 @@ def test_links_of_a_batch_are_left_out_of_its_edges() -> None:
         ("construction", ["--edges", "-1"], "--edges: expected at least 1, given -1"),
     ],
 )
-def test_senseless_options_are_refused(
-    script: str, words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_senseless_options_are_refused(script, words, text, tmp_path, capsys):
     with pytest.raises(SystemExit):
         run(script, tmp_path / "out", *words)
     assert text in capsys.readouterr().err

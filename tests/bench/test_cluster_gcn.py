@@ -1,7 +1,5 @@
 """ClusterGCN's batches consist of whole clusters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,7 @@ def graph_nodes(graph: PartitionedGraph) -> np.ndarray:
 
 
 @pytest.fixture
-def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
+def clusters(tiny_graph, tmp_path) -> Path:
     """A file that assigns nodes to twelve clusters at random."""
     path = tmp_path / "clusters.npy"
     count = graph_nodes(tiny_graph).size
@@ -32,7 +30,7 @@ def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cluster_request(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) -> Request:
+def cluster_request(tiny_config, tiny_graph, clusters) -> Request:
     """A request for two ranks, with two clusters a batch and all neighbours."""
     plug_in = ClusterSampler.__module__
     options = f'{{clusters = "{clusters}", per_batch = 2}}'
@@ -44,9 +42,7 @@ def cluster_request(tiny_config: Config, tiny_graph: PartitionedGraph, clusters:
     return Request(make_config(tiny_config.model_dump(), words), tiny_graph)
 
 
-def test_every_root_is_in_one_batch_of_whole_clusters(
-    cluster_request: Request, clusters: Path
-) -> None:
+def test_every_root_is_in_one_batch_of_whole_clusters(cluster_request, clusters):
     schedule, graph = make_schedule(cluster_request), cluster_request.graph
     assert schedule.iterations == CLUSTERS // 2 // 2
     of_node = np.load(clusters)[graph_nodes(graph)]
@@ -63,9 +59,7 @@ def test_every_root_is_in_one_batch_of_whole_clusters(
     assert by_epoch[0] != by_epoch[1]
 
 
-def test_edges_that_leave_the_batch_are_dropped_and_no_others(
-    cluster_request: Request, clusters: Path
-) -> None:
+def test_edges_that_leave_the_batch_are_dropped_and_no_others(cluster_request, clusters):
     batch = make_schedule(cluster_request).batch(1, 0)
     roots = batch.of_model(0)
     subgraph = make_sampler(cluster_request).sample(roots, 1, 0)
@@ -94,9 +88,7 @@ def _without_options(config: Config) -> Config:
     return config.model_copy(update={"sampler": sampler, "train": train})
 
 
-def test_a_batch_without_training_nodes_is_refused(
-    cluster_request: Request, clusters: Path, tiny_graph: PartitionedGraph
-) -> None:
+def test_a_batch_without_training_nodes_is_refused(cluster_request, clusters, tiny_graph):
     np.save(clusters, np.arange(graph_nodes(tiny_graph).size))
     schedule = make_schedule(cluster_request)
     assert schedule.iterations > 130 // 4

@@ -1,18 +1,15 @@
 """Contenders of an A/B are engines, each with options of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.bench.contender import Contender, parse_contenders
 from hopper.bench.statistics import engines_of, figures, speed_up
-from hopper.config import Config
 from hopper.errors import ConfigError, RequestError
 
 from .conftest import make_run  # isort: skip
 
 
-def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: Config) -> None:
+def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config):
     contender = Contender.parse("hop:merge=1:pregather=false:train.threads=3")
     config = contender.configure(tiny_config)
     assert (config.train.engine, config.train.threads) == ("hop", 3)
@@ -24,7 +21,7 @@ def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: 
     assert tiny_config.hop.merge == "off"
 
 
-def test_another_division_is_named_after_the_last_part_of_its_path(tiny_config: Config) -> None:
+def test_another_division_is_named_after_the_last_part_of_its_path(tiny_config):
     contender = Contender.parse("zero_hop:partitioned=some/where/parts-b")
     assert contender.label == "zero_hop:partitioned=parts-b"
     assert contender.configure(tiny_config).data.partitioned.endswith("/some/where/parts-b")
@@ -44,14 +41,12 @@ def test_another_division_is_named_after_the_last_part_of_its_path(tiny_config: 
         (["auto"], RequestError, '"auto" is none'),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    tiny_config: Config, texts: list[str], error: type[Exception], text: str
-) -> None:
+def test_what_cannot_be_compared_is_refused(tiny_config, texts, error, text):
     with pytest.raises(error, match=text):
         assert [contender.configure(tiny_config) for contender in parse_contenders(texts)]
 
 
-def test_contenders_know_whether_they_are_exact_and_whether_they_round(tiny_config: Config) -> None:
+def test_contenders_know_whether_they_are_exact_and_whether_they_round(tiny_config):
     texts = ("hop:merge=1", "locality", "cooperative", "cooperative:wire=bfloat16")
     contenders = [Contender.parse(text) for text in texts]
     exact = [contender.exact(tiny_config) for contender in contenders]
@@ -60,7 +55,7 @@ def test_contenders_know_whether_they_are_exact_and_whether_they_round(tiny_conf
     assert rounding == [False, False, False, True]
 
 
-def test_figures_tell_the_same_engine_with_other_options_apart() -> None:
+def test_figures_tell_the_same_engine_with_other_options_apart():
     runs = []
     for label, seconds in (("hop:merge=off", 4.0), ("hop:merge=1", 2.0)):
         runs.append(make_run("hop", 0, [seconds]) | {"label": label})

@@ -1,7 +1,5 @@
 """What ``--emulate`` and its companions accept, and what happens where hosts cannot be had."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -15,20 +13,14 @@ from rich.console import Console
 
 from hopper.bench.emulate import hosts, network
 from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
-from hopper.bench.emulate.network import (
-    NotAvailable,
-    burst_bytes,
-    is_leftover,
-    is_ours,
-    own_name,
-)
+from hopper.bench.emulate.network import NotAvailable, burst_bytes, is_leftover, is_ours, own_name
 from hopper.bench.emulate.reconcile import print_reconciliation, reconcile
 from hopper.bench.emulate.request import Request, make_request, parse_rate, parse_size
 from hopper.bench.emulate.train import threads_per_rank
 from hopper.bench.results import RESULTS_FILE
 from hopper.bench.table import describe_setting
 from hopper.cli import main
-from hopper.config import Config, make_config
+from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.process.signal_handlers import defer_signals
 
@@ -39,12 +31,12 @@ from .conftest import make_results, make_run
     ("text", "bits"),
     [("100mbit", 10**8), ("2.5Gbit", 2_500_000_000), ("64kbit", 64_000), ("none", None)],
 )
-def test_link_rates_are_read(text: str, bits: int | None) -> None:
+def test_link_rates_are_read(text, bits):
     assert parse_rate(text) == bits
 
 
 @pytest.mark.parametrize("text", ["", "fast", "100", "mbit", "-1mbit", "0gbit", "1 gbit", "1gbyte"])
-def test_impossible_link_rates_are_refused(text: str) -> None:
+def test_impossible_link_rates_are_refused(text):
     with pytest.raises(RequestError, match=r"--link-rate: expected .* given '" + text):
         parse_rate(text)
 
@@ -53,17 +45,17 @@ def test_impossible_link_rates_are_refused(text: str) -> None:
     ("text", "size"),
     [("2G", 2 << 30), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("99999999", 99_999_999)],
 )
-def test_memory_sizes_are_read(text: str, size: int) -> None:
+def test_memory_sizes_are_read(text, size):
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "1", "63M", "2T", "-2G"])
-def test_impossible_memory_sizes_are_refused(text: str) -> None:
+def test_impossible_memory_sizes_are_refused(text):
     with pytest.raises(RequestError, match=r"--host-memory: expected at least 64M"):
         parse_size(text)
 
 
-def test_small_bursts_are_for_slow_links_only() -> None:
+def test_small_bursts_are_for_slow_links_only():
     """Below 64 kB the kernel's filter splits segments in software, which is slow."""
     assert burst_bytes(10**8) == 32 * 1024
     assert burst_bytes(10**8 + 1) == burst_bytes(10**9) == 128 * 1024
@@ -85,13 +77,7 @@ def test_small_bursts_are_for_slow_links_only() -> None:
         (["--host-memory", "1G"], "--host-memory: belongs to an emulated cluster"),
     ],
 )
-def test_impossible_requests_are_refused(
-    words: list[str],
-    text: str,
-    config_file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_impossible_requests_are_refused(words, text, config_file, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["bench", str(config_file), "--engines", "hop", "--out", str(out)]
     assert main([*command, *words]) == 1
@@ -99,7 +85,7 @@ def test_impossible_requests_are_refused(
     assert not out.exists()
 
 
-def test_hosts_bring_their_own_servers(tiny_config: Config) -> None:
+def test_hosts_bring_their_own_servers(tiny_config):
     config = make_config(tiny_config.model_dump() | {"cluster": {"servers": ["a:1", "b:1"]}})
     with pytest.raises(RequestError, match=r"cluster\.servers must be empty"):
         Request(2).check(config, 2)
@@ -108,11 +94,11 @@ def test_hosts_bring_their_own_servers(tiny_config: Config) -> None:
 @pytest.mark.parametrize(
     ("cpus", "ranks", "threads"), [(0.5, 1, 1), (1.5, 1, 2), (4.0, 2, 2), (1.0, 2, 1)]
 )
-def test_threads_follow_the_quota(cpus: float, ranks: int, threads: int) -> None:
+def test_threads_follow_the_quota(cpus, ranks, threads):
     assert threads_per_rank(EmulatedCluster(Request(2, host_cpus=cpus), ()), ranks) == threads
 
 
-def test_a_name_tells_which_process_made_it() -> None:
+def test_a_name_tells_which_process_made_it():
     name = own_name("host3")
     assert is_ours(name)
     assert not is_leftover(name)
@@ -126,7 +112,7 @@ def test_a_name_tells_which_process_made_it() -> None:
         assert not is_ours(foreign)
 
 
-def test_hosts_of_a_zombie_process_are_leftovers() -> None:
+def test_hosts_of_a_zombie_process_are_leftovers():
     # Killed, and not yet waited for: its number and its start are still to be seen.
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -137,7 +123,7 @@ def test_hosts_of_a_zombie_process_are_leftovers() -> None:
         assert (was_leftover, is_leftover(name)) == (False, True)
 
 
-def test_a_held_signal_arrives_after_the_block() -> None:
+def test_a_held_signal_arrives_after_the_block():
     through = False
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (the block is what is tested)
         with defer_signals():
@@ -175,9 +161,7 @@ def _without_rights(monkeypatch: pytest.MonkeyPatch) -> None:
         (_without_rights, "Operation not permitted"),
     ],
 )
-def test_missing_rights_and_programs_are_named(
-    take_away: Any, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_rights_and_programs_are_named(take_away, text, monkeypatch):
     take_away(monkeypatch)
     with emulate_hosts(Request(2)) as cluster:
         assert cluster.describe()["effective"] is False
@@ -187,11 +171,8 @@ def test_missing_rights_and_programs_are_named(
 
 
 def test_without_hosts_a_comparison_runs_on_loopback_and_says_so(
-    config_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    config_file, tmp_path, monkeypatch, capsys
+):
     _without_root(monkeypatch)
     out = tmp_path / "out"
     words = [str(config_file), "--engines", "zero_hop", "--out", str(out), "--rounds", "1"]
@@ -206,7 +187,7 @@ def test_without_hosts_a_comparison_runs_on_loopback_and_says_so(
     assert results["runs"][0]["nic_bytes"] is None
 
 
-def test_bytes_of_interfaces_are_compared_with_counted_bytes() -> None:
+def test_bytes_of_interfaces_are_compared_with_counted_bytes():
     # 4,200,000 bytes are counted in each run.
     runs = [
         make_run(engine, 0, [1.0]) | {"nic_bytes": nic_bytes}
@@ -229,7 +210,7 @@ def test_bytes_of_interfaces_are_compared_with_counted_bytes() -> None:
     assert "WARNING: zero_hop: what the interfaces sent and what was counted differ" in printed
 
 
-def test_the_setting_tells_of_hosts() -> None:
+def test_the_setting_tells_of_hosts():
     results = make_results([make_run("hop", 0, [1.0])], {"hop": 0.0})
     assert "on loopback" in describe_setting(results)
     emulation = make_request(2, "1gbit", 0.5, "2G").describe()

@@ -3,8 +3,6 @@
 Skipped with the reason where network namespaces cannot be had.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -26,7 +24,6 @@ from hopper.bench.emulate.request import Request, make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.results import RESULTS_FILE
 from hopper.bench.train_process import train_in_process
-from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.partition import partition_graph
 
@@ -150,7 +147,7 @@ def build_again(folder: Path) -> list[str]:
     return printed.split()
 
 
-def test_a_host_has_one_interface_with_its_rate_in_both_directions(hosts: EmulatedCluster) -> None:
+def test_a_host_has_one_interface_with_its_rate_in_both_directions(hosts):
     shown = output_on(hosts, 1, "ip", "-brief", "address").splitlines()
     names = {line.split()[0].partition("@")[0]: line for line in shown}
     assert set(names) == {"lo", "eth0"}
@@ -167,7 +164,7 @@ def test_a_host_has_one_interface_with_its_rate_in_both_directions(hosts: Emulat
         assert 0.7 < float(printed) / 1e8 < 1.1
 
 
-def test_processes_on_a_host_stay_within_its_bounds() -> None:
+def test_processes_on_a_host_stay_within_its_bounds():
     with build_or_skip(make_request(1, "none", 0.25, "256M")) as cluster:
         assert float(output_on(cluster, 0, sys.executable, "-c", SPIN)) < 0.5
         hungry = start_on(cluster, 0, sys.executable, "-c", "bytearray(b'x') * (1 << 29)")
@@ -175,9 +172,7 @@ def test_processes_on_a_host_stay_within_its_bounds() -> None:
         assert hungry.returncode == -signal.SIGKILL
 
 
-def test_hosts_of_a_killed_process_are_removed_and_those_of_a_living_one_stay(
-    hosts: EmulatedCluster, tmp_path: Path
-) -> None:
+def test_hosts_of_a_killed_process_are_removed_and_those_of_a_living_one_stay(hosts, tmp_path):
     own_names = names_of_process(os.getpid())
     # Two hosts and a bridge.
     assert len(own_names) == 3
@@ -215,7 +210,7 @@ def test_hosts_of_a_killed_process_are_removed_and_those_of_a_living_one_stay(
 
 
 @pytest.fixture(scope="module")
-def wide_config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide_config(tiny_config, tmp_path_factory) -> Path:
     """The path of a configuration that trains on rows of 8 kB, beside which headers are small."""
     folder = tmp_path_factory.mktemp("wide")
     graph = make_community_graph(folder / "graph", nodes=240, feature_dim=2048, train=130)
@@ -229,9 +224,7 @@ def wide_config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
-def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
-    wide_config: Path, tmp_path: Path
-) -> None:
+def test_a_comparison_on_hosts_tells_the_interfaces_bytes(wide_config, tmp_path):
     with build_or_skip(Request(1)):
         pass
     out = tmp_path / "out"
@@ -274,7 +267,7 @@ def _bench_words(config_file: Path, out: Path) -> list[str]:
     return [*command, "--out", str(out), "--emulate", "2"]
 
 
-def test_a_killed_command_leaves_nothing(config_file: Path, tmp_path: Path) -> None:
+def test_a_killed_command_leaves_nothing(config_file, tmp_path):
     """What it started ends without it, at the latest when a wait's deadline has passed; its
     namespaces go when the next one starts."""
     with build_or_skip(Request(1)):
@@ -293,7 +286,7 @@ def test_a_killed_command_leaves_nothing(config_file: Path, tmp_path: Path) -> N
         assert len(names_of_process(pid)) == 3
         on_hosts = processes_on_hosts(pid)
         assert sorted(process.name() for process in on_hosts) == [
-            *("cache_server 0", "cache_server 1", "hopper rank 0", "hopper rank 1"),
+            *("cache_server 0", "cache_server 1", "hopper rank 0", "hopper rank 1")
         ]
         os.kill(pid, signal.SIGKILL)
         assert running.wait(40) != 0
@@ -306,9 +299,7 @@ def test_a_killed_command_leaves_nothing(config_file: Path, tmp_path: Path) -> N
     assert names_of_process(pid) == []
 
 
-def test_a_refused_or_late_run_leaves_no_process(
-    hosts: EmulatedCluster, config_file: Path, tmp_path: Path
-) -> None:
+def test_a_refused_or_late_run_leaves_no_process(hosts, config_file, tmp_path):
     wrong, late = (["--train.engine", "nonsense"], 60.0), (ENDLESS, 3.0)
     with pytest.raises(ConfigError, match="nonsense"):
         train_on_hosts(hosts, "hop", config_file, tmp_path / "wrong", *wrong)
@@ -317,7 +308,7 @@ def test_a_refused_or_late_run_leaves_no_process(
     assert processes_on_hosts(os.getpid()) == []
 
 
-def test_a_host_without_memory_is_named(config_file: Path, tmp_path: Path) -> None:
+def test_a_host_without_memory_is_named(config_file, tmp_path):
     message = r"host \d reached the bound of 64 MiB \(--host-memory\)"
     words = ["--model.hidden", "300000"]
     with (
@@ -327,9 +318,7 @@ def test_a_host_without_memory_is_named(config_file: Path, tmp_path: Path) -> No
         train_on_hosts(cluster, "hop", config_file, tmp_path / "run", words, 120.0)
 
 
-def test_what_is_killed_on_a_host_is_named_and_everything_ended(
-    hosts: EmulatedCluster, config_file: Path, tmp_path: Path
-) -> None:
+def test_what_is_killed_on_a_host_is_named_and_everything_ended(hosts, config_file, tmp_path):
     run_dir, victims = tmp_path / "run", []
 
     def kill() -> None:

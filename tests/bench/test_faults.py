@@ -1,11 +1,8 @@
 """Fault injection disturbs real runs, servers and files, and judges how they end."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +29,7 @@ EPOCHS = 2
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("faults")
     # Deadlines for machines that do more than this.
     with make_world(folder, *divide(folder), Limits(60.0, 60.0, 60.0), EPOCHS) as world:
@@ -40,11 +37,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def baseline(world: World) -> BaselineRun:
+def baseline(world) -> BaselineRun:
     return measure(world)
 
 
-def test_a_lost_rank_ends_a_run_as_its_case_says(world: World, baseline: BaselineRun) -> None:
+def test_a_lost_rank_ends_a_run_as_its_case_says(world, baseline):
     """A rank is killed after the first epoch. With restarts the run has to recover, and without
     them it has to name the rank."""
     cases = ("a rank is killed, restarts", "a rank is killed")
@@ -55,14 +52,14 @@ def test_a_lost_rank_ends_a_run_as_its_case_says(world: World, baseline: Baselin
     assert "rank 1 (pid" in named.outcome
 
 
-def test_a_run_that_ends_with_other_losses_is_wrong(world: World, baseline: BaselineRun) -> None:
+def test_a_run_that_ends_with_other_losses_is_wrong(world, baseline):
     trial = Trial(7, "connections are cut", "epochs", 0, 0.5, 0)
     outcome = try_one(world, replace(baseline, losses=[[1.0]]), trial)
     assert outcome.outcome == f"{WRONG}ended well with other losses"
     assert outcome.is_wrong
 
 
-def test_a_server_answers_malformed_requests(world: World, tmp_path: Path) -> None:
+def test_a_server_answers_malformed_requests(world, tmp_path):
     graph, parts = GraphDirectory.open(world.parts.parent / "graph-0"), tmp_path / "parts"
     partition_graph(graph, parts, 2, "random", topology="partitioned")
     results = Results("faults", tmp_path)
@@ -73,7 +70,7 @@ def test_a_server_answers_malformed_requests(world: World, tmp_path: Path) -> No
     assert {row.side for row in rows} >= {"a valid client by itself", "the server after"}
 
 
-def test_outcomes_replace_those_of_the_same_fault(tmp_path: Path) -> None:
+def test_outcomes_replace_those_of_the_same_fault(tmp_path):
     for fault, outcome in (("a", "recovered"), ("b", "error"), ("a", f"{WRONG}why, of all")):
         write_outcomes(tmp_path, [Outcome(fault, "rank 1", "recovered", outcome, 1.0)])
     lines = list(csv.DictReader((tmp_path / "faults.csv").read_text().splitlines()))
@@ -82,7 +79,7 @@ def test_outcomes_replace_those_of_the_same_fault(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_seed_draws_every_moment() -> None:
+def test_the_seed_draws_every_moment():
     first, again, other_seed = (draw_trials(40, ["a", "b"], 6, seed) for seed in (3, 3, 4))
     assert first == again != other_seed
     assert {trial.stage for trial in first} == set(STAGES)
@@ -100,9 +97,7 @@ def test_the_seed_draws_every_moment() -> None:
         ([], "--out: name a folder"),
     ],
 )
-def test_impossible_options_are_refused(
-    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_options_are_refused(words, text, tmp_path, capsys):
     out = tmp_path / "out"
     with pytest.raises(SystemExit):
         main(["--out", str(out), *words] if words else [])

@@ -1,7 +1,5 @@
 """The work of each layer and rank is read from spans."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ def write(folder: Path, rank: int, *iterations: list[dict[str, Any]]) -> None:
     (folder / f"rank-{rank}.jsonl").write_text(text)
 
 
-def test_work_is_averaged_over_iterations_in_order_of_rank(tmp_path: Path) -> None:
+def test_work_is_averaged_over_iterations_in_order_of_rank(tmp_path):
     # Ten and more ranks: names sort otherwise.
     for rank in range(11):
         write(tmp_path, rank, [layer(100 + rank), layer(5)], [layer(200 + rank), layer(7)])
@@ -36,13 +34,13 @@ def test_work_is_averaged_over_iterations_in_order_of_rank(tmp_path: Path) -> No
     assert first.own == [10] * 11
 
 
-def test_spans_without_layers_give_no_work(tmp_path: Path) -> None:
+def test_spans_without_layers_give_no_work(tmp_path):
     (tmp_path / "rank-0.jsonl").write_text('{"span": "sample", "start": 0, "seconds": 1}\n')
     assert read_layer_work(tmp_path) == []
     assert read_layer_work(tmp_path / "nothing") == []
 
 
-def test_repeated_iterations_count_once_and_torn_lines_not_at_all(tmp_path: Path) -> None:
+def test_repeated_iterations_count_once_and_torn_lines_not_at_all(tmp_path):
     write(tmp_path, 0, [layer(100)], [layer(200)])
     file = tmp_path / "rank-0.jsonl"
     again = {"epoch": 0, "iteration": 1, "span": "sample", "layers": [layer(300)]}
@@ -51,20 +49,20 @@ def test_repeated_iterations_count_once_and_torn_lines_not_at_all(tmp_path: Path
     assert work.edges == [200]
 
 
-def test_invalid_layers_are_refused_and_the_line_is_named(tmp_path: Path) -> None:
+def test_invalid_layers_are_refused_and_the_line_is_named(tmp_path):
     for text in ('{"layers": 5}', '{"layers": [{"own": 1}]}', '{"layers": ["own"]}'):
         (tmp_path / "rank-0.jsonl").write_text(text + "\n")
         with pytest.raises(RequestError, match=r"rank-0\.jsonl: line 1: layers: expected own"):
             read_layer_work(tmp_path)
 
 
-def test_ranks_that_disagree_are_refused(tmp_path: Path) -> None:
+def test_ranks_that_disagree_are_refused(tmp_path):
     write(tmp_path, 0, [layer(100)])
     write(tmp_path, 1, [layer(100), layer(100)])
     with pytest.raises(RequestError, match="expected as many of every rank"):
         read_layer_work(tmp_path)
 
 
-def test_unevenness_is_the_largest_over_the_mean() -> None:
+def test_unevenness_is_the_largest_over_the_mean():
     assert unevenness([3.0, 1.0]) == pytest.approx(1.5)
     assert unevenness([0.0, 0.0]) is None

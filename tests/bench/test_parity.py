@@ -1,7 +1,5 @@
 """The parity check finds wrong gradients and losses, and passes those that only round."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -23,11 +21,10 @@ from hopper.bench.parity import (
     measure_spread,
     read_recorded,
 )
-from hopper.config import Config, change_config
+from hopper.config import change_config
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.models import build_model
-from hopper.partition import PartitionedGraph
 
 from .conftest import CLASSES, DIM
 
@@ -41,7 +38,7 @@ def change_gradient(name: str, by: Tensor) -> dict[str, Tensor]:
     return GRADIENTS | {name: GRADIENTS[name] + by}
 
 
-def test_gradients_are_compared_by_entry_and_by_tensor() -> None:
+def test_gradients_are_compared_by_entry_and_by_tensor():
     wrong = change_gradient("first.bias", torch.tensor([0.0, 5e-4]))
     difference = compare_gradients(0, wrong, GRADIENTS, 0.5, 0.4)
     # Small against the largest entry, 10 % of its own tensor's norm.
@@ -52,7 +49,7 @@ def test_gradients_are_compared_by_entry_and_by_tensor() -> None:
     assert difference.loss == pytest.approx(0.25)
 
 
-def test_negligible_tensors_are_judged_by_the_overall_measure_only() -> None:
+def test_negligible_tensors_are_judged_by_the_overall_measure_only():
     tiny = GRADIENTS | {"first.bias": torch.tensor([3e-6, 0.0])}
     wrong = tiny | {"first.bias": torch.tensor([6e-6, 0.0])}
     difference = compare_gradients(0, wrong, tiny, 1.0, 1.0)
@@ -62,7 +59,7 @@ def test_negligible_tensors_are_judged_by_the_overall_measure_only() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("side", ["engine", "reference"])
-def test_gradients_with_nan_or_infinity_never_pass(bad: float, side: str) -> None:
+def test_gradients_with_nan_or_infinity_never_pass(bad, side):
     broken = change_gradient("first.bias", torch.tensor([bad, 0.0]))
     pair = (broken, GRADIENTS) if side == "engine" else (GRADIENTS, broken)
     difference = compare_gradients(0, *pair, 1.0, 1.0)
@@ -72,7 +69,7 @@ def test_gradients_with_nan_or_infinity_never_pass(bad: float, side: str) -> Non
     assert "hop: gradients differ by" in parity.problems[0]
 
 
-def test_a_loss_that_is_not_a_number_never_passes() -> None:
+def test_a_loss_that_is_not_a_number_never_passes():
     difference = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
     assert (difference.overall, difference.largest) == (0.0, 0.0)
     parity = EngineParity("hop", "float32", (difference,), 0.0)
@@ -80,21 +77,21 @@ def test_a_loss_that_is_not_a_number_never_passes() -> None:
     assert EngineParity("hop", "float64", (), math.nan).problems
 
 
-def test_a_vanished_gradient_is_found() -> None:
+def test_a_vanished_gradient_is_found():
     zeros = {name: torch.zeros_like(value) for name, value in GRADIENTS.items()}
     assert compare_gradients(0, zeros, GRADIENTS, 1.0, 1.0).largest == pytest.approx(1.0)
     assert compare_gradients(0, GRADIENTS, zeros, 1.0, 1.0).largest == math.inf
     assert compare_gradients(0, zeros, zeros, 1.0, 1.0).largest == 0.0
 
 
-def test_other_parameters_are_refused() -> None:
+def test_other_parameters_are_refused():
     with pytest.raises(RequestError, match="different parameters"):
         compare_gradients(0, {"first.bias": GRADIENTS["first.bias"]}, GRADIENTS, 1.0, 1.0)
     with pytest.raises(RequestError, match="different parameters"):
         compare_gradients(0, GRADIENTS | {"first.bias": torch.ones(3)}, GRADIENTS, 1.0, 1.0)
 
 
-def test_losses_are_compared_as_far_as_rounding_allows() -> None:
+def test_losses_are_compared_as_far_as_rounding_allows():
     losses = [1.0] * 60
     late = [*losses[:55], 2.0, *losses[56:]]
     early = [1.0, 1.5, *losses[2:]]
@@ -105,7 +102,7 @@ def test_losses_are_compared_as_far_as_rounding_allows() -> None:
     assert math.isnan(compare_losses([math.nan], [1.0], "float32"))
 
 
-def test_limits_depend_on_the_dtype() -> None:
+def test_limits_depend_on_the_dtype():
     difference = compare_gradients(
         0, change_gradient("first.weight", torch.tensor(4e-7)), GRADIENTS, 1.0, 1.0
     )
@@ -127,9 +124,7 @@ def test_limits_depend_on_the_dtype() -> None:
         (math.nan, 1e-13, "gradients differ by nan, limit 0.01 in float32"),
     ],
 )
-def test_float64_decides_where_float32_cannot(
-    size: float, in_float64: float | None, problem: str
-) -> None:
+def test_float64_decides_where_float32_cannot(size, in_float64, problem):
     wrong = GRADIENTS | {"first.weight": torch.tensor([[4.0, -3.0 + size], [0.0, 0.0]])}
     difference = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
     parity = EngineParity("hop", "float32", (difference,), 0.0)
@@ -143,14 +138,14 @@ def test_float64_decides_where_float32_cannot(
 
 
 @pytest.mark.parametrize("exact", [1e-12, 1e-6, None])
-def test_losses_are_judged_as_gradients_are(exact: float | None) -> None:
+def test_losses_are_judged_as_gradients_are(exact):
     again = exact and EngineParity("hop", "float64", (), exact)
     parity = EngineParity("hop", "float32", (), 1.6e-3, in_float64=again or None)
     assert parity.needs_float64
     assert bool(parity.problems) == (exact != 1e-12)
 
 
-def test_engines_that_round_on_purpose_have_to_be_near() -> None:
+def test_engines_that_round_on_purpose_have_to_be_near():
     near = compare_gradients(
         0, change_gradient("first.weight", torch.tensor(0.1)), GRADIENTS, 1.01, 1.0
     )
@@ -163,9 +158,7 @@ def test_engines_that_round_on_purpose_have_to_be_near() -> None:
     assert "nan" in EngineParity("c", "float32", (broken,), math.nan, judged=False).problems[0]
 
 
-def test_the_spread_of_one_process_shows_gates_that_rounding_opens(
-    tiny_config: Config, tiny_graph: PartitionedGraph
-) -> None:
+def test_the_spread_of_one_process_shows_gates_that_rounding_opens(tiny_config, tiny_graph):
     config = change_config(tiny_config, model={"dropout": 0.0})
     exact_config = change_config(config, train={"dtype": "float64"})
     rounded, exact = (Reference(each, tiny_graph, 2) for each in (config, exact_config))
@@ -190,12 +183,12 @@ Record = Callable[..., Path]
 
 
 @pytest.fixture
-def reference(tiny_config: Config, tiny_graph: PartitionedGraph) -> Reference:
+def reference(tiny_config, tiny_graph) -> Reference:
     return Reference(tiny_config, tiny_graph, 2)
 
 
 @pytest.fixture
-def record(reference: Reference, tiny_config: Config, tmp_path: Path) -> Record:
+def record(reference, tiny_config, tmp_path) -> Record:
     """Return a function that changes an iteration's right gradient and writes it as rank 0 does."""
 
     def write(step: int, iteration: int, change: Callable[[Tensor], Tensor]) -> Path:
@@ -222,7 +215,7 @@ def record(reference: Reference, tiny_config: Config, tmp_path: Path) -> Record:
     return write
 
 
-def test_right_gradients_pass(reference: Reference, record: Record) -> None:
+def test_right_gradients_pass(reference, record):
     record(10, 1, lambda gradient: gradient)
     folder = record(2, 2, lambda gradient: gradient)
     recorded = read_recorded(folder)
@@ -232,7 +225,7 @@ def test_right_gradients_pass(reference: Reference, record: Record) -> None:
     assert parity.gradient_difference < 1e-6
 
 
-def test_one_wrong_gradient_of_two_is_found(reference: Reference, record: Record) -> None:
+def test_one_wrong_gradient_of_two_is_found(reference, record):
     record(0, 0, lambda gradient: gradient)
     folder = record(1, 1, lambda gradient: gradient * 1.001)
     parity = check_engine("hop", "float32", reference, read_recorded(folder))
@@ -240,9 +233,7 @@ def test_one_wrong_gradient_of_two_is_found(reference: Reference, record: Record
     assert "hop: gradients differ by 0.00" in parity.problems[0]
 
 
-def test_files_that_are_not_recorded_gradients_are_refused(
-    tmp_path: Path, reference: Reference
-) -> None:
+def test_files_that_are_not_recorded_gradients_are_refused(tmp_path, reference):
     with pytest.raises(RequestError, match="found none"):
         read_recorded(tmp_path)
     with pytest.raises(RequestError, match="no gradient was recorded"):

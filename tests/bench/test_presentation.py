@@ -1,30 +1,18 @@
 """Table and picture of an A/B show results that were made by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 from matplotlib.image import imread
-from rich.console import Console
 
 import hopper
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.picture import draw
 from hopper.bench.results import format_result, write_results
-from hopper.bench.table import print_results
 
-from .conftest import make_results, make_run
-
-SOUND = {"model_centric": 2e-7, "hop": 3e-7}
-
-
-def print_to_text(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
-    console = Console(width=width)
-    with console.capture() as captured:
-        print_results(console, results, problems)
-    return captured.get()
+from .conftest import make_results, make_run, print_to_text
+from .report_folders import SOUND
 
 
 def results_of(rounds: int, **hop: Any) -> dict[str, Any]:
@@ -35,7 +23,7 @@ def results_of(rounds: int, **hop: Any) -> dict[str, Any]:
     return make_results(runs, SOUND)
 
 
-def test_table_tells_everything_within_80_columns() -> None:
+def test_table_tells_everything_within_80_columns():
     text = print_to_text(results_of(2), [])
     # Nothing is cut off.
     assert "…" not in text
@@ -53,7 +41,7 @@ def test_table_tells_everything_within_80_columns() -> None:
     assert "topology" not in text
 
 
-def test_sentences_tell_what_the_rounds_show() -> None:
+def test_sentences_tell_what_the_rounds_show():
     text = print_to_text(results_of(3), [], width=200)
     assert (
         "hop is 2.00x (in every round) faster than model_centric; "
@@ -69,14 +57,14 @@ def test_sentences_tell_what_the_rounds_show() -> None:
     assert "no difference shown in bytes between hop and model_centric" in text
 
 
-def test_one_round_is_said_to_have_no_interval() -> None:
+def test_one_round_is_said_to_have_no_interval():
     text = print_to_text(results_of(1), [])
     assert " 2.00 " in text
     assert "(2.00-" not in text
     assert "One round only" in text
 
 
-def test_problems_refuse_speed_ups_but_hide_nothing() -> None:
+def test_problems_refuse_speed_ups_but_hide_nothing():
     results = results_of(2)
     results["parity"]["max_relative_gradient_difference"]["hop"] = "nan"
     text = print_to_text(results, ["hop: gradients differ by nan"])
@@ -88,14 +76,14 @@ def test_problems_refuse_speed_ups_but_hide_nothing() -> None:
     assert "2.0e-07" in text
 
 
-def test_without_a_baseline_or_bytes_nothing_is_divided() -> None:
+def test_without_a_baseline_or_bytes_nothing_is_divided():
     text = print_to_text(make_results([make_run("hop", 0, [1.0])], {"hop": 0.0}), [])
     assert "faster than" not in text
     assert "reduced" not in text
     assert "none sent" in print_to_text(results_of(2, feature_bytes=0), [])
 
 
-def test_picture_can_be_read_with_and_without_bytes(tmp_path: Path) -> None:
+def test_picture_can_be_read_with_and_without_bytes(tmp_path):
     silent = make_run("hop", 0, [1.0], feature_bytes=0)
     silent["epochs"][0]["bytes"]["gradient"] = 0
     for results in (results_of(2), make_results([silent], {"hop": 0.0})):
@@ -105,14 +93,14 @@ def test_picture_can_be_read_with_and_without_bytes(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ab.png"]
 
 
-def test_nan_and_infinity_are_written_as_texts(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_written_as_texts(tmp_path):
     path = write_results(tmp_path, {"a": [float("nan"), 1.0], "b": {"c": -float("inf")}})
     assert (
         path.read_text().replace(" ", "").replace("\n", "") == '{"a":["nan",1.0],"b":{"c":"-inf"}}'
     )
 
 
-def test_a_result_has_a_line_for_every_entry_that_holds_others() -> None:
+def test_a_result_has_a_line_for_every_entry_that_holds_others():
     result = {
         "date": "2026-11-23",
         "machine": {"cpu": "x" * 90, "cores": 2},
@@ -127,7 +115,7 @@ def test_a_result_has_a_line_for_every_entry_that_holds_others() -> None:
     assert json.loads(format_result(result)) == result
 
 
-def test_machine_versions_and_commit_are_recorded() -> None:
+def test_machine_versions_and_commit_are_recorded():
     models = [
         line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]

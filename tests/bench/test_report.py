@@ -1,14 +1,11 @@
 """The report's page, read as text, shows results, refuses wrong ones, escapes markup, and names
 what is missing."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,7 +68,7 @@ def assert_shows(page: Page, *phrases: str) -> None:
         assert phrase in page.text, phrase
 
 
-def test_the_page_of_a_run_shows_scores_then_time_then_bytes(tmp_path: Path) -> None:
+def test_the_page_of_a_run_shows_scores_then_time_then_bytes(tmp_path):
     folder = write_run(tmp_path / "run", make_run("hop", 0, [9.0, 2.0]), [3.0, 2.0, 1.5, 1.0])
     config = {"data": {"partitioned": str(tmp_path / "gone")}, "model": {"name": "gat"}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -89,7 +86,7 @@ def test_the_page_of_a_run_shows_scores_then_time_then_bytes(tmp_path: Path) -> 
     assert "Speed-up" not in page.text
 
 
-def test_the_page_of_an_ab_tells_verdicts_in_words(tmp_path: Path) -> None:
+def test_the_page_of_an_ab_tells_verdicts_in_words(tmp_path):
     results = sound_results()
     page = Page(write_ab(tmp_path / "ab", results))
     speed = tell_speed("hop", "model_centric", speed_up(results["runs"], "hop", "model_centric"))
@@ -106,7 +103,7 @@ def test_the_page_of_an_ab_tells_verdicts_in_words(tmp_path: Path) -> None:
     assert "not shown" not in page.text
 
 
-def test_the_page_of_a_sweep_ranks_its_trials(tmp_path: Path) -> None:
+def test_the_page_of_a_sweep_ranks_its_trials(tmp_path):
     folder = write_sweep(tmp_path / "sweep")
     page = Page(folder)
     assert_shows(
@@ -118,7 +115,7 @@ def test_the_page_of_a_sweep_ranks_its_trials(tmp_path: Path) -> None:
     assert_shows(trial, "those of all trials are shown", "Of each epoch.", "9.00 s")
 
 
-def test_a_page_stands_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_a_page_stands_alone_and_is_the_same_each_time(tmp_path):
     for page, again in zip(pages(tmp_path / "a"), pages(tmp_path / "b"), strict=True):
         assert page.html == again.html
         assert "http" not in page.html.replace("http-equiv", "")
@@ -137,7 +134,7 @@ def test_a_page_stands_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
         assert not re.findall(r"(?:fill|stroke): #", page.html)
 
 
-def test_unequal_engines_get_no_speed_up_anywhere(tmp_path: Path) -> None:
+def test_unequal_engines_get_no_speed_up_anywhere(tmp_path):
     results = sound_results()
     results["parity"]["max_relative_gradient_difference"]["hop"] = "nan"
     page = Page(write_ab(tmp_path / "ab", results))
@@ -149,7 +146,7 @@ def test_unequal_engines_get_no_speed_up_anywhere(tmp_path: Path) -> None:
     assert 'class="bad">nan' in page.html
 
 
-def test_an_approximate_engine_is_marked_and_left_out_of_the_headline(tmp_path: Path) -> None:
+def test_an_approximate_engine_is_marked_and_left_out_of_the_headline(tmp_path):
     results = sound_results()
     results["runs"] += [make_run("locality", i, [9.0, 1.0]) | {"exact": False} for i in range(3)]
     page = Page(write_ab(tmp_path / "ab", results))
@@ -161,7 +158,7 @@ def test_an_approximate_engine_is_marked_and_left_out_of_the_headline(tmp_path: 
     assert_shows(page, "Refused", "locality: gradients differ by 0.5")
 
 
-def test_rounding_settled_in_float64_is_no_failure(tmp_path: Path) -> None:
+def test_rounding_settled_in_float64_is_no_failure(tmp_path):
     results = sound_results()
     results["parity"]["max_relative_gradient_difference"]["hop"] = 3e-3
     assert "Refused" in Page(write_ab(tmp_path / "unsettled", results)).text
@@ -185,9 +182,7 @@ def test_rounding_settled_in_float64_is_no_failure(tmp_path: Path) -> None:
         ([[2.0]], "No difference shown between hop and model_centric"),
     ],
 )
-def test_the_headline_goes_by_the_interval(
-    tmp_path: Path, seconds: list[list[float]], headline: str
-) -> None:
+def test_the_headline_goes_by_the_interval(tmp_path, seconds, headline):
     runs = []
     for index, hop_seconds in enumerate(seconds):
         runs += [make_run("model_centric", index, [4.0]), make_run("hop", index, hop_seconds)]
@@ -197,7 +192,7 @@ def test_the_headline_goes_by_the_interval(
     assert ("No difference shown in time" in page.text) == headline.startswith("No")
 
 
-def test_without_a_baseline_and_without_pairs_no_ratio_is_shown(tmp_path: Path) -> None:
+def test_without_a_baseline_and_without_pairs_no_ratio_is_shown(tmp_path):
     alone = Page(write_ab(tmp_path / "alone", make_results([make_run("hop", 0, [1.0])], SOUND)))
     assert alone.title == "hop"
     results = sound_results()
@@ -207,7 +202,7 @@ def test_without_a_baseline_and_without_pairs_no_ratio_is_shown(tmp_path: Path) 
     assert page.title == "model_centric and hop"
 
 
-def test_variants_of_an_engine_have_shades_of_its_colour(tmp_path: Path) -> None:
+def test_variants_of_an_engine_have_shades_of_its_colour(tmp_path):
     runs = [make_run("model_centric", 0, [4.0]), make_run("hop", 0, [4.0])]
     runs.append(make_run("hop", 0, [2.0]) | {"label": "hop:merge=off"})
     parity = SOUND | {"hop:merge=off": 4e-7}
@@ -216,7 +211,7 @@ def test_variants_of_an_engine_have_shades_of_its_colour(tmp_path: Path) -> None
         assert f'style="background: var(--{shade}"' in html
 
 
-def test_bytes_of_interfaces_stand_beside_counted_bytes(tmp_path: Path) -> None:
+def test_bytes_of_interfaces_stand_beside_counted_bytes(tmp_path):
     results = make_results([make_run("hop", 0, [1.0], 4_000_000, 800_000)], SOUND)
     results["runs"][0]["nic_bytes"] = [2_600_000, 2_600_000]
     page = Page(write_ab(tmp_path / "ab", results))
@@ -232,7 +227,7 @@ BY_CLASS = {
 }  # fmt: skip
 
 
-def test_scores_of_a_run_are_shown_by_metric_and_by_class(tmp_path: Path) -> None:
+def test_scores_of_a_run_are_shown_by_metric_and_by_class(tmp_path):
     folder = write_run(
         tmp_path / "run", make_run("hop", 0, [9.0, 2.0]), [2.0], metric="mrr",
         scores={"val": {"mrr": 0.61, "hits@10": 0.8}, "test": {"mrr": 0.59, "hits@10": 0.79}},
@@ -244,14 +239,14 @@ def test_scores_of_a_run_are_shown_by_metric_and_by_class(tmp_path: Path) -> Non
     )  # fmt: skip
 
 
-def test_unscored_runs_are_read(tmp_path: Path) -> None:
+def test_unscored_runs_are_read(tmp_path):
     entry = make_run("hop", 0, [9.0, 2.0])
     page = Page(write_run(tmp_path / "none", entry, [2.0], scores={}, best_epoch=None))
     assert page.title == "hop on none: 2.00 s an epoch"
     assert_shows(page, "Scores were not measured")
 
 
-def test_nothing_from_a_file_becomes_markup(tmp_path: Path) -> None:
+def test_nothing_from_a_file_becomes_markup(tmp_path):
     run = make_run("hop", 0, [1.0]) | {"label": EVIL, "options": {EVIL: EVIL}}
     run["scores"] = {"val": {EVIL: 0.5}}
     run["epochs"][0] |= {"scores": {EVIL: 0.5}, "lookups": {EVIL: [1, 1]}}
@@ -280,7 +275,7 @@ def test_nothing_from_a_file_becomes_markup(tmp_path: Path) -> None:
         assert page.text.count("<script>alert(1)</script>") > times
 
 
-def test_gaps_and_long_runs_are_drawn_in_a_small_file(tmp_path: Path) -> None:
+def test_gaps_and_long_runs_are_drawn_in_a_small_file(tmp_path):
     entry = make_run("hop", 0, [2.0] * 40)
     for epoch in entry["epochs"]:
         epoch |= {"iterations": 500, "loss": "nan"}
@@ -290,7 +285,7 @@ def test_gaps_and_long_runs_are_drawn_in_a_small_file(tmp_path: Path) -> None:
     assert len(page.html) < 400_000
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path):
     page = Page(write_ab(tmp_path / "ab", sound_results(), runs=False))
     assert_shows(page, "hop: no folder of its round 1 in runs", "No spans were found", "each epoch")
     folder = write_ab(tmp_path / "other", sound_results())
@@ -310,9 +305,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         ({"parity": {"spread": {"hop": "s" * 99}}}, r"parity\.spread\.hop: .*; given s{57}\.\.\.$"),
     ],
 )  # fmt: skip
-def test_invalid_results_are_refused_and_the_field_is_named(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_invalid_results_are_refused_and_the_field_is_named(tmp_path, change, message):
     folder = write_ab(tmp_path / "ab", sound_results() | change, runs=False)
     with pytest.raises(RequestError, match=message) as caught:
         write_report(folder)
@@ -320,7 +313,7 @@ def test_invalid_results_are_refused_and_the_field_is_named(
     assert not (folder / "report.html").exists()
 
 
-def test_invalid_summaries_are_refused(tmp_path: Path) -> None:
+def test_invalid_summaries_are_refused(tmp_path):
     folder = write_run(tmp_path / "run", make_run("hop", 0, [9.0]), [2.0], best_epoch="first")
     with pytest.raises(RequestError, match=r"summary\.json: best_epoch: .*; given first"):
         write_report(folder)
@@ -331,15 +324,13 @@ def test_invalid_summaries_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "\xff", "[1]"])
 @pytest.mark.parametrize("name", ["results.json", "summary.json"])
-def test_files_that_hold_no_results_are_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_files_that_hold_no_results_are_refused(tmp_path, name, text):
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(RequestError, match=name):
         write_report(tmp_path)
 
 
-def test_the_command_writes_one_page_and_names_what_a_folder_lacks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_one_page_and_names_what_a_folder_lacks(tmp_path, capsys):
     folder = write_ab(tmp_path / "ab", sound_results())
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"report in {folder / 'report.html'}\n"
@@ -360,5 +351,5 @@ def test_the_command_writes_one_page_and_names_what_a_folder_lacks(
         (quantity(93_670), "93.7 k"),
     ],
 )
-def test_quantities_have_units_and_three_digits(text: str, expected: str) -> None:
+def test_quantities_have_units_and_three_digits(text, expected):
     assert text == expected

@@ -1,7 +1,5 @@
 """Spans of all ranks are put on one axis of time, whatever their clocks; bad lines are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ def starts(timeline: Timeline, stage: str) -> list[tuple[int, float]]:
     return [(s.rank, pytest.approx(s.start)) for s in timeline.spans if s.stage == stage]
 
 
-def test_ranks_of_one_clock_are_aligned_by_it(tmp_path: Path) -> None:
+def test_ranks_of_one_clock_are_aligned_by_it(tmp_path):
     # Rank 1 opened its log 2 s later and computed at the same moment: its barrier ends 0.5 s later
     # than rank 0's, which must not be corrected away.
     timeline = read(
@@ -48,9 +46,7 @@ def test_ranks_of_one_clock_are_aligned_by_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clocks", [("one", "other"), ("", "")])
-def test_ranks_of_several_clocks_are_aligned_by_barriers(
-    tmp_path: Path, clocks: tuple[str, str]
-) -> None:
+def test_ranks_of_several_clocks_are_aligned_by_barriers(tmp_path, clocks):
     # One iteration's barrier is 5 s off, the median is not.
     ranks: list[list[Line]] = []
     for rank, zero in enumerate((0.0, 70.0)):
@@ -68,12 +64,12 @@ def test_ranks_of_several_clocks_are_aligned_by_barriers(
     assert starts(timeline, "wait")[::3] == [(0, 1.0), (1, 2.0)]
 
 
-def test_logs_without_a_clock_and_barriers_are_said_to_be_unaligned(tmp_path: Path) -> None:
+def test_logs_without_a_clock_and_barriers_are_said_to_be_unaligned(tmp_path):
     ranks = [span("compute", 5.0, 1.0)], [span("compute", 3.0, 1.0)]
     assert read(tmp_path, *ranks).alignment == "none"
 
 
-def test_three_iterations_of_the_last_epoch_that_all_ranks_have(tmp_path: Path) -> None:
+def test_three_iterations_of_the_last_epoch_that_all_ranks_have(tmp_path):
     def lines(epochs: int) -> list[Line]:
         return [
             span("compute", 100.0 * epoch + iteration, 0.5, iteration, epoch=epoch)
@@ -88,7 +84,7 @@ def test_three_iterations_of_the_last_epoch_that_all_ranks_have(tmp_path: Path) 
     assert {span.iteration for span in timeline.spans} == {1, 2, 3}
 
 
-def test_what_a_resumed_run_wrote_anew_replaces_the_old(tmp_path: Path) -> None:
+def test_what_a_resumed_run_wrote_anew_replaces_the_old(tmp_path):
     old = [opening_line(10.0), span("compute", 1.0, 1.0, 0), span("compute", 3.0, 1.0, 1)]
     new = [opening_line(500.0), span("compute", 1.0, 9.0, 1)]
     timeline = read(tmp_path, old + new)
@@ -96,7 +92,7 @@ def test_what_a_resumed_run_wrote_anew_replaces_the_old(tmp_path: Path) -> None:
     assert timeline.iterations == {1: 0.0}
 
 
-def test_work_ahead_is_cut_to_what_is_shown(tmp_path: Path) -> None:
+def test_work_ahead_is_cut_to_what_is_shown(tmp_path):
     ahead = [
         span("gather", at, 2.0, 9, thread="read") for at in (7.0, 9.0, 11.5, 12.0)
     ]  # fmt: skip
@@ -106,7 +102,7 @@ def test_work_ahead_is_cut_to_what_is_shown(tmp_path: Path) -> None:
     assert timeline.seconds == 2.0
 
 
-def test_a_drawn_timeline_names_ranks_models_and_iterations(tmp_path: Path) -> None:
+def test_a_drawn_timeline_names_ranks_models_and_iterations(tmp_path):
     lines = [[opening_line(0.0), *ring_spans(rank, 0)] for rank in range(2)]
     drawn = draw("Timeline", read(tmp_path, *lines))
     for text in ("iteration 0", "rank 1", "waits 19%", "m0", "m1", "100 ms"):
@@ -118,7 +114,7 @@ def test_a_drawn_timeline_names_ranks_models_and_iterations(tmp_path: Path) -> N
     assert len([p for p in drawn.split("<path ") if "stroke: var(--soft)" in p]) == 2 + 1
 
 
-def test_what_a_run_log_writes_can_be_read(tmp_path: Path) -> None:
+def test_what_a_run_log_writes_can_be_read(tmp_path):
     for rank in range(2):
         log = RunLog(tmp_path / f"rank-{rank}.jsonl")
         log.event("started")
@@ -136,7 +132,7 @@ def test_what_a_run_log_writes_can_be_read(tmp_path: Path) -> None:
     assert 0 == timeline.spans[0].start < timeline.spans[1].start < 10
 
 
-def test_a_half_written_last_line_is_dropped(tmp_path: Path) -> None:
+def test_a_half_written_last_line_is_dropped(tmp_path):
     path = write(tmp_path, [opening_line(0.0), span("compute", 0.0, 1.0)]) / "rank-0.jsonl"
     path.write_text(path.read_text() + '{"epoch": 0, "iter')
     timeline = read_timeline(tmp_path)
@@ -144,7 +140,7 @@ def test_a_half_written_last_line_is_dropped(tmp_path: Path) -> None:
     assert len(timeline.spans) == 1
 
 
-def test_nothing_recorded_is_no_timeline(tmp_path: Path) -> None:
+def test_nothing_recorded_is_no_timeline(tmp_path):
     assert read_timeline(tmp_path) is None
     assert read_timeline(write(tmp_path, [opening_line(0.0)])) is None
 
@@ -161,14 +157,14 @@ def test_nothing_recorded_is_no_timeline(tmp_path: Path) -> None:
         ([1, 2], r"line 2: expected an object, given \[1, 2\]"),
     ],
 )
-def test_foreign_lines_are_named(tmp_path: Path, line: Any, message: str) -> None:
+def test_foreign_lines_are_named(tmp_path, line, message):
     write(tmp_path, [opening_line(0.0), line, span("compute", 0.0, 1.0)])
     with pytest.raises(RequestError, match=message) as caught:
         read_timeline(tmp_path)
     assert str(tmp_path / "rank-0.jsonl") in str(caught.value)
 
 
-def test_a_line_that_is_no_json_and_a_missing_rank_are_named(tmp_path: Path) -> None:
+def test_a_line_that_is_no_json_and_a_missing_rank_are_named(tmp_path):
     (tmp_path / "rank-0.jsonl").write_text("{}\n{oops\n{}\n")
     with pytest.raises(RequestError, match="line 2: expected JSON"):
         read_timeline(tmp_path)

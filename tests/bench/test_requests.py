@@ -1,12 +1,9 @@
 """``hopper bench`` refuses impossible requests, plans the others, and ends its runs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +13,7 @@ import pytest
 from hopper.bench.ab_plan import make_plan
 from hopper.bench.train_process import train_in_process
 from hopper.cli import main
-from hopper.config import Config, change_config
+from hopper.config import change_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
 from hopper.process.signal_handlers import end_on_signals
 
@@ -28,7 +25,7 @@ def _starts() -> None:
     """Runs are processes of their own here, since deadlines and signals end them."""
 
 
-def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_is_misuse(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["bench", "c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3"])
     assert caught.value.code == 2
@@ -48,26 +45,20 @@ def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_impossible_requests_are_refused(
-    tiny_config: Config,
-    tmp_path: Path,
-    engines: Sequence[str],
-    rounds: int,
-    limit: float | None,
-    error: type[Exception],
-    text: str,
-) -> None:
+    tiny_config, tmp_path, engines, rounds, limit, error, text
+):
     with pytest.raises(error, match=text):
         make_plan(tiny_config, engines, tmp_path / "out", rounds, limit)
     assert not (tmp_path / "out").exists()
 
 
-def test_earlier_results_are_not_overwritten(tiny_config: Config, tmp_path: Path) -> None:
+def test_earlier_results_are_not_overwritten(tiny_config, tmp_path):
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(RequestError, match="not an empty folder"):
         make_plan(tiny_config, BOTH, tmp_path, 1)
 
 
-def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) -> None:
+def test_every_round_another_engine_begins(tiny_config, tmp_path):
     plan = make_plan(tiny_config, ("hop", "zero_hop", "model_centric"), tmp_path / "out", 3)
     orders = [[contender.label for contender in plan.order(index)] for index in range(4)]
     assert [order[0] for order in orders] == ["hop", "zero_hop", "model_centric", "hop"]
@@ -77,9 +68,7 @@ def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) 
     assert plan.limit == 120 + 30 * (2 * 4 + 2)
 
 
-def test_first_middle_and_last_iteration_that_all_have_are_recorded(
-    tiny_config: Config, tmp_path: Path
-) -> None:
+def test_first_middle_and_last_iteration_that_all_have_are_recorded(tiny_config, tmp_path):
     plan = make_plan(tiny_config, BOTH, tmp_path / "out", 1)
     assert plan.recorded_iterations == [0, 1, 2]
     # A run has six in all.
@@ -93,7 +82,7 @@ def test_first_middle_and_last_iteration_that_all_have_are_recorded(
     assert plan.recorded_iterations == [0, 1]
 
 
-def test_a_failing_run_is_named_with_its_last_words(config_file: Path, tmp_path: Path) -> None:
+def test_a_failing_run_is_named_with_its_last_words(config_file, tmp_path):
     with pytest.raises(
         ClusterError, match=r"hop, round 2: .*exit code 1.*got 'nonsense'"
     ) as caught:
@@ -103,13 +92,13 @@ def test_a_failing_run_is_named_with_its_last_words(config_file: Path, tmp_path:
     assert str(tmp_path / "run") in str(caught.value)
 
 
-def test_a_run_past_its_deadline_is_ended(config_file: Path, tmp_path: Path) -> None:
+def test_a_run_past_its_deadline_is_ended(config_file, tmp_path):
     with pytest.raises(DeadlineExceeded, match=r"hop, round 1: training .* within 0\.5 s"):
         train_in_process("hop, round 1", config_file, tmp_path / "run", [], 0.5)
     assert _commands_left(tmp_path) == []
 
 
-def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file, tmp_path):
     run_dir = tmp_path / "run"
     commands: list[str] = []
     over = threading.Event()
@@ -136,7 +125,7 @@ def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_pa
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_what_runs_by_an_exception(kind: signal.Signals) -> None:
+def test_signals_end_what_runs_by_an_exception(kind):
     # Under nohup a signal may come ignored.
     inherited = signal.signal(kind, signal.SIG_DFL)
     try:

@@ -1,7 +1,5 @@
 """Ratios and figures are those worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -19,7 +17,7 @@ from hopper.timing.paired_ratio import paired_ratio
 from .conftest import make_run
 
 
-def test_interval_is_students_t_on_log_ratios() -> None:
+def test_interval_is_students_t_on_log_ratios():
     # log ratios log 2 and log 8: mean log 4, standard error log 2, t(0.975, 1) = 12.7062.
     ratio = paired_ratio([2.0, 8.0], [1.0, 1.0])
     assert ratio.mean == pytest.approx(4.0)
@@ -30,7 +28,7 @@ def test_interval_is_students_t_on_log_ratios() -> None:
     assert math.log(ratio.high) == pytest.approx(math.log(4) + half, rel=1e-5)
 
 
-def test_a_difference_is_shown_where_the_interval_excludes_1() -> None:
+def test_a_difference_is_shown_where_the_interval_excludes_1():
     assert paired_ratio([2.0, 2.1, 2.2], [1.0, 1.0, 1.0]).is_shown
     assert paired_ratio([1.0, 1.0, 1.0], [2.0, 2.1, 2.2]).is_shown
     assert not paired_ratio([2.0, 0.6], [1.0, 1.0]).is_shown
@@ -41,7 +39,7 @@ def test_a_difference_is_shown_where_the_interval_excludes_1() -> None:
     assert paired_ratio([1.0, 1.0], [2.0, 8.0]).low == pytest.approx(ratio.inverse.low)
 
 
-def test_bytes_of_measured_epochs_are_compared() -> None:
+def test_bytes_of_measured_epochs_are_compared():
     runs = []
     for index in range(2):
         runs.append(make_run("model_centric", index, [9.0, 4.0], feature_bytes=39_800_000))
@@ -54,7 +52,7 @@ def test_bytes_of_measured_epochs_are_compared() -> None:
     assert fewer_bytes(runs, "hop", "model_centric") is None
 
 
-def test_equal_ratios_have_an_interval_of_no_width_and_one_round_has_none() -> None:
+def test_equal_ratios_have_an_interval_of_no_width_and_one_round_has_none():
     ratio = paired_ratio([3.0, 6.0, 9.0], [1.0, 2.0, 3.0])
     assert (ratio.low, ratio.high) == (pytest.approx(3.0), pytest.approx(3.0))
     ratio = paired_ratio([3.0], [2.0])
@@ -65,21 +63,19 @@ def test_equal_ratios_have_an_interval_of_no_width_and_one_round_has_none() -> N
     ("numerators", "denominators"),
     [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([math.nan], [1.0]), ([1.0], [math.inf])],
 )
-def test_what_is_no_pair_of_times_is_refused(
-    numerators: list[float], denominators: list[float]
-) -> None:
+def test_what_is_no_pair_of_times_is_refused(numerators, denominators):
     with pytest.raises(ValueError, match=r"expected positive|cannot be paired"):
         paired_ratio(numerators, denominators)
 
 
-def test_first_and_last_epoch_are_left_out_where_there_are_others() -> None:
+def test_first_and_last_epoch_are_left_out_where_there_are_others():
     assert epoch_seconds(make_run("hop", 0, [9.0, 1.0, 2.0, 0.5])) == 3.0
     assert epoch_seconds(make_run("hop", 0, [9.0, 1.0, 2.0])) == 1.0
     assert epoch_seconds(make_run("hop", 0, [9.0])) == 9.0
     assert len(measured_epochs(make_run("hop", 0, [9.0, 1.0]))) == 1
 
 
-def test_speed_up_pairs_rounds_whatever_their_order() -> None:
+def test_speed_up_pairs_rounds_whatever_their_order():
     runs = [
         make_run("model_centric", 0, [99.0, 4.0]),
         make_run("hop", 0, [99.0, 2.0]),
@@ -91,13 +87,13 @@ def test_speed_up_pairs_rounds_whatever_their_order() -> None:
     assert ratio.low == pytest.approx(2.0)
 
 
-def test_speed_up_needs_both_engines_in_every_round() -> None:
+def test_speed_up_needs_both_engines_in_every_round():
     runs = [make_run("model_centric", 0, [4.0]), make_run("hop", 1, [2.0])]
     with pytest.raises(ValueError, match="same rounds"):
         speed_up(runs, "hop", "model_centric")
 
 
-def test_figures_are_medians_of_seconds_and_means_an_epoch() -> None:
+def test_figures_are_medians_of_seconds_and_means_an_epoch():
     runs = [
         make_run("hop", 0, [50.0, 1.0, 3.0, 9.0], feature_bytes=100),
         make_run("hop", 1, [50.0, 5.0, 5.0, 9.0], feature_bytes=300),

@@ -1,7 +1,5 @@
 """Sentences on ratios tell a difference only where the interval excludes 1."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.bench.verdict import most_telling, tell_bytes, tell_speed
@@ -23,7 +21,7 @@ from hopper.timing.paired_ratio import Ratio
          "no difference shown in time between hop and p3 (1.00x, 1.00 to 1.00)"),
     ],
 )  # fmt: skip
-def test_sentences_on_speed(ratio: Ratio, sentence: str) -> None:
+def test_sentences_on_speed(ratio, sentence):
     assert tell_speed("hop", "p3", ratio) == sentence
 
 
@@ -38,11 +36,11 @@ def test_sentences_on_speed(ratio: Ratio, sentence: str) -> None:
         (None, "the bytes of hop and p3 cannot be compared: one of them sends none"),
     ],
 )  # fmt: skip
-def test_sentences_on_bytes(ratio: Ratio | None, sentence: str) -> None:
+def test_sentences_on_bytes(ratio, sentence):
     assert tell_bytes("hop", "p3", ratio) == sentence
 
 
-def test_a_shown_difference_goes_before_a_larger_one_that_is_not_shown() -> None:
+def test_a_shown_difference_goes_before_a_larger_one_that_is_not_shown():
     shown, unsure, slower = (
         Ratio(1.2, 1.1, 1.3, 5),
         Ratio(9.0, 0.5, 99.0, 5),

@@ -1,16 +1,11 @@
 """Moving nodes by visits: fewer rows are remote, and the balance stays."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from benchmarks.visit_partitioner import BATCH, RootReads, VisitPartitioner, move_nodes
 from hopper.errors import RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.hetero.presample import FIRST_EPOCH
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
@@ -22,7 +17,7 @@ CITES, WROTE = Relation("paper", "cites", "paper"), Relation("author", "wrote", 
 
 
 @pytest.fixture(scope="module")
-def skewed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def skewed(tmp_path_factory) -> GraphDirectory:
     """A few papers are trained, and read citations of their own of three subjects.
 
     The many other papers cite anything. Their edges count in an edge cut, but no training root
@@ -68,7 +63,7 @@ def count_remote(reads: list[dict], divided: PartitionedGraph) -> float:
     return remote / rows
 
 
-def test_fewer_rows_of_other_servers_are_read(skewed: GraphDirectory, tmp_path: Path) -> None:
+def test_fewer_rows_of_other_servers_are_read(skewed, tmp_path):
     method = "metis"
     options = {"method": method, "fanouts": [4, 4], "epochs": 1, "backend": "pymetis"}
     kinds = [(method, {}, 3), *((BY_VISITS, options, seed) for seed in (3, 3, 4))]
@@ -91,7 +86,7 @@ def test_fewer_rows_of_other_servers_are_read(skewed: GraphDirectory, tmp_path: 
     assert (moved.original_ids("paper") != other.original_ids("paper")).any()
 
 
-def test_pulls_equal_those_counted_micrograph_by_micrograph(skewed: GraphDirectory) -> None:
+def test_pulls_equal_those_counted_micrograph_by_micrograph(skewed):
     reads = RootReads(skewed, (2, 3), 1, seed=5)
     homes = np.random.default_rng(0).integers(0, SERVERS, PAPERS + AUTHORS).astype(np.int32)
     pull, _ = reads.run(homes, SERVERS)
@@ -108,7 +103,7 @@ def test_pulls_equal_those_counted_micrograph_by_micrograph(skewed: GraphDirecto
     assert 0 < reads.visits().max() <= 1
 
 
-def test_moves_respect_room_and_take_the_largest_gains_first() -> None:
+def test_moves_respect_room_and_take_the_largest_gains_first():
     homes = np.array([0] * 20 + [1] * 20, np.int32)
     pull = np.zeros((40, 2), np.int32)
     pull[:5, 1] = [1, 2, 3, 4, 5]
@@ -120,6 +115,6 @@ def test_moves_respect_room_and_take_the_largest_gains_first() -> None:
     assert moved[20:23].tolist() == [0, 0, 0]
 
 
-def test_no_epoch_to_count_is_refused(skewed: GraphDirectory) -> None:
+def test_no_epoch_to_count_is_refused(skewed):
     with pytest.raises(RequestError, match="at least one epoch; given 0 epochs of graph 'graph'"):
         VisitPartitioner(epochs=0).assign(skewed, 2, 0)

@@ -1,7 +1,5 @@
 """A partitioned directory of three servers, and servers over it, here and in processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +60,7 @@ def write_table(folder: Path, kind: str, type: str, first: int, rows: NDArray[An
 
 
 @pytest.fixture(scope="session")
-def partitioned(tmp_path_factory: pytest.TempPathFactory) -> Partitioned:
+def partitioned(tmp_path_factory) -> Partitioned:
     """Two node types with features (server 1 has no author), and labels of papers."""
     path, rng = tmp_path_factory.mktemp("partitioned"), np.random.default_rng(7)
     rows: dict[tuple[str, str], NDArray[Any]] = {}
@@ -128,7 +126,7 @@ Serve = Callable[..., FeatureServer]
 
 
 @pytest.fixture
-def serve(partitioned: Partitioned) -> Iterator[Serve]:
+def serve(partitioned) -> Iterator[Serve]:
     """A function that starts a server in this process, of the first shard unless told."""
     running = []
 
@@ -149,7 +147,7 @@ Start = Callable[..., RunningServer]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path) -> Iterator[Start]:
     """A function that starts server processes for one test alone, which may stop or kill them."""
     servers = Servers(tmp_path)
     yield servers.start
@@ -157,9 +155,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def running(
-    partitioned: Partitioned, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[RunningServer]]:
+def running(partitioned, tmp_path_factory) -> Iterator[list[RunningServer]]:
     """All three servers, shared by the tests that leave them as they are."""
     servers = Servers(tmp_path_factory.mktemp("ports"))
     yield [servers.start(partitioned.path, server) for server in range(3)]
@@ -167,12 +163,12 @@ def running(
 
 
 @pytest.fixture(scope="session")
-def addresses(running: list[RunningServer]) -> list[str]:
+def addresses(running) -> list[str]:
     return [server.address for server in running]
 
 
 @pytest.fixture
-def client(addresses: list[str]) -> Iterator[FeatureClient]:
+def client(addresses) -> Iterator[FeatureClient]:
     """A client of all three servers."""
     with FeatureClient(addresses, deadline=10.0) as client:
         yield client

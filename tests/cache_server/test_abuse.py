@@ -1,7 +1,5 @@
 """A server stays small and answers others whatever anybody sends to its port."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket
@@ -36,16 +34,8 @@ from cache_server.wire import (
     read_chunk,
     write_chunk,
 )
-from tests.cache_server.conftest import (
-    Partitioned,
-    ScriptedServer,
-    Serve,
-    Start,
-    fetch,
-    write_shard,
-)
+from tests.cache_server.conftest import ScriptedServer, fetch, write_shard
 from tests.cache_server.test_metrics import scrape
-from tests.server_processes import RunningServer
 from tests.tcp_proxy import TcpProxy
 
 LIMIT = 30.0
@@ -56,7 +46,7 @@ BOUND = SLACK = 64 << 20
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide(tmp_path_factory) -> Path:
     """A server's folder with rows of 64 KiB, a few of which fill every buffer on the way."""
     rows = np.arange(256, dtype=np.float32)[:, None].repeat(WIDE, axis=1)
     return write_shard(tmp_path_factory.mktemp("wide"), "paper", rows) / "server-0"
@@ -90,9 +80,7 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 @pytest.mark.parametrize("method", [FETCH_ROWS, READ_IDS, DESCRIBE_GRAPH, DESCRIBE, CHECK])
-def test_undecodable_requests_are_refused_and_leave_no_memory_behind(
-    running: list[RunningServer], method: str
-) -> None:
+def test_undecodable_requests_are_refused_and_leave_no_memory_behind(running, method):
     process = psutil.Process(running[0].process.pid)
     with grpc.insecure_channel(running[0].address) as channel:
         is_stream = method in (FETCH_ROWS, READ_IDS)
@@ -124,9 +112,7 @@ ABSURD = [
 
 
 @pytest.mark.parametrize(("method", "request_bytes", "text"), ABSURD)
-def test_absurd_fields_are_refused_with_a_short_text(
-    addresses: list[str], method: str, request_bytes: bytes, text: str
-) -> None:
+def test_absurd_fields_are_refused_with_a_short_text(addresses, method, request_bytes, text):
     with grpc.insecure_channel(addresses[0]) as channel:
         call = channel.unary_stream(method)
         assert text in refusal(lambda: list(call(request_bytes, timeout=LIMIT)))
@@ -142,7 +128,7 @@ def spoil(draw: random.Random, message: bytes) -> bytes:
     return bytes(changed) + draw.randbytes(draw.choice((0, 0, draw.randrange(1, 200))))
 
 
-def test_spoiled_replies_are_answers_or_named_errors(partitioned: Partitioned) -> None:
+def test_spoiled_replies_are_answers_or_named_errors(partitioned):
     """Half of the messages are spoiled under right checksums. Within the size that is due, a server
     can say what it wants."""
     draw, outcomes = random.Random(11), Counter[str]()
@@ -195,9 +181,7 @@ def read_slowly(calls: list[Any], ended: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no readers", "slow readers", "silent calls"])
-def test_calls_that_let_the_server_wait_make_room_for_others(
-    wide: Path, serve: Serve, kind: str
-) -> None:
+def test_calls_that_let_the_server_wait_make_room_for_others(wide, serve, kind):
     """They come from the same address as a good client, and only those that nobody reads reach the
     time limit. More connections ask than one address may have threads."""
     options = {"send_seconds": 2.0} if kind == "no readers" else {}
@@ -235,8 +219,8 @@ def count_chunks(call: Any) -> int:
 
 @pytest.mark.parametrize(("threads", "admitted"), [(1, 1), (4, 2)])
 def test_calls_beyond_those_of_a_connection_are_refused_and_health_is_answered(
-    wide: Path, serve: Serve, threads: int, admitted: int
-) -> None:
+    wide, serve, threads, admitted
+):
     """With four threads there are two, since a rank samples and fetches at once."""
     server = serve(wide, threads=threads, send_seconds=60.0)
     read = server._servicer.metrics.registry.get_sample_value
@@ -257,7 +241,7 @@ def test_calls_beyond_those_of_a_connection_are_refused_and_health_is_answered(
         assert threads == 1 or counts[:4] == [0] * 4
 
 
-def test_garbage_instead_of_http_ends_no_server(running: list[RunningServer]) -> None:
+def test_garbage_instead_of_http_ends_no_server(running):
     server = running[0]
     host, _, port = server.address.rpartition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -293,7 +277,7 @@ def flip_always(data: bytes, _place: int) -> bytes:
     return data[:15_000] + bytes([data[15_000] ^ 1]) + data[15_001:]
 
 
-def test_bits_that_flip_on_the_way_change_no_row(wide: Path, serve: Serve) -> None:
+def test_bits_that_flip_on_the_way_change_no_row(wide, serve):
     address, flip = serve(wide).address, FlipOnce(300_000)
     with TcpProxy(address, flip) as proxy, FeatureClient([proxy.address]) as client:
         assert fetch_first(client, range(5, 13)) == [*range(5, 13)]
@@ -306,7 +290,7 @@ def test_bits_that_flip_on_the_way_change_no_row(wide: Path, serve: Serve) -> No
         fetch_first(client, range(64))
 
 
-def test_rows_that_trickle_in_end_with_the_deadline(wide: Path, serve: Serve) -> None:
+def test_rows_that_trickle_in_end_with_the_deadline(wide, serve):
     """At 60 kB/s no attempt fails, and no gap between bytes is long."""
     with (
         TcpProxy(serve(wide).address, pause=0.1, piece=6000) as proxy,
@@ -322,7 +306,7 @@ def private_bytes(process: psutil.Process) -> int:
     return int(memory.rss - memory.shared)
 
 
-def test_a_flooded_server_stays_small_and_answers(tmp_path: Path, start: Start) -> None:
+def test_a_flooded_server_stays_small_and_answers(tmp_path, start):
     """Rows have 2 MiB, so it keeps 6 MiB for each of 96 replies that nobody reads."""
     rows = np.broadcast_to(np.arange(16, dtype=np.float32)[:, None], (16, HUGE))
     write_shard(tmp_path, "paper", rows)
@@ -352,7 +336,7 @@ def test_a_flooded_server_stays_small_and_answers(tmp_path: Path, start: Start) 
     assert samples["hopper_server_memory_in_flight_limit_bytes", ()] == BOUND
 
 
-def test_one_address_cannot_take_all_memory() -> None:
+def test_one_address_cannot_take_all_memory():
     flow = FlowControl(16, 100, 1.0)
     replies = {name: Reply(name) for name in ("a:1", "a:2", "b:1", "c:1")}
     with ExitStack() as stack:
@@ -378,9 +362,7 @@ def test_one_address_cannot_take_all_memory() -> None:
 @pytest.mark.parametrize(
     ("threads", "of_a_connection", "of_an_address"), [(1, 1, 1), (4, 2, 3), (16, 4, 12)]
 )
-def test_one_address_or_connection_cannot_take_all_threads(
-    threads: int, of_a_connection: int, of_an_address: int
-) -> None:
+def test_one_address_or_connection_cannot_take_all_threads(threads, of_a_connection, of_an_address):
     flow = FlowControl(threads)
     with ExitStack() as stack:
         for number in range(of_an_address):

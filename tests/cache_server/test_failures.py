@@ -1,8 +1,6 @@
 """Servers that never start, die, stall or answer nonsense cause a named error, a retry, or a
 change to another replica."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -36,7 +34,7 @@ from cache_server.store.shard import GraphFiles, Shard
 from cache_server.store.table import Table
 from cache_server.wire import DESCRIBE, FETCH_ROWS, decode_ids
 from hopper.config import make_config
-from tests.cache_server.conftest import Partitioned, ScriptedServer, Serve, Start, fetch
+from tests.cache_server.conftest import ScriptedServer, fetch
 from tests.tcp_proxy import TcpProxy
 
 PAPERS = ("features", "paper")
@@ -48,7 +46,7 @@ def unused_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_a_server_that_never_started_is_named_until_the_client_is_closed() -> None:
+def test_a_server_that_never_started_is_named_until_the_client_is_closed():
     address = f"127.0.0.1:{unused_port()}"
     with FeatureClient([address], deadline=0.6) as client, ThreadPoolExecutor(1) as pool:
         for call in (lambda: fetch(client, [1]), lambda: client.describe(0)):
@@ -67,7 +65,7 @@ def test_a_server_that_never_started_is_named_until_the_client_is_closed() -> No
             waiting.result(5)
 
 
-def test_a_slow_connection_is_no_failure(partitioned: Partitioned, addresses: list[str]) -> None:
+def test_a_slow_connection_is_no_failure(partitioned, addresses):
     def wait_first(data: bytes, offset: int) -> bytes:
         if offset == 0:
             time.sleep(0.5)
@@ -83,7 +81,7 @@ def test_a_slow_connection_is_no_failure(partitioned: Partitioned, addresses: li
     assert len(transfers) == 1
 
 
-def test_a_server_that_stalls_dies_and_comes_back(partitioned: Partitioned, start: Start) -> None:
+def test_a_server_that_stalls_dies_and_comes_back(partitioned, start):
     server = start(partitioned.path, 0)
     with FeatureClient([server.address], deadline=1.0) as client, ThreadPoolExecutor(1) as pool:
         before = fetch(client, [5, 6])
@@ -151,7 +149,7 @@ def breaking_after(count: int, code: grpc.StatusCode) -> Rows:
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"])
-def test_a_retry_asks_only_for_what_is_missing(code: str) -> None:
+def test_a_retry_asks_only_for_what_is_missing(code):
     counted: list[Any] = []
     status = grpc.StatusCode[code]
     with (
@@ -165,7 +163,7 @@ def test_a_retry_asks_only_for_what_is_missing(code: str) -> None:
     assert all(server == 0 and sent > 24 for server, sent, _ in counted)
 
 
-def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once(serve: Serve) -> None:
+def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once(serve):
     """It takes longer than clients may leave a reply unread."""
     facts: Any = {"kind": "features", "type": "paper", "dtype": "float32"}
     spec = TableSpec(first_id=0, count=9, dim=5, **facts)
@@ -197,7 +195,7 @@ def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once(serve:
         (breaking_after(1, grpc.StatusCode.INTERNAL), "INTERNAL: lost on purpose"),
     ],
 )
-def test_a_failure_and_a_reply_that_does_not_fit_are_not_retried(reply: Any, text: str) -> None:
+def test_a_failure_and_a_reply_that_does_not_fit_are_not_retried(reply, text):
     with (
         RowServer(reply if callable(reply) else lambda *_: iter(reply)) as server,
         FeatureClient([server.address]) as client,
@@ -207,7 +205,7 @@ def test_a_failure_and_a_reply_that_does_not_fit_are_not_retried(reply: Any, tex
     assert len(server.requests) == 1
 
 
-def test_the_first_failure_cancels_the_other_servers() -> None:
+def test_the_first_failure_cancels_the_other_servers():
     """A refusal ends the fetch at once, though another server would keep it waiting."""
     entered, released = threading.Event(), threading.Event()
 
@@ -241,7 +239,7 @@ def test_the_first_failure_cancels_the_other_servers() -> None:
         ({"ids_per_request": 9}, "serves the division without a fingerprint, expected beef"),
     ],
 )
-def test_an_unusable_server_is_refused_before_any_request(described: Any, text: str) -> None:
+def test_an_unusable_server_is_refused_before_any_request(described, text):
     with (
         RowServer(**described) as server,
         FeatureClient([server.address], division="beef") as client,
@@ -250,9 +248,7 @@ def test_an_unusable_server_is_refused_before_any_request(described: Any, text: 
         client.wait_until_serving(20)
 
 
-def test_calls_leave_a_replica_that_hangs_or_is_gone(
-    partitioned: Partitioned, start: Start
-) -> None:
+def test_calls_leave_a_replica_that_hangs_or_is_gone(partitioned, start):
     """Two calls that fail on the same replica must not turn back to it."""
     servers, rows = [start(partitioned.path, 0) for _ in range(2)], partitioned.rows[PAPERS][:40]
     addresses = ",".join(server.address for server in servers)
@@ -277,8 +273,8 @@ def test_calls_leave_a_replica_that_hangs_or_is_gone(
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_server_that_takes_the_address_of_another_gives_no_rows(
-    partitioned: Partitioned, serve: Serve, tmp_path: Path, part: int
-) -> None:
+    partitioned, serve, tmp_path, part
+):
     """The client has asked the right server before. The new one has another division, or another
     part whose rows have the same ids."""
     running = []
@@ -299,7 +295,7 @@ def test_a_server_that_takes_the_address_of_another_gives_no_rows(
             fetch(client, [1])
 
 
-def test_replicas_are_written_as_lists_or_texts() -> None:
+def test_replicas_are_written_as_lists_or_texts():
     for servers in ([["a:1", "b:1"], "c:1"], ["a:1,b:1", ["c:1"]]):
         values = {"data": {"partitioned": "parts"}, "cluster": {"servers": servers}}
         assert make_config(values).cluster.servers == ["a:1,b:1", "c:1"]

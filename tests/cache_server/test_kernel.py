@@ -1,12 +1,8 @@
 """A kernel is compiled once, however many processes call it first at the same moment."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ import pytest
 from numba.core.errors import TypingError
 
 from cache_server.kernel import kernel
-from tests.server_processes import REPOSITORY
+from tests.server_processes import run_python
 
 MODULE = """
 from typing import NamedTuple
@@ -78,19 +74,12 @@ print(json.dumps([misses, "numba.np.linalg" in sys.modules]))
 
 def run(folder: Path, program: str) -> list[Any]:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "kept")},
-        cwd=REPOSITORY,
-        check=True,
-    )
+    done = run_python("-c", program, PYTHONPATH=path, NUMBA_CACHE_DIR=str(folder / "kept"))
+    assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
 
-def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
+def test_each_signature_is_compiled_by_one_process(tmp_path):
     """An index that names a class of another version is made anew."""
     file = tmp_path / "kernels.py"
     file.write_text(MODULE.format(name="Pair"))
@@ -107,7 +96,7 @@ def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
         assert run(tmp_path, f"import kernels; print([kernels.add(kernels.{name}(2, 3))])") == [5]
 
 
-def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
+def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path):
     """A cache folder that cannot be locked prevents no compilation."""
 
     @kernel
@@ -119,7 +108,7 @@ def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
     assert half(np.float32(3)) == 1.5
 
 
-def test_a_failed_compilation_holds_no_lock(tmp_path: Path) -> None:
+def test_a_failed_compilation_holds_no_lock(tmp_path):
     """Other processes would wait for it until this one ends."""
 
     @kernel

@@ -1,7 +1,5 @@
 """A server tells its metrics to those who may ask for rows, and servers and clients log events."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -31,7 +29,7 @@ from cache_server.security import Security
 from cache_server.service.flow import FlowControl
 from cache_server.service.metrics import MetricsPort, ServerMetrics
 from cache_server.wire import DESCRIBE, FETCH_ROWS
-from tests.cache_server.conftest import Serve, fetch
+from tests.cache_server.conftest import fetch
 from tests.cache_server.test_security import OTHER, TOKEN, issue
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "watching.md"
@@ -60,14 +58,14 @@ def named_in(page: Path, prefix: str) -> set[str]:
     return {name for name in names if name.startswith(prefix)}
 
 
-def test_the_page_names_every_metric() -> None:
+def test_the_page_names_every_metric():
     suffixes = {"counter": "_total", "info": "_info"}
     families = ServerMetrics(0, 1, FlowControl(4, 1, 1.0, 0)).registry.collect()
     names = {family.name + suffixes.get(family.type, "") for family in families}
     assert named_in(PAGE, "hopper_server") == {n for n in names if n.startswith("hopper_server")}
 
 
-def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
+def test_a_server_counts_what_it_answers(partitioned, start):
     server, received = start(partitioned.path, 0, "--metrics", "127.0.0.1:0"), list[int]()
     with FeatureClient(
         [server.address], deadline=20.0, on_transfer=lambda *transfer: received.append(transfer[2])
@@ -94,7 +92,7 @@ def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
         socket.create_connection(server.metrics.split(":"), timeout=5)
 
 
-def test_whoever_may_ask_for_rows_may_read_metrics(serve: Serve, tmp_path: Path) -> None:
+def test_whoever_may_ask_for_rows_may_read_metrics(serve, tmp_path):
     """Both sides have a token and certificates, and refusals are counted."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
@@ -139,9 +137,7 @@ def read_entries(text: str) -> list[dict[str, Any]]:
     return entries
 
 
-def test_lines_are_written_at_once_and_repeated_events_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_are_written_at_once_and_repeated_events_are_counted(monkeypatch):
     """Also where Python does not buffer: processes share the file or the terminal."""
     written: list[str] = []
 
@@ -172,14 +168,12 @@ def test_lines_are_written_at_once_and_repeated_events_are_counted(
 
 
 @pytest.fixture
-def in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_json(monkeypatch) -> None:
     monkeypatch.setattr(events, "_format", "json")
     monkeypatch.setattr(events, "_last_written", {})
 
 
-def test_a_server_tells_of_refusals_and_of_no_token(
-    serve: Serve, tmp_path: Path, in_json: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_tells_of_refusals_and_of_no_token(serve, tmp_path, in_json, capfd):
     secured = []
     for token in (TOKEN, OTHER):
         (tmp_path / token).write_text(token)
@@ -206,9 +200,7 @@ def test_a_server_tells_of_refusals_and_of_no_token(
 @pytest.mark.parametrize(
     ("addresses", "event"), [("127.0.0.1:1", "retry"), ("127.0.0.1:1,127.0.0.1:2", "failover")]
 )
-def test_a_client_tells_of_retries_and_failovers(
-    addresses: str, event: str, in_json: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_client_tells_of_retries_and_failovers(addresses, event, in_json, capfd):
     with FeatureClient([addresses], deadline=0.3) as client, pytest.raises(ServerUnavailable):
         fetch(client, [0])
     [first, *_] = read_entries(capfd.readouterr().err)

@@ -1,10 +1,7 @@
 """Servers draw the neighbors that a rank with all edges would draw, in one request or several."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +25,8 @@ from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.store.shard import Shard
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
@@ -40,7 +36,7 @@ EDGE = Relation("node", "edge", "node")
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def parts(tmp_path_factory) -> PartitionedGraph:
     """A graph with weights, times and a hub, whose topology is partitioned."""
     generator = np.random.default_rng(3)
     ends = generator.integers(0, NODES, (2, EDGES))
@@ -59,7 +55,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
 
 
 @pytest.fixture(scope="module")
-def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) -> FeatureClient:
+def client(parts, serve_partitions) -> FeatureClient:
     # Few ids in a request, so that draws take several.
     addresses = serve_partitions(parts.path, SERVERS, "--ids-per-request", "16")
     client = FeatureClient(addresses, deadline=60)
@@ -68,7 +64,7 @@ def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) 
 
 
 @pytest.fixture(scope="module")
-def lists(parts: PartitionedGraph) -> NeighborLists:
+def lists(parts) -> NeighborLists:
     """The neighbour lists of all servers, put together."""
     ids = parts.original_ids("node")
     return parts.topology(EDGE).lists(ids, ids)
@@ -79,9 +75,7 @@ def make_spec(method: Method, fanout: int, *, seed: int = 0) -> SamplingSpec:
     return SamplingSpec(method, fanout, draw_key(1, seed, 0, 7, 0, 5, 3))
 
 
-def test_servers_draw_and_leave_out_what_a_rank_with_all_edges_does(
-    client: FeatureClient, parts: PartitionedGraph, lists: NeighborLists
-) -> None:
+def test_servers_draw_and_leave_out_what_a_rank_with_all_edges_does(client, parts, lists):
     """Of the pairs that are left out some have edges (many into one node), some have none, and some
     are named twice. A request holds 16 nodes and 16 pairs at most."""
     generator, indices = np.random.default_rng(12), lists.arrays.indices
@@ -103,9 +97,7 @@ def test_servers_draw_and_leave_out_what_a_rank_with_all_edges_does(
             check_draws(client, parts, lists, how, nodes, excluded)
 
 
-def test_directories_with_ids_of_eight_bytes_are_read(
-    parts: PartitionedGraph, tmp_path: Path
-) -> None:
+def test_directories_with_ids_of_eight_bytes_are_read(parts, tmp_path):
     """Earlier commits wrote them."""
     wide = Path(shutil.copytree(parts.path, tmp_path / "wide"))
     for file in (*wide.glob("maps/*/*.npy"), *wide.glob("topology/**/*degrees-*.npy")):
@@ -129,9 +121,7 @@ def test_directories_with_ids_of_eight_bytes_are_read(
         np.testing.assert_array_equal(drawn[0], drawn[1])
 
 
-def test_servers_tell_the_original_ids_of_all_nodes(
-    client: FeatureClient, parts: PartitionedGraph
-) -> None:
+def test_servers_tell_the_original_ids_of_all_nodes(client, parts):
     """Though the ids of each server's nodes are in a file of their own."""
     described = {(array.kind, array.type): array.count for array in client.describe_graph(1).ids}
     assert described["original_ids", "node"] == NODES
@@ -178,7 +168,7 @@ def check_draws(
     assert nbytes[1] > 0
 
 
-def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: PartitionedGraph) -> None:
+def test_what_cannot_be_drawn_is_refused(client, parts):
     first, stop = parts.book.range("node", 1)
     own = f"[{first}, {stop})"
     one, two, many = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
@@ -226,7 +216,7 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
         client.begin_sampling({1: [draw_all]})()
 
 
-def test_replies_that_do_not_fit_are_refused() -> None:
+def test_replies_that_do_not_fit_are_refused():
     drawn = np.array([0, 2, 2]), np.array([4, 9]), np.array([0, 1])
     nodes = np.array([3, 5], np.int64)
     message = write_neighbours(drawn, nodes[:0], 8)
@@ -252,9 +242,7 @@ def test_replies_that_do_not_fit_are_refused() -> None:
         read_neighbours(message, 9)
 
 
-def test_servers_that_cannot_draw_are_named(
-    tmp_path: Path, serve_partitions: Callable[..., list[str]], community_graph: GraphDirectory
-) -> None:
+def test_servers_that_cannot_draw_are_named(tmp_path, serve_partitions, community_graph):
     partition_graph(community_graph, tmp_path / "parts", 1, "random")
     draw = RemoteDraw(str(EDGE), make_spec("uniform", 2), np.array([0]), 300)
     with FeatureClient(serve_partitions(tmp_path / "parts", 1), deadline=20) as client:

@@ -1,7 +1,5 @@
 """The server as a process: how it starts, reports its port, drains, and ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -22,8 +20,8 @@ from cache_server.errors import ListenError
 from cache_server.generated import features_pb2
 from cache_server.security import PLAIN
 from cache_server.wire import FETCH_ROWS, SERVICE, encode_ids
-from tests.cache_server.conftest import Partitioned, Start, ends_within
-from tests.server_processes import REPOSITORY
+from tests.cache_server.conftest import ends_within
+from tests.server_processes import REPOSITORY, run_python
 
 IDS = np.random.default_rng(3).integers(0, 40, 1_000_000)
 
@@ -36,9 +34,7 @@ def fetch_all(channel: grpc.Channel) -> Any:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_tells_where_it_is_and_drains_after_a_signal(
-    partitioned: Partitioned, start: Start, signum: signal.Signals
-) -> None:
+def test_a_server_tells_where_it_is_and_drains_after_a_signal(partitioned, start, signum):
     server = start(partitioned.path, 0)
     assert server.line == f"feature server 0 of 3 on {server.address}\n"
     assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", server.address)
@@ -62,7 +58,7 @@ def test_a_server_tells_where_it_is_and_drains_after_a_signal(
     assert server.process.wait(15) == 0
 
 
-def test_the_drain_has_a_limit(partitioned: Partitioned, start: Start) -> None:
+def test_the_drain_has_a_limit(partitioned, start):
     server = start(partitioned.path, 0, "--drain", "0.3")
     with grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)]) as channel:
         stream = fetch_all(channel)
@@ -99,7 +95,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("child", CHILDREN)
-def test_a_process_ends_with_its_parent(partitioned: Partitioned, child: str) -> None:
+def test_a_process_ends_with_its_parent(partitioned, child):
     """The parent is killed with SIGKILL."""
     words = ["-m", "cache_server", str(partitioned.path), "--server", "0"]
     words += ["--listen", "127.0.0.1:0"]
@@ -129,14 +125,11 @@ for words in json.loads(sys.argv[1]):
 
 def run_main(usual: Sequence[str], cases: Collection[Sequence[str]]) -> list[tuple[int, str]]:
     """Run the command with more words in each case; returns its statuses and what it wrote."""
-    command = [sys.executable, "-c", MAIN, json.dumps([[*usual, *words] for words in cases])]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = run_python("-c", MAIN, json.dumps([[*usual, *words] for words in cases]))
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_server_that_cannot_start_says_why(
-    partitioned: Partitioned, addresses: list[str]
-) -> None:
+def test_a_server_that_cannot_start_says_why(partitioned, addresses):
     features, options = "--features", "--features-options"
     texts = {
         ("--listen", "nowhere"): "error: listen: expected HOST:PORT, found 'nowhere'",
@@ -161,17 +154,15 @@ def test_a_server_that_cannot_start_says_why(
         assert error.count("\n") == 1 or "usage" in error
 
 
-def test_hopper_is_never_imported() -> None:
+def test_hopper_is_never_imported():
     script = (
         "import sys, cache_server.__main__, cache_server.client, cache_server.service.server\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('hopper', 'torch', 'numba')]"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)
+    assert run_python("-c", script).returncode == 0
 
 
-def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(monkeypatch):
     """``localhost`` may be 127.0.0.1 and ::1, and grpc would be content with one of them."""
 
     def two_addresses(_host: str, port: int, *_: Any, **__: Any) -> list[Any]:
@@ -209,8 +200,7 @@ all_there.wait()
 """
 
 
-def test_threads_share_as_many_arenas_as_they_are_told() -> None:
+def test_threads_share_as_many_arenas_as_they_are_told():
     """glibc would give them eight a core, and each keeps memory of its own."""
-    command = [sys.executable, "-c", ARENAS, "2"]
-    told = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, timeout=60)
-    assert told.stdout.count(b"<heap nr=") == 2
+    told = run_python("-c", ARENAS, "2")
+    assert (told.returncode, told.stdout.count("<heap nr=")) == (0, 2)

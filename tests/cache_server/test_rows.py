@@ -1,7 +1,5 @@
 """Rows and ids arrive as the files hold them, in any thread; what cannot be answered is named."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json
@@ -9,7 +7,6 @@ import re
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,16 +18,14 @@ from cache_server.errors import BadReply, BadRequest, InvalidRequest
 from cache_server.generated import features_pb2
 from cache_server.store.manifest import write_manifest
 from cache_server.wire import CHUNK_BYTES, FETCH_ROWS, encode_ids
-from tests.cache_server.conftest import Partitioned, Serve, fetch
+from tests.cache_server.conftest import fetch
 from tests.server_processes import REPOSITORY
 
 ALL = slice(None)
 PAPERS, AUTHORS, LABELS = ("features", "paper"), ("features", "author"), ("labels", "paper")
 
 
-def test_random_ids_of_several_servers_give_their_rows_in_any_thread(
-    client: FeatureClient, partitioned: Partitioned
-) -> None:
+def test_random_ids_of_several_servers_give_their_rows_in_any_thread(client, partitioned):
     def is_right(case: tuple[int, int, tuple[str, str]]) -> bool:
         seed, count, table = case
         rows = partitioned.rows[table]
@@ -47,7 +42,7 @@ def test_random_ids_of_several_servers_give_their_rows_in_any_thread(
         assert all(pool.map(is_right, ((seed, 3000, PAPERS) for seed in range(30))))
 
 
-def test_slices_fill_only_their_rows(client: FeatureClient, partitioned: Partitioned) -> None:
+def test_slices_fill_only_their_rows(client, partitioned):
     out = np.full((10, 5), -1, np.float32)
     ids = {0: np.array([39, 0, 39]), 2: np.array([149, 90])}
     client.fetch_rows(*PAPERS, ids, out, {0: slice(1, 4), 2: slice(9, 5, -2)})
@@ -57,9 +52,7 @@ def test_slices_fill_only_their_rows(client: FeatureClient, partitioned: Partiti
     np.testing.assert_array_equal(out, expected)
 
 
-def test_rows_that_nobody_holds_are_freed_at_once(
-    client: FeatureClient, partitioned: Partitioned
-) -> None:
+def test_rows_that_nobody_holds_are_freed_at_once(client, partitioned):
     """Not only when Python next looks for objects that refer to each other."""
     by_server, places = partitioned.split("paper", np.arange(150))
     out = np.empty((150, 5), np.float32)
@@ -77,9 +70,7 @@ def test_rows_that_nobody_holds_are_freed_at_once(
         gc.enable()
 
 
-def test_many_chunks_and_split_requests_with_bytes_counted(
-    addresses: list[str], partitioned: Partitioned
-) -> None:
+def test_many_chunks_and_split_requests_with_bytes_counted(addresses, partitioned):
     """More rows than fit one chunk come in three requests, each counted with its messages."""
     counted: list[tuple[int, ...]] = []
     ids = np.random.default_rng(0).integers(0, 40, 2 * CHUNK_BYTES // 20 + 13)
@@ -97,9 +88,7 @@ def test_many_chunks_and_split_requests_with_bytes_counted(
     assert out.nbytes < sum(received) < out.nbytes + 100
 
 
-def test_messages_are_those_of_the_proto_file(
-    addresses: list[str], partitioned: Partitioned, tmp_path: Path
-) -> None:
+def test_messages_are_those_of_the_proto_file(addresses, partitioned, tmp_path):
     """Rows that are written by hand are too, and the committed module is what protoc makes."""
     ids = np.array([140, 91, 140])
     request = features_pb2.FetchRowsRequest(
@@ -121,9 +110,7 @@ def test_messages_are_those_of_the_proto_file(
     assert file.read_text() == (REPOSITORY / file.relative_to(tmp_path)).read_text()
 
 
-def test_servers_describe_themselves_and_are_healthy(
-    client: FeatureClient, addresses: list[str]
-) -> None:
+def test_servers_describe_themselves_and_are_healthy(client, addresses):
     client.wait_until_serving(10)
     for server in range(3):
         described = client.describe(server)
@@ -146,9 +133,7 @@ def test_servers_describe_themselves_and_are_healthy(
         client.wait_until_serving(10)
 
 
-def test_descriptions_and_all_ids_of_the_graph_are_read(
-    addresses: list[str], partitioned: Partitioned, tmp_path: Path, serve: Serve
-) -> None:
+def test_descriptions_and_all_ids_of_the_graph_are_read(addresses, partitioned, tmp_path, serve):
     """A client with a small limit asks for several ranges."""
     with FeatureClient(addresses, deadline=20.0, ids_per_request=100) as client:
         described = client.describe_graph()
@@ -193,9 +178,7 @@ def test_descriptions_and_all_ids_of_the_graph_are_read(
         (PAPERS, [40], (1, 4, "f4"), "have 5 elements, not 4"),
     ],
 )
-def test_a_refusal_names_what_was_asked(
-    client: FeatureClient, addresses: list[str], table: Any, ids: Any, out: Any, text: str
-) -> None:
+def test_a_refusal_names_what_was_asked(client, addresses, table, ids, out, text):
     *shape, dtype = out
     with pytest.raises(InvalidRequest) as caught:
         client.fetch_rows(*table, {1: np.array(ids)}, np.zeros(shape, dtype), {1: ALL})
@@ -206,9 +189,7 @@ def test_a_refusal_names_what_was_asked(
     assert names == (1, addresses[1], operation, 10.0)
 
 
-def test_a_refusal_ends_the_fetch_and_the_client_lives_on(
-    client: FeatureClient, partitioned: Partitioned
-) -> None:
+def test_a_refusal_ends_the_fetch_and_the_client_lives_on(client, partitioned):
     out = np.zeros((200_001, 5), np.float32)
     ids = {0: np.zeros(100_000, np.int64), 1: np.array([7]), 2: np.full(100_000, 90)}
     places = {0: slice(0, 100_000), 1: slice(100_000, 100_001), 2: slice(100_001, None)}
@@ -220,7 +201,7 @@ def test_a_refusal_ends_the_fetch_and_the_client_lives_on(
     np.testing.assert_array_equal(out, expected)
 
 
-def test_requests_beyond_a_servers_limits_are_refused(serve: Serve) -> None:
+def test_requests_beyond_a_servers_limits_are_refused(serve):
     """The client does not know the limits, since it did not call ``wait_until_serving``."""
     with FeatureClient([serve(ids_per_request=100).address], deadline=20) as client:
         assert client.describe(0).ids_per_request == 100
@@ -242,9 +223,7 @@ def test_requests_beyond_a_servers_limits_are_refused(serve: Serve) -> None:
         ({0: [0]}, np.zeros((1, 5), "f4"), {0: np.array([0.0])}, "expected a slice or [n] int64"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_before_sending(
-    ids: Any, out: Any, places: Any, text: str
-) -> None:
+def test_arguments_that_do_not_fit_are_refused_before_sending(ids, out, places, text):
     counted: list[Any] = []
     arrays = {server: np.array(values) for server, values in ids.items()}
     with (
@@ -255,7 +234,7 @@ def test_arguments_that_do_not_fit_are_refused_before_sending(
     assert counted == []
 
 
-def test_what_could_never_be_asked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_never_be_asked_is_refused(monkeypatch):
     for options in ({"deadline": 0.0}, {"ids_per_request": 0}):
         with pytest.raises(BadRequest, match="expected deadline > 0 and ids_per_request >= 1"):
             FeatureClient(["127.0.0.1:1"], **options)

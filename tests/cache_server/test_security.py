@@ -1,7 +1,5 @@
 """With TLS, mutual TLS and tokens, only clients of this cluster get rows."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,14 +13,14 @@ from cache_server.client import FeatureClient
 from cache_server.errors import ListenError, SecurityError, ServerFault, ServerUnavailable
 from cache_server.security import Security, Token
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
-from tests.cache_server.conftest import Serve, fetch
+from tests.cache_server.conftest import fetch
 
 TOKEN = "of-this-cluster-0123456789"
 OTHER = "of-another-cluster-0123456"
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory) -> Path:
     """A folder with certificates, keys and tokens of this cluster and of another."""
     folder = tmp_path_factory.mktemp("certificates")
     for name, token in (("own", TOKEN), ("other", OTHER)):
@@ -57,9 +55,7 @@ def fetch_with(address: str, security: Security, limit: float = 10.0) -> None:
         fetch(client, [3, 0, 39, 3])
 
 
-def test_clients_with_token_and_certificates_get_rows_and_no_others(
-    files: Path, serve: Serve
-) -> None:
+def test_clients_with_token_and_certificates_get_rows_and_no_others(files, serve):
     plain = secure(files, token="own")
     fetch_with(serve(security=plain).address, plain)
     fetch_with(serve(security=secure(files, "own")).address, secure(files, ca="own"))
@@ -75,9 +71,7 @@ def test_clients_with_token_and_certificates_get_rows_and_no_others(
     assert TOKEN not in str(fault.value)
 
 
-def test_a_server_follows_its_certificates(
-    files: Path, serve: Serve, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_follows_its_certificates(files, serve, tmp_path, capfd):
     """Those that do not fit each other leave the earlier ones in use."""
 
     def put(name: str, *kinds: str) -> None:
@@ -98,7 +92,7 @@ def test_a_server_follows_its_certificates(
         fetch_with(address, own, limit=0.4)
 
 
-def test_without_the_token_nothing_is_told(files: Path, serve: Serve) -> None:
+def test_without_the_token_nothing_is_told(files, serve):
     address = serve(security=secure(files, token="own")).address
     name = "authorization"
     for shown in (None, ((name, f"Bearer {OTHER}"),), ((name, f"Bearer {TOKEN}"),) * 2):
@@ -114,7 +108,7 @@ def test_without_the_token_nothing_is_told(files: Path, serve: Serve) -> None:
         assert not token.is_shown_by([(name, wrong)])
 
 
-def test_addresses_beyond_loopback_need_certificates(files: Path, serve: Serve) -> None:
+def test_addresses_beyond_loopback_need_certificates(files, serve):
     for listen in ("0.0.0.0:0", "[::]:0"):
         with pytest.raises(SecurityError, match=r"^insecure: listening on .* anybody in between"):
             serve(security=secure(files, token="own"), listen=listen)
@@ -129,7 +123,7 @@ def test_addresses_beyond_loopback_need_certificates(files: Path, serve: Serve) 
         FeatureClient(far, security=security).close()
 
 
-def test_files_that_do_not_fit_are_refused_in_a_line(files: Path, tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_refused_in_a_line(files, tmp_path):
     broken, missing = str(tmp_path / "broken.pem"), str(tmp_path / "none")
     Path(broken).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
     pair: dict[str, Any] = vars(secure(files, "own"))
@@ -152,8 +146,8 @@ def test_files_that_do_not_fit_are_refused_in_a_line(files: Path, tmp_path: Path
 
 
 def test_certificates_that_the_other_end_would_refuse_are_refused_at_the_start(
-    files: Path, serve: Serve, tmp_path: Path
-) -> None:
+    files, serve, tmp_path
+):
     now = datetime.now(UTC)
     issue(tmp_path, "old", not_before=now - timedelta(9), not_after=now - timedelta(2))
     issue(tmp_path, "early", not_before=now + timedelta(2), not_after=now + timedelta(9))
@@ -171,9 +165,7 @@ def test_certificates_that_the_other_end_would_refuse_are_refused_at_the_start(
         serve(security=secure(tmp_path, "old"))
 
 
-def test_secrets_that_others_can_read_are_told(
-    files: Path, serve: Serve, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_that_others_can_read_are_told(files, serve, capfd):
     security, file = secure(files, token="own"), files / "own-token"
     address = serve(security=security).address
     file.chmod(0o640)

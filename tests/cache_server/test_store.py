@@ -1,8 +1,6 @@
 """A server's files open only if they are what the manifest says; rows that do not fit memory are
 read without their neighbours, and many ahead."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap
@@ -31,13 +29,13 @@ ENTRY: dict[str, Any] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     np.save(tmp_path / "paper.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
     write_manifest(tmp_path, 1, 2, [TableSpec(**ENTRY)])
     return tmp_path
 
 
-def test_a_written_shard_opens(folder: Path) -> None:
+def test_a_written_shard_opens(folder):
     shard = Shard.open(folder)
     assert (shard.server, shard.servers) == (1, 2)
     out = np.empty((1, 12), np.uint8)
@@ -64,7 +62,7 @@ def test_a_written_shard_opens(folder: Path) -> None:
         ({"first_id": None}, "tables[0].first_id: expected a valid integer, found None"),
     ],
 )
-def test_a_bad_manifest_is_named(folder: Path, change: dict[str, Any], text: str) -> None:
+def test_a_bad_manifest_is_named(folder, change, text):
     file = folder / "shard.json"
     content = json.loads(file.read_text())
     (content["tables"][0] if change.keys() <= ENTRY.keys() else content).update(change)
@@ -87,7 +85,7 @@ def test_a_bad_manifest_is_named(folder: Path, change: dict[str, Any], text: str
         (None, "missing file"),
     ],
 )
-def test_a_file_that_differs_is_named(folder: Path, array: Any, text: str) -> None:
+def test_a_file_that_differs_is_named(folder, array, text):
     file = folder / "paper.npy"
     if array is None:
         file.unlink()
@@ -111,9 +109,7 @@ def may_read_around(file: Path) -> bool:
     raise AssertionError(f"{file} is not mapped")
 
 
-def test_only_what_does_not_fit_memory_is_read_without_neighbouring_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_does_not_fit_memory_is_read_without_neighbouring_pages(tmp_path, monkeypatch):
     """Each of three tables fits half of the memory, and together they exceed all of it."""
     specs, rows = [], np.ones((1000, 100), np.float32)
     facts: Any = {"first_id": 0, "count": 1000, "dim": 100, "dtype": "float32"}
@@ -161,9 +157,7 @@ def drop_pages(file: Path, table: np.ndarray) -> None:
         pytest.skip(f"{file} stays in memory")
 
 
-def test_lists_beyond_memory_are_drawn_from_as_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_beyond_memory_are_drawn_from_as_others(tmp_path, monkeypatch):
     generator, ids = np.random.default_rng(0), np.arange(50_000)
     indptr = np.append(0, generator.integers(0, 40, ids.size).cumsum())
     arrays = {"indptr": indptr, "indices": generator.integers(0, ids.size, indptr[-1])}
@@ -184,9 +178,7 @@ def test_lists_beyond_memory_are_drawn_from_as_others(
 
 
 @pytest.mark.parametrize("width", [1500, 3])
-def test_rows_read_ahead_are_in_memory_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+def test_rows_read_ahead_are_in_memory_and_others_are_not(tmp_path, monkeypatch, width):
     """There are more rows than are read ahead at a time, with repeats among them."""
     count = 4000 if width > 1000 else 100_000
     file = tmp_path / "rows.npy"

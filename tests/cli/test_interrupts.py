@@ -1,17 +1,11 @@
 """Signals are answered by one line, whatever a command is doing, and nothing is left of it."""
 
-from __future__ import annotations
-
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
-from tests.conftest import make_community_graph
+from tests.server_processes import run_python
 
 # The process gets a signal at the moment at which it begins to import a module.
 AT_IMPORT = """
@@ -48,23 +42,16 @@ sys.exit(cli.main([]))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(community_graph, parts, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("interrupts")
-    graph = make_community_graph(folder / "graph", nodes=300)
-    partition_graph(GraphDirectory.open(graph.path), folder / "parts", 2, "random")
+    (folder / "graph").symlink_to(community_graph.path)
+    (folder / "parts").symlink_to(parts)
     (folder / "c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 8\n')
     return folder
 
 
 def run_script(folder: Path, *words: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", *words, folder=folder)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -79,9 +66,7 @@ def run_script(folder: Path, *words: str) -> tuple[int, str, str]:
         ("hopper.predict.launch", "predict run --out o"),
     ],
 )
-def test_an_interrupted_command_prints_one_line_and_writes_nothing(
-    folder: Path, module: str, command: str
-) -> None:
+def test_an_interrupted_command_prints_one_line_and_writes_nothing(folder, module, command):
     before = sorted(folder.iterdir())
     words = (module, str(int(signal.SIGINT)), *command.split())
     code, _, printed_errors = run_script(folder, AT_IMPORT, *words)
@@ -89,12 +74,12 @@ def test_an_interrupted_command_prints_one_line_and_writes_nothing(
     assert sorted(folder.iterdir()) == before
 
 
-def test_an_interrupt_that_python_drops_is_sent_again(folder: Path) -> None:
+def test_an_interrupt_that_python_drops_is_sent_again(folder):
     assert run_script(folder, DROPPED) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_files_are_written_leaves_none(folder: Path, kind: signal.Signals) -> None:
+def test_a_signal_while_files_are_written_leaves_none(folder, kind):
     before = sorted(folder.iterdir())
     command = "partition graph --servers 2 --method random --out o"
     # It is imported to measure what has been written.
@@ -125,5 +110,5 @@ sys.exit(cli.main())
 """
 
 
-def test_a_signal_that_a_library_takes_for_an_error_is_told(folder: Path) -> None:
+def test_a_signal_that_a_library_takes_for_an_error_is_told(folder):
     assert run_script(folder, TURNED) == (143, "", "ended by SIGTERM\n")

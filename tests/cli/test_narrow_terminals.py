@@ -1,10 +1,9 @@
 """What is printed on 80 columns has all words that are printed on a wide terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +17,9 @@ from hopper.cli.sweep import ranking_table
 from hopper.display.console_tables import fit_columns, print_table
 from hopper.doctor import Finding
 from hopper.features.cache_plan import TypeProfile
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, NodeType
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory
 from hopper.hetero.cache_profile import CacheProfile
 from hopper.partition import partition_graph
-from tests.conftest import make_community_graph
 
 BOX = re.compile("[\u2500-\u257f]")
 TYPES = ["paper", "author", "institution", "field_of_study", "conference", "publisher", "reviewer"]
@@ -54,7 +51,7 @@ def wide_table() -> Table:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
-def test_nothing_is_cut_off_and_no_word_is_broken(width: int) -> None:
+def test_nothing_is_cut_off_and_no_word_is_broken(width):
     text = print_to_text(wide_table(), width)
     wide_text = print_to_text(wide_table(), 1000)
     if width == 20:
@@ -65,7 +62,7 @@ def test_nothing_is_cut_off_and_no_word_is_broken(width: int) -> None:
         assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_table_wraps_before_it_is_turned_to_rows() -> None:
+def test_a_table_wraps_before_it_is_turned_to_rows():
     console = Console(width=110)
     widths = fit_columns(console, wide_table())
     assert widths is not None
@@ -76,27 +73,18 @@ def test_a_table_wraps_before_it_is_turned_to_rows() -> None:
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def typed(tmp_path_factory) -> Path:
     """A graph with more node types than fit beside each other."""
-    folder = tmp_path_factory.mktemp("typed")
-    relations = {
-        Relation(left, f"belongs_to_the_{right}", right): EdgeType(40)
+    folder, generator = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
+    edges = {
+        (left, f"belongs_to_the_{right}", right): generator.integers(0, 1000, (2, 40))
         for left in TYPES
         for right in TYPES[:3]
         if left != right
     }
-    schema = GraphSchema(
-        name="library",
-        node_types={name: NodeType(1000 + 7 * i) for i, name in enumerate(TYPES)},
-        relations=relations,
-        target="paper",
-        splits={"train": 900},
-    )
-    generator = np.random.default_rng(3)
-    with GraphWriter(folder / "graph", schema) as writer:
-        for relation in relations:
-            writer.topology(relation, *generator.integers(0, 1000, (2, 40)))
-        writer.split("train", np.arange(900))
+    counts = {name: 1000 + 7 * i for i, name in enumerate(TYPES)}
+    options: Any = {"splits": {"train": np.arange(900)}, "counts": counts, "name": "library"}
+    GraphDirectory.from_arrays(folder / "graph", edges, target="paper", **options)
     return folder
 
 
@@ -110,12 +98,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_commands_on_typed_graphs_print_every_word_on_80_columns(
-    typed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
+    typed, tmp_path, monkeypatch, capsys, command
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph").symlink_to(typed / "graph")
     outputs = []
@@ -135,14 +119,10 @@ def test_commands_on_typed_graphs_print_every_word_on_80_columns(
     ],
 )
 def test_commands_on_a_configuration_print_every_word_on_80_columns(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
-    graph = make_community_graph(tmp_path / "graph", nodes=300)
+    community_graph, tmp_path, monkeypatch, capsys, command
+):
     servers = 12 if command.startswith("inspect") else 2
-    partition_graph(GraphDirectory.open(graph.path), tmp_path / "parts", servers, "random")
+    partition_graph(community_graph, tmp_path / "parts", servers, "random")
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 6\n')
     outputs = []
@@ -158,7 +138,7 @@ def test_commands_on_a_configuration_print_every_word_on_80_columns(
         assert {word for word in words(outputs[1]) if word.isalpha()} <= set(words(outputs[0]))
 
 
-def test_tables_of_profiles_sweeps_and_findings_fit_80_columns() -> None:
+def test_tables_of_profiles_sweeps_and_findings_fit_80_columns():
     ids = np.arange(123_456)
     profile = TypeProfile(4096, 9_876_543_210, ids, np.full(ids.size, 7), 1.25e-7)
     names = {f"{name}_with_a_long_name_of_its_own": profile for name in TYPES}

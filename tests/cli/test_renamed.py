@@ -1,7 +1,5 @@
 """Former names of commands answer with the present ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.cli import main
@@ -10,9 +8,7 @@ from hopper.cli.renamed import COMMANDS
 
 
 @pytest.mark.parametrize("former", COMMANDS)
-def test_a_former_name_is_misuse_and_names_the_present_one(
-    former: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_former_name_is_misuse_and_names_the_present_one(former, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*former.split(), "c.toml", "--train.seed=3"])
     printed = capsys.readouterr().err
@@ -21,7 +17,7 @@ def test_a_former_name_is_misuse_and_names_the_present_one(
     assert ("in a checkout of Hopper's repository" in printed) == is_of_a_checkout
 
 
-def test_present_names_are_no_former_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_present_names_are_no_former_ones(capsys):
     for now in COMMANDS.values():
         if now.startswith("hopper "):
             words = [word for word in now.split()[1:] if word.islower()][:2]

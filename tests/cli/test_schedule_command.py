@@ -1,7 +1,5 @@
 """``hopper inspect schedule``: the time steps of an iteration, without training anything."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -12,13 +10,12 @@ import pytest
 
 from hopper.cli import main
 from hopper.cli.inspect.schedule import format_schedule
-from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.merge import TimeSteps
 from hopper.partition import partition_graph
 
 
 @pytest.fixture(scope="module")
-def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(community_graph, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("schedule")
     partition_graph(community_graph, folder / "parts", 3, "random")
     values: dict[str, Any] = {
@@ -43,9 +40,7 @@ def count_roots(text: str) -> int:
         (["--dissolve", "2", "--iteration", "1", "--epoch", "4"], 1),
     ],
 )
-def test_every_root_is_in_the_table(
-    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], steps: int
-) -> None:
+def test_every_root_is_in_the_table(config, capsys, options, steps):
     assert main(["inspect", "schedule", *options, str(config)]) == 0
     text = capsys.readouterr().out
     assert f"24 roots, {steps} of 3 time steps" in " ".join(text.split())
@@ -53,9 +48,7 @@ def test_every_root_is_in_the_table(
     assert count_roots(text.replace("m2 (37)", "")) == 24
 
 
-def test_json_has_the_models_and_roots_of_every_step(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_the_models_and_roots_of_every_step(config, capsys):
     assert main(["inspect", "schedule", "--json", "--dissolve", "1", str(config)]) == 0
     schedule = json.loads(capsys.readouterr().out)
     steps = [step for rank in schedule["ranks"] for step in rank]
@@ -64,14 +57,12 @@ def test_json_has_the_models_and_roots_of_every_step(
     assert {trained["model"] for step in steps for trained in step} == {0, 1, 2}
 
 
-def test_the_configuration_s_merging_is_shown(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_configuration_s_merging_is_shown(config, capsys):
     assert main(["inspect", "schedule", str(config), "--hop.merge", "1"]) == 0
     assert "2 of 3 time steps" in " ".join(capsys.readouterr().out.split())
 
 
-def test_models_are_named_with_their_roots_in_order() -> None:
+def test_models_are_named_with_their_roots_in_order():
     steps = TimeSteps(
         ranks=np.array([[0, 1], [1, 1]]),
         groups=[[np.arange(3), np.arange(5)], [np.arange(0), np.arange(2)]],
@@ -86,8 +77,6 @@ def test_models_are_named_with_their_roots_in_order() -> None:
         (["--iteration", "99"], "--iteration: expected 0 to"),
     ],
 )
-def test_steps_and_iterations_out_of_range_are_refused(
-    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
-) -> None:
+def test_steps_and_iterations_out_of_range_are_refused(config, capsys, options, text):
     assert main(["inspect", "schedule", *options, str(config)]) == 1
     assert text in capsys.readouterr().err

@@ -1,13 +1,11 @@
 """A command ends quietly when its reader goes before the output's end."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 
 
-def test_a_reader_that_goes_ends_a_command_in_silence() -> None:
+def test_a_reader_that_goes_ends_a_command_in_silence():
     command = [sys.executable, "-m", "hopper.cli", "config", "explain"]
     # A pipe that holds less than the command writes: it cannot have ended before its reader goes.
     with subprocess.Popen(

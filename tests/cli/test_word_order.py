@@ -1,7 +1,5 @@
 """Options, overrides and positional arguments may stand in any order."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from itertools import chain
@@ -69,7 +67,7 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_options_stand_before_or_after(name: str) -> None:
+def test_options_stand_before_or_after(name):
     places, required, optional = split_words(LEAVES[name])
     for option in (*optional, list(chain(*optional))):
         behind = parse(name, [*places, *required, *option])
@@ -78,7 +76,7 @@ def test_options_stand_before_or_after(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_CONFIGURATION)
-def test_overrides_stand_before_or_after(name: str) -> None:
+def test_overrides_stand_before_or_after(name):
     places, required, optional = split_words(WITH_CONFIGURATION[name])
     options = [*required, *chain(*optional)]
     for override in OVERRIDES:
@@ -89,15 +87,13 @@ def test_overrides_stand_before_or_after(name: str) -> None:
         assert parse(name, [*options, *override, *places]) == behind
 
 
-def test_commands_that_take_a_configuration_are_all_here() -> None:
+def test_commands_that_take_a_configuration_are_all_here():
     assert {"train", "doctor", "plan", "sweep", "bench"} <= set(WITH_CONFIGURATION)
     assert {"inspect cache", "inspect schedule"} <= set(WITH_CONFIGURATION)
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_a_rank_takes_configuration_and_overrides_in_any_order(
-    tmp_path: Path, override: list[str]
-) -> None:
+def test_a_rank_takes_configuration_and_overrides_in_any_order(tmp_path, override):
     config = tmp_path / "c.toml"
     config.write_text('[data]\npartitioned = "parts"\n')
     epochs: list[int] = []

@@ -3,8 +3,6 @@
 usage: collectives_rank.py OUT.json, with torchrun's environment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

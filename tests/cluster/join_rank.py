@@ -3,8 +3,6 @@
 usage: join_rank.py OUT START_TIMEOUT, with torchrun's environment.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,8 +1,5 @@
 """Collectives give the right numbers, count their bytes, and name a rank that does not come."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +22,7 @@ RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")
 
 
 @pytest.fixture(scope="module", params=["gloo", "threads at once", "threads in turns"])
-def ranks(
-    request: pytest.FixtureRequest,
-    run_ranks: Callable[..., list[Any]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[dict[str, Any]]:
+def ranks(request, run_ranks, tmp_path_factory) -> list[dict[str, Any]]:
     """What each of four ranks on two servers got, over every backend."""
     if request.param == "gloo":
         return run_ranks(RANK_SCRIPT, 4, tmp_path_factory.mktemp("ranks"))
@@ -37,7 +30,7 @@ def ranks(
     return run_threads(4, 2, call_collectives, link, 60)
 
 
-def test_collectives_give_every_rank_the_right_numbers(ranks: list[dict[str, Any]]) -> None:
+def test_collectives_give_every_rank_the_right_numbers(ranks):
     for rank, results in enumerate(ranks):
         assert results["server"] == rank // 2
         assert results["sum"] == [6.0]
@@ -49,7 +42,7 @@ def test_collectives_give_every_rank_the_right_numbers(ranks: list[dict[str, Any
         ]
 
 
-def test_only_bytes_that_leave_the_server_are_counted(ranks: list[dict[str, Any]]) -> None:
+def test_only_bytes_that_leave_the_server_are_counted(ranks):
     for rank, results in enumerate(ranks):
         # Ranks of a server add up, and ranks 0 and 2 tell each other: the numbers of all, and those
         # of which 400 were the server's alone.
@@ -61,7 +54,7 @@ def test_only_bytes_that_leave_the_server_are_counted(ranks: list[dict[str, Any]
         assert results["bytes"]["partial"] == rank * 2 * 8 * len(away)
 
 
-def test_arrays_are_exchanged_whose_sizes_the_sender_tells(ranks: list[dict[str, Any]]) -> None:
+def test_arrays_are_exchanged_whose_sizes_the_sender_tells(ranks):
     for rank, results in enumerate(ranks):
         assert results["arrays"] == [
             [[10 * source + rank] * (source + rank) for source in range(4)],
@@ -76,7 +69,7 @@ def test_arrays_are_exchanged_whose_sizes_the_sender_tells(ranks: list[dict[str,
         assert not any(results["bytes of nothing"].values())
 
 
-def test_a_lone_rank_receives_its_own_arrays_and_sends_nothing() -> None:
+def test_a_lone_rank_receives_its_own_arrays_and_sends_nothing():
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     groups = [[np.array([3, 1])], [np.empty(0, np.int64)]]
     arrays = exchange_arrays(cluster, groups, "control", "telling")
@@ -85,7 +78,7 @@ def test_a_lone_rank_receives_its_own_arrays_and_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize("ranks", ["gloo"], indirect=True)
-def test_a_rank_that_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
+def test_a_rank_that_is_late_is_named(ranks):
     for rank in range(3):
         assert ranks[rank]["late"] == (
             f"rank {rank}, waiting for rank 3: meeting late did not finish within 2 s"
@@ -108,7 +101,7 @@ class Work:
 
 
 @pytest.mark.parametrize("waits", [0, 1, 3])
-def test_work_that_ends_just_after_a_short_wait_for_it_has_not_failed(waits: int) -> None:
+def test_work_that_ends_just_after_a_short_wait_for_it_has_not_failed(waits):
     cluster: Any = Cluster(0, 2, 1, torch.device("cpu"), timeout=600.0)
     cluster.store = RankStore(HashStore(), 0, 2, "attempt")
     cluster.wait(Work(waits, failed=False), "adding")
@@ -117,7 +110,7 @@ def test_work_that_ends_just_after_a_short_wait_for_it_has_not_failed(waits: int
         cluster.wait(Work(waits, failed=True), "adding")
 
 
-def test_a_rank_names_the_first_whose_wait_failed() -> None:
+def test_a_rank_names_the_first_whose_wait_failed():
     store = HashStore()
     clusters: list[Any] = [Cluster(rank, 2, 1, torch.device("cpu"), 600.0) for rank in range(2)]
     for rank, cluster in enumerate(clusters):
@@ -134,19 +127,19 @@ def test_a_rank_names_the_first_whose_wait_failed() -> None:
         clusters[1].wait(Work(1, failed=True), "taking")
 
 
-def test_ranks_must_fill_servers() -> None:
+def test_ranks_must_fill_servers():
     with pytest.raises(ConfigError, match=r"cluster.ranks_per_server: 2 does not divide the 3"):
         Cluster(0, 3, 2, torch.device("cpu"), 1.0)
 
 
-def test_a_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_needs_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose_device("auto", local_ranks=2).type == "cpu"
     with pytest.raises(ConfigError, match="a GPU for each of the 2 ranks on this machine, found 1"):
         choose_device("cuda", local_ranks=2)
 
 
-def test_ranks_may_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_may_share_gpus(monkeypatch):
     """They are dealt to the GPUs in turn."""
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

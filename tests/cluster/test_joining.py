@@ -25,7 +25,6 @@ from hopper.bench.emulate.request import Request
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.rank_network import VARIABLE, Interface, Way, choose_interface
 from hopper.errors import ConfigError, RankSilent
-from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.bench.test_emulated_hosts import build_or_skip
 from tests.conftest import free_ports
@@ -37,7 +36,7 @@ HERE = Way("127.0.0.1", "127.0.1.1")
 
 
 @pytest.fixture
-def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+def interfaces(monkeypatch) -> dict[str, list[Any]]:
     """The interfaces of this machine, which a test may change."""
     monkeypatch.delenv(VARIABLE, raising=False)
     addresses = {"lo": "127.0.0.1", "eth0": "10.0.0.8", "eth1": "8.8.8.8"}
@@ -63,12 +62,12 @@ def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     ],
 )
 @pytest.mark.usefixtures("interfaces")
-def test_a_rank_takes_the_interface_to_rank_0(way: Way, seen: list[str], name: str) -> None:
+def test_a_rank_takes_the_interface_to_rank_0(way, seen, name):
     assert choose_interface(way, seen).name == name
 
 
 @pytest.mark.usefixtures("interfaces")
-def test_an_interface_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_that_is_not_there_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"at 10\.0\.0\.1, .* \(lo \(127\.0\.0\.1\), eth0"):
         choose_interface(HERE, ["10.0.0.1"])
     monkeypatch.setenv(VARIABLE, "eth1,eth0")
@@ -78,13 +77,13 @@ def test_an_interface_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPat
         choose_interface(HERE)
 
 
-def test_ranks_on_a_public_address_are_refused() -> None:
+def test_ranks_on_a_public_address_are_refused():
     Interface("eth0", "10.0.0.8").refuse_public()
     with pytest.raises(ConfigError, match=r"^cluster\.insecure: .* 8\.8\.8\.8 \(interface eth1\)"):
         Interface("eth1", "8.8.8.8").refuse_public()
 
 
-def test_a_rank_that_never_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_never_starts_is_named(monkeypatch):
     port = str(free_ports())
     environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in environment.items():
@@ -149,16 +148,11 @@ class NamedHosts:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[NamedHosts]:
-    with (
-        build_or_skip(Request(HOSTS)) as cluster,
-        NamedHosts(cluster.hosts) as named,
-    ):
+    with build_or_skip(Request(HOSTS)) as cluster, NamedHosts(cluster.hosts) as named:
         yield named
 
 
-def test_ranks_of_hosts_whose_names_lead_to_loopback_meet(
-    hosts: NamedHosts, community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_ranks_of_hosts_whose_names_lead_to_loopback_meet(hosts, community_graph, tmp_path):
     hosts.start_ranks(tmp_path, 120.0)
     for rank in range(HOSTS):
         assert (tmp_path / str(rank)).read_text() == f"added up {HOSTS}"
@@ -176,7 +170,7 @@ def test_ranks_of_hosts_whose_names_lead_to_loopback_meet(
     assert f"{way}; this machine's name, {socket.gethostname()}, leads to 127.0.1.1" in printed
 
 
-def test_ranks_that_cannot_connect_say_so_in_time(hosts: NamedHosts, tmp_path: Path) -> None:
+def test_ranks_that_cannot_connect_say_so_in_time(hosts, tmp_path):
     """gloo waits for ever for a rank that has given up to connect."""
     hosts.start_ranks(tmp_path, 10.0, **{VARIABLE: "lo"})
     for rank in range(HOSTS):

@@ -1,7 +1,5 @@
 """Tests read headings, links and snippets of the documentation's pages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The lists of the reference's pages are those that the code makes."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -13,12 +11,12 @@ from scripts.make_reference import LISTS, ROOT, fill
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="made by Python 3.11's argparse")
 @pytest.mark.parametrize("page", LISTS)
-def test_lists_are_up_to_date(page: str) -> None:
+def test_lists_are_up_to_date(page):
     text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert fill(page) == text, "run python scripts/make_reference.py"
 
 
-def test_every_key_command_and_name_is_there() -> None:
+def test_every_key_command_and_name_is_there():
     pages = {page: fill(page) for page in LISTS}
     for section, field in Config.model_fields.items():
         for key in field.annotation.model_fields:  # type: ignore[union-attr]

@@ -1,7 +1,5 @@
 """The site builds without a warning, and every link in it and to its pages leads somewhere."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -47,7 +45,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory) -> Path:
     """The folder of the built site."""
     if importlib.util.find_spec("furo") is None:
         pytest.skip("the site is built with the extra docs, which is not installed")
@@ -66,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-def test_every_link_and_anchor_resolves(site: Path) -> None:
+def test_every_link_and_anchor_resolves(site):
     pages = {}
     for file in site.rglob("*.html"):
         pages[file] = page = Page()
@@ -87,7 +85,7 @@ def test_every_link_and_anchor_resolves(site: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_pages_lead_somewhere_on_github(page: Path) -> None:
+def test_links_of_pages_lead_somewhere_on_github(page):
     """GitHub shows the Markdown files themselves, so their links have to lead to files."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for place, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
@@ -99,7 +97,7 @@ def test_links_of_pages_lead_somewhere_on_github(page: Path) -> None:
             assert anchor in anchors_of(goal), f"{place}#{anchor}"
 
 
-def test_pages_that_the_code_names_exist() -> None:
+def test_pages_that_the_code_names_exist():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*")]
     named = 0
     # Other systems' environments may lie below benchmarks.
@@ -113,7 +111,7 @@ def test_pages_that_the_code_names_exist() -> None:
     assert named > 50
 
 
-def test_every_engine_has_a_picture() -> None:
+def test_every_engine_has_a_picture():
     from hopper.config import ENGINES
 
     page = (ROOT / "docs" / "inside" / "engines.md").read_text(encoding="utf-8")

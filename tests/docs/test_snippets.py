@@ -4,8 +4,6 @@ Commands of ``hopper`` go through its real argument parser and overrides through
 TOML is loaded, and Python is compiled. Other tests run some snippets.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -59,7 +57,7 @@ def with_commands() -> list[Any]:
 
 
 @pytest.mark.parametrize("words", with_commands())
-def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_are_understood(words, capsys):
     try:
         options = build_parser().parse_args(words)
     except SystemExit:
@@ -71,13 +69,13 @@ def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture
             assert match[2] in section.model_fields, word  # type: ignore[union-attr]
 
 
-def test_commands_are_found() -> None:
+def test_commands_are_found():
     """The pages have many commands. If none were found, their tests would check nothing."""
     assert len(with_commands()) > 60
 
 
 @pytest.mark.parametrize("snippet", of_language("toml"))
-def test_configurations_are_accepted(snippet: Snippet) -> None:
+def test_configurations_are_accepted(snippet):
     values = tomllib.loads(snippet.text)
     if snippet.page.name == "import-sql.md" or "nodes" in values:
         GraphQueries.make({"nodes": {}} | values, str(snippet))
@@ -92,24 +90,24 @@ def test_configurations_are_accepted(snippet: Snippet) -> None:
 
 
 @pytest.mark.parametrize("snippet", of_language("python"))
-def test_python_compiles(snippet: Snippet) -> None:
+def test_python_compiles(snippet):
     compile(snippet.text, str(snippet), "exec")
 
 
 @pytest.mark.parametrize("snippet", of_language("json"))
-def test_json_is_valid(snippet: Snippet) -> None:
+def test_json_is_valid(snippet):
     if "..." not in snippet.text:
         json.loads(snippet.text)
 
 
-def test_scripts_that_pages_name_exist() -> None:
+def test_scripts_that_pages_name_exist():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"(?:\./|python )((?:scripts|benchmarks)/[\w/]+\.\w+)", text):
             assert (ROOT / name).is_file(), f"{page}: {name}"
 
 
-def test_languages_are_known() -> None:
+def test_languages_are_known():
     """A misspelt language would keep a snippet from being read."""
     known = {"", "bash", "sh", "python", "sql", "toml", "json", "text", "yaml", "csv", "diff"}
     directives = {"{toctree}"}

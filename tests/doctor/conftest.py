@@ -1,7 +1,5 @@
 """A partitioned graph, a configuration that trains on it, and what ``hopper doctor`` finds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,28 +8,18 @@ from typing import Any
 import pytest
 
 from hopper.doctor import Finding, examine
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 
 Look = Callable[..., list[Finding]]
 
 
-@pytest.fixture(scope="session")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph divided over two servers."""
-    folder = tmp_path_factory.mktemp("doctor") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
-
-
 @pytest.fixture(scope="module")
-def addresses(parts: Path, serve_partitions: Callable[..., list[str]]) -> list[str]:
+def addresses(parts, serve_partitions) -> list[str]:
     """The addresses of its feature servers, which are open to this machine."""
     return serve_partitions(parts, 2)
 
 
 @pytest.fixture
-def values(parts: Path, tmp_path: Path) -> dict[str, Any]:
+def values(parts, tmp_path) -> dict[str, Any]:
     """The values of a configuration without faults."""
     return {
         "data": {"partitioned": str(parts)},
@@ -42,7 +30,7 @@ def values(parts: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def config(values: dict[str, Any], tmp_path: Path) -> Path:
+def config(values, tmp_path) -> Path:
     """The path of the same configuration as a file."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
@@ -50,7 +38,7 @@ def config(values: dict[str, Any], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def look(config: Path) -> Look:
+def look(config) -> Look:
     """A function that returns the findings of the configuration with overrides. Feature servers
     have 20 seconds to answer, or ``limit``."""
 

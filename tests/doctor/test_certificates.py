@@ -1,7 +1,5 @@
 """What the doctor says of certificates, keys and tokens."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 import trustme
 
 from hopper.doctor.certificates import authorities_of, read_validity
-from tests.doctor.conftest import Look, find, wrongs
+from tests.doctor.conftest import find, wrongs
 
 DAY = datetime.timedelta(days=1)
 
@@ -33,13 +31,13 @@ def issue(folder: Path, days: float, name: str = "127.0.0.1") -> list[str]:
     ]
 
 
-def test_dates_are_read_as_ssl_reads_them(tmp_path: Path) -> None:
+def test_dates_are_read_as_ssl_reads_them(tmp_path):
     issue(tmp_path, 100.5)
     assert int(read_validity(f"{tmp_path}/certificate.pem", f"{tmp_path}/key.pem").days) == 100
     assert [authority.days > 1000 for authority in authorities_of(f"{tmp_path}/ca.pem")] == [True]
 
 
-def test_valid_certificates_and_tokens_are_fine(look: Look, tmp_path: Path) -> None:
+def test_valid_certificates_and_tokens_are_fine(look, tmp_path):
     findings = look(*issue(tmp_path, 100.5))
     assert wrongs(findings) == []
     assert "100 days from now" in find(findings, "cluster.tls_certificate").found
@@ -47,7 +45,7 @@ def test_valid_certificates_and_tokens_are_fine(look: Look, tmp_path: Path) -> N
         assert find(findings, f"cluster.{key}").state == "fine"
 
 
-def test_certificates_that_have_ended_or_end_soon_are_told(look: Look, tmp_path: Path) -> None:
+def test_certificates_that_have_ended_or_end_soon_are_told(look, tmp_path):
     [line] = wrongs(look(*issue(tmp_path, -3.2)))
     assert f"cluster.tls_certificate: {tmp_path}/certificate.pem: not vouched for by " in line
     (soon := tmp_path / "soon").mkdir()
@@ -57,7 +55,7 @@ def test_certificates_that_have_ended_or_end_soon_are_told(look: Look, tmp_path:
     assert "issued anew" in finding.advice
 
 
-def test_a_certificate_of_another_name_or_authority_is_wrong(look: Look, tmp_path: Path) -> None:
+def test_a_certificate_of_another_name_or_authority_is_wrong(look, tmp_path):
     """Servers that a run starts on this machine are reached under 127.0.0.1."""
     words = issue(tmp_path, 100, "node0")
     finding = find(look(*words), "cluster.tls_certificate")
@@ -68,7 +66,7 @@ def test_a_certificate_of_another_name_or_authority_is_wrong(look: Look, tmp_pat
     assert f"cluster.tls_certificate: {tmp_path}/certificate.pem: not vouched for by " in line
 
 
-def test_certificates_and_keys_that_cannot_be_used_are_named(look: Look, tmp_path: Path) -> None:
+def test_certificates_and_keys_that_cannot_be_used_are_named(look, tmp_path):
     words = issue(tmp_path, 100)
     trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(tmp_path / "key.pem")
     assert len(lines := wrongs(look(*words))) == 1
@@ -78,14 +76,14 @@ def test_certificates_and_keys_that_cannot_be_used_are_named(look: Look, tmp_pat
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640])
-def test_a_token_that_others_can_read_is_a_warning(look: Look, tmp_path: Path, mode: int) -> None:
+def test_a_token_that_others_can_read_is_a_warning(look, tmp_path, mode):
     words = issue(tmp_path, 100)
     (tmp_path / "token").chmod(mode)
     finding = find(look(*words), "cluster.token_file")
     assert (finding.state, finding.advice) == ("warning", f"chmod 600 {tmp_path}/token")
 
 
-def test_servers_elsewhere_want_certificates(look: Look) -> None:
+def test_servers_elsewhere_want_certificates(look):
     # Of a network for documents, where nobody answers.
     elsewhere = ("--cluster.servers", '["192.0.2.7:1", "192.0.2.8:1"]')
     findings = look(*elsewhere, limit=0.5)

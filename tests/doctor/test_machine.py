@@ -1,7 +1,5 @@
 """What the doctor says of a configuration, of files, and of the machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource
@@ -13,12 +11,12 @@ import pytest
 
 import hopper.doctor.versions as versions
 from hopper.doctor.versions import NEEDED, PYTHON, check_versions
-from tests.doctor.conftest import Look, find, wrongs
+from tests.doctor.conftest import find, wrongs
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_nothing_is_wrong_and_nothing_is_written(look: Look, tmp_path: Path) -> None:
+def test_nothing_is_wrong_and_nothing_is_written(look, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     findings = look()
     assert wrongs(findings) == []
@@ -32,7 +30,7 @@ def test_nothing_is_wrong_and_nothing_is_written(look: Look, tmp_path: Path) -> 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_needed_versions_are_those_of_pyproject() -> None:
+def test_needed_versions_are_those_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     least = dict(
         requirement.split(">=") for requirement in project["dependencies"] if ">=" in requirement
@@ -41,7 +39,7 @@ def test_needed_versions_are_those_of_pyproject() -> None:
     assert project["requires-python"].split(",")[0] == f">={'.'.join(map(str, PYTHON))}"
 
 
-def test_old_and_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, look: Look) -> None:
+def test_old_and_missing_packages_are_named(monkeypatch, look):
     monkeypatch.setattr(versions, "NEEDED", NEEDED | {"numpy": "99.1", "no-such-package": "1.0"})
     old, missing = check_versions()
     assert re.search(r"^numpy: \d.*; expected 99\.1 or newer$", old.found)
@@ -51,7 +49,7 @@ def test_old_and_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, loo
     assert [finding.subject for finding in look()] == ["versions", "versions", "all else"]
 
 
-def test_every_key_at_fault_has_a_line(look: Look) -> None:
+def test_every_key_at_fault_has_a_line(look):
     findings = look("--train.batch_size", "0", "--train.speed", "9", "--model.hidden", "many")
     lines = wrongs(findings)
     assert len(lines) == 3
@@ -75,9 +73,7 @@ def test_every_key_at_fault_has_a_line(look: Look) -> None:
         (("--train.resume", "true"), "no checkpoint to resume from"),
     ],
 )
-def test_what_a_run_is_refused_for_is_said_once(
-    look: Look, override: tuple[str, str], text: str
-) -> None:
+def test_what_a_run_is_refused_for_is_said_once(look, override, text):
     if override == ("--train.device", "cuda"):
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
@@ -88,13 +84,13 @@ def test_what_a_run_is_refused_for_is_said_once(
     assert "\n" not in lines[0]
 
 
-def test_a_finished_run_is_not_trained_over(look: Look, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_trained_over(look, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "summary.json").write_text("{}")
     assert "holds a finished run" in find(look(), "train.run_dir").found
 
 
-def test_altered_files_are_named(look: Look, parts: Path, tmp_path: Path) -> None:
+def test_altered_files_are_named(look, parts, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(parts, copy)
     override = ("--data.partitioned", str(copy))
@@ -112,9 +108,7 @@ def test_altered_files_are_named(look: Look, parts: Path, tmp_path: Path) -> Non
     assert "no server-0" in find(look(*override), "files").found
 
 
-def test_too_little_memory_threads_files_or_disk_is_told(
-    look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_too_little_memory_threads_files_or_disk_is_told(look, monkeypatch, tmp_path):
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1000000")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
@@ -130,7 +124,7 @@ def test_too_little_memory_threads_files_or_disk_is_told(
     assert find(findings, "disk").state == "wrong"
 
 
-def test_a_small_disk_is_told(look: Look, small_disk: Path) -> None:
+def test_a_small_disk_is_told(look, small_disk):
     finding = find(look("--train.run_dir", str(small_disk / "run")), "disk of train.run_dir")
     assert finding.state == "warning"
     large = ("--model.hidden", "1024", "--train.checkpoint_every", "1")
@@ -140,7 +134,7 @@ def test_a_small_disk_is_told(look: Look, small_disk: Path) -> None:
     assert finding.state == "wrong"
 
 
-def test_columns_that_hurt_training_are_named(look: Look, parts: Path, tmp_path: Path) -> None:
+def test_columns_that_hurt_training_are_named(look, parts, tmp_path):
     wide = shutil.copytree(parts, tmp_path / "wide")
     schema = json.loads((wide / "graph.json").read_text())
     (kind,) = schema["node_types"].values()

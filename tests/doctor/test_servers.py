@@ -1,23 +1,19 @@
 """What the doctor says of feature servers that are right, wrong, silent, or not there."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cache_server.store.manifest import TableSpec
 from hopper.doctor import configuration, probe
-from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.cache_server.test_security import TOKEN, issue
-from tests.doctor.conftest import Look, find, wrongs
+from tests.doctor.conftest import find, wrongs
 
 
 def servers_option(*addresses: Any) -> tuple[str, str]:
@@ -35,7 +31,7 @@ def address(listener: socket.socket) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_reachable_servers_are_fine_with_their_rates(look: Look, addresses: list[str]) -> None:
+def test_reachable_servers_are_fine_with_their_rates(look, addresses):
     findings = look(*servers_option(*addresses))
     assert wrongs(findings) == []
     for number, server_address in enumerate(addresses):
@@ -45,7 +41,7 @@ def test_reachable_servers_are_fine_with_their_rates(look: Look, addresses: list
             assert text in line
 
 
-def test_replicas_are_asked_each(look: Look, addresses: list[str]) -> None:
+def test_replicas_are_asked_each(look, addresses):
     first, second = addresses
     findings = look(*servers_option([first, second], second))
     assert find(findings, f"server 0, {first}").state == "fine"
@@ -53,19 +49,17 @@ def test_replicas_are_asked_each(look: Look, addresses: list[str]) -> None:
     assert find(findings, f"server 1, {second}").state == "fine"
 
 
-def test_too_few_servers_are_told(look: Look, addresses: list[str]) -> None:
+def test_too_few_servers_are_told(look, addresses):
     assert "1 addresses" in find(look(*servers_option(addresses[0])), "cluster.servers").found
 
 
-def test_servers_of_another_division_are_told(
-    look: Look, addresses: list[str], community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_servers_of_another_division_are_told(look, addresses, community_graph, tmp_path):
     partition_graph(community_graph, tmp_path / "others", 2, "random", seed=5)
     findings = look(*servers_option(*addresses), "--data.partitioned", str(tmp_path / "others"))
     assert "it serves the division " in find(findings, "server 0").found
 
 
-def test_a_closed_port_is_told(look: Look, addresses: list[str]) -> None:
+def test_a_closed_port_is_told(look, addresses):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         closed_address = address(listener)
     findings = look(*servers_option(addresses[0], closed_address))
@@ -76,9 +70,7 @@ def test_a_closed_port_is_told(look: Look, addresses: list[str]) -> None:
     )
 
 
-def test_a_server_that_never_answers_is_not_waited_for(
-    look: Look, addresses: list[str], listener: socket.socket
-) -> None:
+def test_a_server_that_never_answers_is_not_waited_for(look, addresses, listener):
     """The servers that answer are examined all the same."""
     findings = look(*servers_option(addresses[0], address(listener)), limit=1.5)
     assert find(findings, "server 0").found
@@ -87,9 +79,7 @@ def test_a_server_that_never_answers_is_not_waited_for(
     assert silent.advice
 
 
-def test_a_port_that_speaks_something_else_is_wrong(
-    look: Look, addresses: list[str], listener: socket.socket
-) -> None:
+def test_a_port_that_speaks_something_else_is_wrong(look, addresses, listener):
     def answer() -> None:
         # Until the listener is closed.
         while True:
@@ -111,19 +101,13 @@ def test_a_port_that_speaks_something_else_is_wrong(
 
 
 @pytest.mark.parametrize("written", ["nowhere", "127.0.0.1:port", ":2000", "127.0.0.1:99999"])
-def test_text_that_is_no_address_is_told(look: Look, addresses: list[str], written: str) -> None:
+def test_text_that_is_no_address_is_told(look, addresses, written):
     findings = look(*servers_option(addresses[0], written), "--cluster.insecure", "true")
     assert find(findings, f"server 1, {written}").found == "expected host:port"
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_names_that_lead_nowhere_are_wrong(
-    look: Look,
-    addresses: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    hangs: bool,
-) -> None:
+def test_names_that_lead_nowhere_are_wrong(look, addresses, monkeypatch, request, hangs):
     done, real = threading.Event(), socket.getaddrinfo
     request.addfinalizer(done.set)
 
@@ -144,9 +128,7 @@ def test_names_that_lead_nowhere_are_wrong(
     assert find(findings, "certificates and token").state == "wrong"
 
 
-def test_a_server_that_refuses_to_send_its_rows_is_wrong(
-    look: Look, addresses: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_refuses_to_send_its_rows_is_wrong(look, addresses, monkeypatch):
     """It describes itself, and refuses rows of what the probe takes for its widest table."""
     table = TableSpec(kind="features", type="nobody", first_id=0, count=1, dim=1, dtype="float32")
     monkeypatch.setattr(probe, "_widest", lambda _: table)
@@ -155,9 +137,7 @@ def test_a_server_that_refuses_to_send_its_rows_is_wrong(
     assert "FetchRows features/nobody" in finding.found
 
 
-def test_other_versions_are_told(
-    look: Look, addresses: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_versions_are_told(look, addresses, monkeypatch):
 
     monkeypatch.setattr(probe, "version", lambda _: "99.0")
     warnings = [
@@ -166,12 +146,7 @@ def test_other_versions_are_told(
     assert sum("there, 99.0 here" in warning for warning in warnings) == 2
 
 
-def test_servers_with_tls_and_tokens(
-    look: Look,
-    parts: Path,
-    serve_partitions: Callable[..., list[str]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_servers_with_tls_and_tokens(look, parts, serve_partitions, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("certificates")
     issue(folder, "own")
@@ -197,9 +172,7 @@ def test_servers_with_tls_and_tokens(
     assert find(findings, "server 0").state == "wrong"
 
 
-def test_ranks_on_loopback_reach_no_other_machine(
-    look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_on_loopback_reach_no_other_machine(look, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     finding = find(look(*servers_option("192.0.2.1:9", "192.0.2.2:9"), limit=0.5), "network of")
     assert finding.state == "wrong"

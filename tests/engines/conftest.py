@@ -1,7 +1,5 @@
 """Dividing graphs once for all tests, training cases on ranks, comparing each with one process."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +44,7 @@ Train = Callable[[Sequence[tuple[Case, Sections]]], list[Run]]
 
 
 @pytest.fixture(scope="session")
-def graph_of(tmp_path_factory: pytest.TempPathFactory) -> GraphOf:
+def graph_of(tmp_path_factory) -> GraphOf:
     """Return a graph of graphs.py, which is written once for all tests."""
     folder = tmp_path_factory.mktemp("graphs")
 
@@ -59,7 +57,7 @@ def graph_of(tmp_path_factory: pytest.TempPathFactory) -> GraphOf:
 
 
 @pytest.fixture(scope="session")
-def divided(graph_of: GraphOf, tmp_path_factory: pytest.TempPathFactory) -> Divided:
+def divided(graph_of, tmp_path_factory) -> Divided:
     """Divide a case's graph, once for all tests."""
     folder, divisions = tmp_path_factory.mktemp("divided"), dict[Any, PartitionedGraph]()
 
@@ -109,7 +107,7 @@ def one_processor() -> Iterator[None]:
 
 
 @pytest.fixture
-def train(divided: Divided, train_cases: TrainCases, tmp_path: Path) -> Train:
+def train(divided, train_cases, tmp_path) -> Train:
     """Train cases, each with more sections, those of a world on one set of ranks."""
     numbers = count()
 

@@ -3,8 +3,6 @@
 :func:`choose` combines them, for test_conformance.py. No tests of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,8 +232,7 @@ FEATURES: dict[str, Feature] = {
     "node": _sampled({}, scored=True, of_every_model=("cooperative",)),
     "few roots": _sampled({}, few=True),
     "full": Feature(
-        *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}),
-        scored=True,
+        *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}), scored=True
     ),
     "labor": _sampled(_drawn("labor")),
     "layer": _sampled(_layers(60, 40, 30), whole=OF_ONE_TYPE),
@@ -404,18 +401,16 @@ class Case:
             return divide_graph(graph, out, servers, "meta", layers=2, server_memory=memory)
         if self.engine == "raf":
             options = {"layers": 3} | dict(feature.division) | dict(feature.of_relations)
-            divide_graph(graph, out, servers, "meta", **options)
-        elif self.engine == "p3":
+            return divide_graph(graph, out, servers, "meta", **options)
+        if self.engine == "p3":
             options = {"features": "by-dimension"} | dict(feature.division)
-            partition_graph(graph, out, servers, "random", **options)
+            return partition_graph(graph, out, servers, "random", **options)
+        options = {"topology": topology} | dict(feature.division)
+        if feature.graph == "items" and topology == "replicated" and ranks > 1:
+            options |= {"backend": "pymetis"}
         else:
-            options = {"topology": topology} | dict(feature.division)
-            if feature.graph == "items" and topology == "replicated" and ranks > 1:
-                options |= {"backend": "pymetis"}
-            else:
-                options |= {"method": "random"}
-            partition_graph(graph, out, servers, **options)
-        return PartitionedGraph.open(out)
+            options |= {"method": "random"}
+        return partition_graph(graph, out, servers, **options)
 
     def values(self, parts: PartitionedGraph, run_dir: Path) -> dict[str, Any]:
         """Return the configuration of a run."""

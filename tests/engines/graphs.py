@@ -4,8 +4,6 @@ In the typed graph relation names repeat between type pairs, one relation and on
 and features have another width in every type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from tests.conftest import make_community_graph

@@ -4,8 +4,6 @@ usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every ca
 nested values}; the first one's device is that of all.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -18,8 +16,7 @@ from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
 from hopper.cluster.cluster import Cluster
-from hopper.config import Config, make_config
-from hopper.config.data import Data
+from hopper.config import Config, Data, make_config
 from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows, open_graph

@@ -5,8 +5,6 @@ depend on placement, rows of other nodes or edges, deadlocks of ranks without ro
 data: features.py.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from hopper.engines.learnable_tables import make_tables
 from hopper.errors import RequestError
 from hopper.features import open_graph
 
-from .conftest import Divided, Train, assert_exact
+from .conftest import assert_exact
 from .features import (
     FEATURES,
     OF_ONE_TYPE,
@@ -40,7 +38,7 @@ OTHER_BATCHES = ("locality", "neutronstar")
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_every_engine_computes_the_gradient_of_one_process(feature: str, train: Train) -> None:
+def test_every_engine_computes_the_gradient_of_one_process(feature, train):
     """Losses, and scores where they are compared, do not depend on engine, world or division."""
     curves: dict[Any, tuple[list[float], list[float]]] = {}
     runs = train([(case, {}) for case in CASES if case.feature == feature])
@@ -116,7 +114,7 @@ def check(
         ("types", "benchmarks.baselines.by_relation:ByRelation"),
     ],
 )
-def test_an_engine_from_outside_computes_it_too(feature: str, engine: str, train: Train) -> None:
+def test_an_engine_from_outside_computes_it_too(feature, engine, train):
     case = case_of(feature, "model_centric", World(2, 1), 0, "rgcn")
     [run] = train([(case, {"train": {"engine": engine}})])
     assert_exact(run.values, 2)
@@ -126,9 +124,7 @@ def test_an_engine_from_outside_computes_it_too(feature: str, engine: str, train
     ("feature", "engine"),
     [(name, engine) for name, feature in FEATURES.items() for engine in feature.refused],
 )
-def test_what_an_engine_does_not_train_it_refuses(
-    feature: str, engine: str, divided: Divided, tmp_path: Path
-) -> None:
+def test_what_an_engine_does_not_train_it_refuses(feature, engine, divided, tmp_path):
     case, other = (case_of(feature, name, 0) for name in (engine, "cooperative"))
     expected = FEATURES[feature].refused[engine]
 
@@ -144,9 +140,7 @@ def test_what_an_engine_does_not_train_it_refuses(
 
 
 @pytest.mark.parametrize("engine", [*OF_ONE_TYPE, "raf"])
-def test_engines_of_one_or_of_several_types_refuse_the_others(
-    engine: str, divided: Divided, tmp_path: Path
-) -> None:
+def test_engines_of_one_or_of_several_types_refuse_the_others(engine, divided, tmp_path):
     is_of_several = engine in OF_SEVERAL_TYPES
     case = case_of("types" if is_of_several else "node", engine, 0)
     values = case.values(divided(case), tmp_path)

@@ -3,8 +3,6 @@
 The A/B and test_conformance.py refuse every one of the faults, and nothing else.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from hopper.engines.assemble import make_model
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 
-from .conftest import Divided, Run, Train, assert_exact
+from .conftest import Run, assert_exact
 from .features import World, case_of
 
 ENGINES = {"sent": "FaultyCooperative", "sum": "FaultyHop", "update": "FaultyHop"}
@@ -30,7 +28,7 @@ CASES = [
 CASE = case_of("node", "zero_hop in passes", World(2, 1), 0, "wide sage")
 
 
-def test_every_small_fault_is_refused_and_nothing_else(train: Train, divided: Divided) -> None:
+def test_every_small_fault_is_refused_and_nothing_else(train, divided):
     shared = {"batch_size": 13, "micro_batch": 0, "iterations_per_epoch": 3, "evaluate_every": 0}
     shared |= {"record_gradients": [0, 1, 2]}
     asked: list[Any] = []
@@ -62,7 +60,7 @@ def conforms(run: Run, right: Run) -> bool:
     return True
 
 
-def test_one_process_computes_the_derivative_of_the_loss(divided: Divided, tmp_path: Any) -> None:
+def test_one_process_computes_the_derivative_of_the_loss(divided, tmp_path):
     """Epochs differ, and an iteration can be computed again."""
     parts = divided(CASE)
     config = make_config(CASE.values(parts, tmp_path))

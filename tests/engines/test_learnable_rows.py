@@ -1,7 +1,5 @@
 """Learnable rows: where they begin, who updates them, and what a typed model does not learn."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +25,7 @@ from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 
-from .conftest import Divided, Train, assert_exact
+from .conftest import assert_exact
 from .features import World, case_of, merged
 from .graphs import COUNTS, EDGES, LEARNABLE, MODELS, WITH_FEATURES
 
@@ -35,9 +33,7 @@ SEED = 3
 
 
 @pytest.mark.parametrize("engine", ["model_centric", "hop", "cooperative", "raf"])
-def test_rows_are_fetched_updated_and_saved_each_by_one_rank(
-    engine: str, divided: Divided, train: Train
-) -> None:
+def test_rows_are_fetched_updated_and_saved_each_by_one_rank(engine, divided, train):
     case = case_of("types, learned rows", engine, World(2, 2), 0, "rgcn")
     # The first update is one of the whole gradient.
     [run] = train([(case, {"train": {"clip_norm": 0.0, "evaluate_every": 0}})])
@@ -76,9 +72,7 @@ def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_only_parameters_of_empty_types_and_relations_never_learn(
-    name: str, divided: Divided, tmp_path: Path
-) -> None:
+def test_only_parameters_of_empty_types_and_relations_never_learn(name, divided, tmp_path):
     """A parameter that never gets a gradient would pass every comparison."""
     case = case_of("types", "model_centric", World(1, 1), 0, name)
     graph = divided(case)
@@ -114,7 +108,7 @@ def write_rows(folder: Path) -> np.ndarray:
     return rows
 
 
-def test_rows_begin_as_given_and_frozen_ones_stay(train: Train, tmp_path: Path) -> None:
+def test_rows_begin_as_given_and_frozen_ones_stay(train, tmp_path):
     given = write_rows(tmp_path / "rows")
     asked: list[tuple[str, dict[str, Any]]] = [
         ("zero_hop in passes", {}),
@@ -149,7 +143,7 @@ def test_rows_begin_as_given_and_frozen_ones_stay(train: Train, tmp_path: Path) 
     assert results[2]["losses"] == pytest.approx(results[3]["losses"], rel=1e-9)
 
 
-def test_rows_that_do_not_fit_are_refused(divided: Divided, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_refused(divided, tmp_path):
     case = case_of("types, learned rows", "model_centric", World(1, 1), 0, "rgat")
     parts, file = divided(case), tmp_path / "rows" / "author.npy"
     write_rows(tmp_path / "rows")
@@ -178,7 +172,7 @@ def test_rows_that_do_not_fit_are_refused(divided: Divided, tmp_path: Path) -> N
     check_refused("author.npy: expected one .npy array, given an archive of several")
 
 
-def test_a_node_at_several_times_has_one_row_whose_gradients_add_up() -> None:
+def test_a_node_at_several_times_has_one_row_whose_gradients_add_up():
     """Where nodes repeat, as many rows as a table has are not the table."""
     leaf = Leaf(np.array([3, 5, 8]), torch.arange(6.0).view(3, 2), learns=True)
     reads = cast(ModelReads, SimpleNamespace(inputs={"author": SimpleNamespace(learned=2)}))

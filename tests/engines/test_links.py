@@ -3,10 +3,7 @@
 The gradients are in test_conformance.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +15,12 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_link_batches, make_runner, make_sampler, make_schedule
 from hopper.engines.checks import check_request
 from hopper.errors import ConfigError, GraphError, RequestError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, GraphWriter, Labels, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Labels, Relation
-from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
 
-from .conftest import Divided, GraphOf, Train, assert_exact
+from .conftest import Divided, assert_exact
 from .features import World, case_of, merged
 from .graphs import BORROWS, WROTE
 
@@ -33,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
 
 @pytest.mark.parametrize("engine", ["model_centric", "cooperative"])
-def test_negatives_from_a_file(engine: str, train: Train, divided: Divided, tmp_path: Path) -> None:
+def test_negatives_from_a_file(engine, train, divided, tmp_path):
     case = replace(case_of("links", engine, World(2, 1), 0, "sage"), sections={})
     parts, file = divided(case), tmp_path / "train.npy"
     stored = np.random.default_rng(1).integers(0, 300, (parts.schema.splits["train"], 2, 3))
@@ -81,7 +76,7 @@ def library_on(servers: int, divided: Divided) -> PartitionedGraph:
     return divided(case_of("links of several types", "model_centric", World(servers, 1)))
 
 
-def test_own_negatives_that_are_no_nodes_are_refused(divided: Divided) -> None:
+def test_own_negatives_that_are_no_nodes_are_refused(divided):
     own = {"negatives": "own_parts:Strides", "negatives_options": {"beyond": 100}}
     request, batches = batches_of(library_on(1, divided), **own)
     roots = make_schedule(request).batch(0, 0).roots
@@ -91,7 +86,7 @@ def test_own_negatives_that_are_no_nodes_are_refused(divided: Divided) -> None:
 
 
 @pytest.mark.parametrize("feature", ["links of several types", "links of several types in time"])
-def test_no_edge_that_a_batch_predicts_is_drawn(feature: str, divided: Divided) -> None:
+def test_no_edge_that_a_batch_predicts_is_drawn(feature, divided):
     """In time, both ends of a link, and all that it is compared with, are at its time."""
     is_timed = "in time" in feature
     request, _ = batches_of(
@@ -134,7 +129,7 @@ def test_no_edge_that_a_batch_predicts_is_drawn(feature: str, divided: Divided) 
         assert remaining == {edge for edge in drawn if edge[0] == into and edge[2] == book}
 
 
-def test_a_full_batch_leaves_edges_to_read(tmp_path: Path) -> None:
+def test_a_full_batch_leaves_edges_to_read(tmp_path):
     ends = np.random.default_rng(0).integers(0, 40, (2, 300))
     graph = GraphDirectory.from_arrays(
         tmp_path / "graph",
@@ -151,9 +146,7 @@ def test_a_full_batch_leaves_edges_to_read(tmp_path: Path) -> None:
     check_request(Request(make_config(merged(values, kept)), parts))
 
 
-def test_a_partition_keeps_all_edges_and_the_labels_of_splits(
-    graph_of: GraphOf, divided: Divided
-) -> None:
+def test_a_partition_keeps_all_edges_and_the_labels_of_splits(graph_of, divided):
     graph = graph_of("library of labels")
     assert graph.schema.predicted == "edge"
     assert graph.schema.target_labels == Labels("class", 3)
@@ -172,7 +165,7 @@ def test_a_partition_keeps_all_edges_and_the_labels_of_splits(
             assert links.labels.min() >= 0
 
 
-def test_labels_of_target_relations_have_to_agree(graph_of: GraphOf, tmp_path: Path) -> None:
+def test_labels_of_target_relations_have_to_agree(graph_of, tmp_path):
     schema = graph_of("library of labels").schema
     labels = dict(schema.labels) | {Relation(*WROTE): Labels("float", 1)}
     broken = schema.__class__(**vars(schema) | {"labels": labels})

@@ -5,8 +5,6 @@ out, learnable rows or parameters of one server that are updated all the same, a
 differ from torch's.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path
@@ -27,7 +25,7 @@ from hopper.models import Objective
 from hopper.ops import in_full, products_in
 from hopper.timing.run_log import RunLog
 
-from .conftest import Divided, Run, Train
+from .conftest import Run, Train
 from .features import Case, Sections, World, case_of, merged
 from .graphs import MODELS
 
@@ -51,7 +49,7 @@ def distance(values: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_gradients_with_products_in_half_the_bits(half: str, train: Train) -> None:
+def test_gradients_with_products_in_half_the_bits(half, train):
     """Rounding depends on the model, and on how an engine divides a layer.
 
     So engines that divide layers meet every model, with one of the dtypes. Engines that train whole
@@ -91,7 +89,7 @@ def train_each(train: Train, model: str, asked: list[tuple[str, Sections]]) -> l
     )
 
 
-def test_partial_sums_rounded_on_the_wire(train: Train) -> None:
+def test_partial_sums_rounded_on_the_wire(train):
     # Eight times the dtype's relative rounding: several roundings add up on the way.
     limits = {"bfloat16": 8 * 2**-8, "float16": 8 * 2**-11}
     wires = [{"cooperative": {"wire": wire}} for wire in ("exact", *limits)]
@@ -101,7 +99,7 @@ def test_partial_sums_rounded_on_the_wire(train: Train) -> None:
         assert run.result["bytes"]["partial"] * 2 == exact.result["bytes"]["partial"]
 
 
-def test_rows_rounded_on_the_wire(train: Train) -> None:
+def test_rows_rounded_on_the_wire(train):
     limits = {"int8": 0.1, "bfloat16": 0.05}
     engines = (("stored", "hop"), ("int8", "hop"), ("bfloat16", "model_centric"))
     asked = [(engine, {"cluster": {"feature_wire": form}}) for form, engine in engines]
@@ -117,7 +115,7 @@ def test_rows_rounded_on_the_wire(train: Train) -> None:
 
 
 @pytest.mark.parametrize("engine", ["raf", "p3", "cooperative"])
-def test_an_engine_that_fetches_no_features_is_exact_whatever_their_wire(engine: str) -> None:
+def test_an_engine_that_fetches_no_features_is_exact_whatever_their_wire(engine):
     values = {"data": {"partitioned": "parts"}, "cluster": {"feature_wire": "int8"}}
     config = make_config(values | {"train": {"engine": BASELINES.get(engine, engine)}})
     assert find_engine(config).kind.spec.approximations(config) == []
@@ -125,9 +123,7 @@ def test_an_engine_that_fetches_no_features_is_exact_whatever_their_wire(engine:
     assert told == ["cluster.feature_wire = int8"]
 
 
-def test_float16_keeps_small_gradients_and_notices_infinite_ones(
-    divided: Divided, tmp_path: Path
-) -> None:
+def test_float16_keeps_small_gradients_and_notices_infinite_ones(divided, tmp_path):
     case = case_of("node", "hop", World(1, 1), 0, "sage")
     half = {"train": {"dtype": "float32", "autocast": "float16"}}
     parts = divided(case)
@@ -146,7 +142,7 @@ def test_float16_keeps_small_gradients_and_notices_infinite_ones(
     assert not packed.is_finite()
 
 
-def test_products_are_in_half_precision_and_the_rest_in_full() -> None:
+def test_products_are_in_half_precision_and_the_rest_in_full():
     cpu, x = torch.device("cpu"), torch.randn(3, 4)
     with products_in(torch.bfloat16, cpu):
         product = x @ x.t()
@@ -163,7 +159,7 @@ def test_products_are_in_half_precision_and_the_rest_in_full() -> None:
         assert float(Objective("float").loss_sum(logits.bfloat16(), labels)) == 225
 
 
-def test_every_engine_leaves_out_the_same_update_on_all_ranks(train: Train) -> None:
+def test_every_engine_leaves_out_the_same_update_on_all_ranks(train):
     """The loss is NaN once on rank 1. All later gradients are those of one process."""
     once = {"on_nonfinite": "skip", "gradient_norms": True, "iterations_per_epoch": ITERATIONS}
     once |= {"loss": "own_parts:NanOnce", "loss_options": {"rank": 1, "call": 2}}
@@ -195,7 +191,7 @@ def test_every_engine_leaves_out_the_same_update_on_all_ranks(train: Train) -> N
         assert max(gradient.largest for gradient in parity.gradients) < 1e-10
 
 
-def test_the_loss_scale_is_that_of_torch() -> None:
+def test_the_loss_scale_is_that_of_torch():
     ours, theirs = LossScale(is_on=True), torch.amp.GradScaler("cpu", init_scale=1024)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter])

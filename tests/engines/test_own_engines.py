@@ -3,8 +3,6 @@
 What they import, who finds them, their options, and what they divide.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -27,7 +25,6 @@ from hopper.features import PartitionedRows
 from hopper.micrograph.samplers import find_sampler
 from hopper.timing.run_log import RunLog
 
-from .conftest import Divided, GraphOf
 from .features import World, case_of, merged
 from .graphs import NEAR
 
@@ -43,7 +40,7 @@ def public_modules() -> list[str]:
 
 
 @pytest.mark.parametrize("file", PLUG_INS, ids=lambda file: Path(file).stem)
-def test_an_engine_from_outside_imports_what_the_page_names(file: Path | str) -> None:
+def test_an_engine_from_outside_imports_what_the_page_names(file):
     allowed = public_modules()
     assert len(allowed) > 10
     tree = ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))
@@ -60,7 +57,7 @@ def test_an_engine_from_outside_imports_what_the_page_names(file: Path | str) ->
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_comparison_takes_short_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_takes_short_names(name, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     side = Contender.parse(f"{name}:train.epochs=2")
     assert (side.label, side.engine) == (f"{name}:train.epochs=2", name)
@@ -70,9 +67,7 @@ def test_a_comparison_takes_short_names(name: str, monkeypatch: pytest.MonkeyPat
     assert side.exact(make_config({"data": {"partitioned": "parts"}}))
 
 
-def test_elsewhere_one_line_says_where_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_elsewhere_one_line_says_where_they_are(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match=r"train\.engine: naive is a baseline, which only a chec"):
         make_config({"data": {"partitioned": "parts"}, "train": {"engine": "naive"}})
     monkeypatch.setattr(contender, "_CHECKOUT", tmp_path)
@@ -80,9 +75,7 @@ def test_elsewhere_one_line_says_where_they_are(
         Contender.parse("p3:partitioned=parts")
 
 
-def test_options_have_the_types_of_the_constructors_annotations(
-    divided: Divided, tmp_path: Path
-) -> None:
+def test_options_have_the_types_of_the_constructors_annotations(divided, tmp_path):
     """A list of the configuration becomes the tuple that the class asks for."""
     case = case_of("node", "model_centric", World(1, 1))
     parts = divided(case)
@@ -95,7 +88,7 @@ def test_options_have_the_types_of_the_constructors_annotations(
     assert made.engine.bounds == (2, 5)  # type: ignore[attr-defined]
 
 
-def test_options_of_a_sampler_from_outside_reach_it(graph_of: GraphOf) -> None:
+def test_options_of_a_sampler_from_outside_reach_it(graph_of):
     graph = graph_of("learned")
     topologies = {relation: graph.topology(relation) for relation in graph.schema.relations}
     ids = {name: np.arange(kind.count) for name, kind in graph.schema.node_types.items()}
@@ -107,7 +100,7 @@ def test_options_of_a_sampler_from_outside_reach_it(graph_of: GraphOf) -> None:
     assert 0.2 < kept / drawn < 0.8
 
 
-def test_the_cheaper_dependency_is_chosen(graph_of: GraphOf) -> None:
+def test_the_cheaper_dependency_is_chosen(graph_of):
     topology = graph_of("items").topology(NEAR)
     is_own = np.arange(300) < 100
     everywhere = Costs(0.0, (0.0,) * 3, (0.0,) * 3, (1.0,) * 3)

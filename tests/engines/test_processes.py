@@ -1,7 +1,5 @@
 """Ranks that are processes, over gloo and gRPC, train as those that are threads; some on a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -25,11 +23,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, import_graph
 from hopper.partition import partition_graph
 
-from .conftest import RANK_SCRIPT, Divided, Train, assert_exact
+from .conftest import RANK_SCRIPT, assert_exact
 from .features import OF_ONE_TYPE, Case, Sections, World, case_of, merged
 from .graphs import MODELS
 
-Serve = Callable[[Path, int], list[str]]
 InProcesses = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 DATA = Path(
     os.environ.get("HOPPER_TEST_DATA", Path(__file__).parents[2].parent / "shared" / "data")
@@ -55,7 +52,7 @@ ON_GPU: list[tuple[str, tuple[str, ...], tuple[str, ...], Sections]] = [
 
 
 @pytest.fixture
-def in_processes(run_ranks: Callable[..., list[Any]], tmp_path: Path) -> InProcesses:
+def in_processes(run_ranks, tmp_path) -> InProcesses:
     """Train configurations in turn on two ranks, each a process of its own."""
 
     def train(configs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -68,7 +65,7 @@ def in_processes(run_ranks: Callable[..., list[Any]], tmp_path: Path) -> InProce
 
 
 @pytest.fixture
-def served(divided: Divided, serve_partitions: Serve, tmp_path: Path) -> Callable[..., Any]:
+def served(divided, serve_partitions, tmp_path) -> Callable[..., Any]:
     """Configure a run of a case, with feature servers of its own."""
 
     def configure(case: Case, name: str) -> dict[str, Any]:
@@ -81,9 +78,7 @@ def served(divided: Divided, serve_partitions: Serve, tmp_path: Path) -> Callabl
     return configure
 
 
-def test_every_engine_over_gloo_and_grpc(
-    served: Callable[..., Any], train: Train, in_processes: InProcesses
-) -> None:
+def test_every_engine_over_gloo_and_grpc(served, train, in_processes):
     threads = train([(case, {}) for case in CASES])
     configs = [served(case, f"processes {case.engine}") for case in CASES]
     for thread, values, result in zip(threads, configs, in_processes(configs), strict=True):
@@ -108,12 +103,8 @@ def test_every_engine_over_gloo_and_grpc(
     ],
 )
 def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
-    dtype: str,
-    limit: float,
-    loss_limit: float,
-    served: Callable[..., Any],
-    in_processes: InProcesses,
-) -> None:
+    dtype, limit, loss_limit, served, in_processes
+):
     """Every engine and model trains with two ranks on one GPU, some with caches of every kind."""
     on_gpu = {"train": {"device": "cuda", "dtype": dtype}, "cluster": {"share_gpus": True}}
     configs: list[dict[str, Any]] = []
@@ -132,7 +123,7 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
 
 
 @pytest.mark.skipif(not (DATA / "cora").is_dir(), reason=f"no real graphs at {DATA}")
-def test_cora(serve_partitions: Serve, in_processes: InProcesses, tmp_path: Path) -> None:
+def test_cora(serve_partitions, in_processes, tmp_path):
     """With its official split: the published neighbourhood, and two engines the same score."""
     options = ImportOptions(row_normalize=True)
     import_graph("npy", str(DATA / "cora"), tmp_path / "graph", options)

@@ -3,8 +3,6 @@
 All of it is told before a run. The refusals of a feature by an engine are in features.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +21,6 @@ from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 
-from .conftest import GraphOf
 from .features import EDGE_FEATURES, PATHS, merged
 from .graphs import LEARNABLE, MODELS, memory_for_parts
 
@@ -45,8 +42,7 @@ def along(metapaths: list[list[str]]) -> Divide:
 
 
 def by_relation(graph: GraphDirectory, out: Path) -> PartitionedGraph:
-    divide_graph(graph, out, 2, "meta", layers=2)
-    return PartitionedGraph.open(out)
+    return divide_graph(graph, out, 2, "meta", layers=2)
 
 
 # A graph of graphs.py, and how it is divided.
@@ -244,32 +240,25 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
 ]
 OF_EDGES = "times of author/to/paper, field/to/paper, nobody/to/paper, paper"
 UNREAD: list[tuple[str, dict[str, Any], list[str]]] = [
-    (
-        "nodes",
-        {"sampler": {"kind": "node"}},
-        [
-            "edge features of node/edge/node: read with model.edge_features = true, by gcn, sage, "
-            "gat, rgcn, rgat, hgt, hgnn",
-            'times of node: only sampler.kind = "temporal" reads them',
-            'weights of node/edge/node: only sampler.kind = "weighted" reads them',
-        ],
-    ),
+    ("nodes", {"sampler": {"kind": "node"}},
+     [
+         "edge features of node/edge/node: read with model.edge_features = true, by gcn, sage, "
+         "gat, rgcn, rgat, hgt, hgnn",
+         'times of node: only sampler.kind = "temporal" reads them',
+         'weights of node/edge/node: only sampler.kind = "weighted" reads them',
+     ]),
     ("nodes", EDGE_FEATURES | TIME, ["weights of node/edge/node: only sampler.kind"]),
     ("drawn", EDGE_FEATURES | UNBIASED, [f'{OF_EDGES}: only sampler.kind = "temporal" reads them']),
     ("items", {"task": {"decoder": "mlp"}}, ["task.decoder: nodes are predicted, not links"]),
-    (
-        "labels",
-        {"task": {"decoder": "own_parts:Sum", "num_negatives": 3}, "sampler": {"kind": "weighted"}},
-        ["task.num_negatives: labels of edges are predicted, not links"],
-    ),
+    ("labels",
+     {"task": {"decoder": "own_parts:Sum", "num_negatives": 3}, "sampler": {"kind": "weighted"}},
+     ["task.num_negatives: labels of edges are predicted, not links"]),
     ("tasks", {"task": {"selects": "value"}}, []),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def request_of(
-    graph_of: GraphOf, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, dict[str, Any]], Request]:
+def request_of(graph_of, tmp_path_factory) -> Callable[[str, dict[str, Any]], Request]:
     """Make the request of a division and sections. Graphs are divided once."""
     folder = tmp_path_factory.mktemp("refused")
     divided = cache(lambda key: DIVISIONS[key][1](graph_of(DIVISIONS[key][0]), folder / key))
@@ -300,28 +289,19 @@ def check(make: Callable[[], Request]) -> Request:
 
 
 @pytest.mark.parametrize(("division", "sections", "message"), REFUSED)
-def test_what_cannot_be_trained_is_refused(
-    division: str, sections: dict[str, Any], message: str, request_of: Callable[..., Request]
-) -> None:
+def test_what_cannot_be_trained_is_refused(division, sections, message, request_of):
     with pytest.raises((ConfigError, RequestError), match=message) as raised:
         check(partial(request_of, division, sections))
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("division", "sections"), ACCEPTED)
-def test_what_is_near_is_accepted(
-    division: str, sections: dict[str, Any], request_of: Callable[..., Request]
-) -> None:
+def test_what_is_near_is_accepted(division, sections, request_of):
     check(partial(request_of, division, sections))
 
 
 @pytest.mark.parametrize(("division", "sections", "expected"), UNREAD)
-def test_what_goes_unread_is_told(
-    division: str,
-    sections: dict[str, Any],
-    expected: list[str],
-    request_of: Callable[..., Request],
-) -> None:
+def test_what_goes_unread_is_told(division, sections, expected, request_of):
     told = describe_unused(check(partial(request_of, division, sections)))
     assert len(told) == len(expected), told
     for line, start in zip(sorted(told), expected, strict=True):
@@ -338,9 +318,7 @@ def test_what_goes_unread_is_told(
         ("items", {}, "node"),
     ],
 )
-def test_draws_keep_to_times_where_there_are_some(
-    division: str, sections: dict[str, Any], kind: str, request_of: Callable[..., Request]
-) -> None:
+def test_draws_keep_to_times_where_there_are_some(division, sections, kind, request_of):
     assert request_of(division, sections).config.sampler.kind == kind
 
 
@@ -352,8 +330,6 @@ def test_draws_keep_to_times_where_there_are_some(
         ("partitioned", {}, {"zero_hop", "hop", "model_centric", "cooperative"}),
     ],
 )
-def test_auto_chooses_among_those_that_can(
-    division: str, sections: dict[str, Any], engines: set[str], request_of: Callable[..., Request]
-) -> None:
+def test_auto_chooses_among_those_that_can(division, sections, engines, request_of):
     asked = check(partial(request_of, division, merged(sections, {"train": {"engine": "auto"}})))
     assert {engine.spec.name for engine in engines_of(asked)} == engines

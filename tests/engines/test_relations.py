@@ -3,10 +3,7 @@
 The gradients are in test_conformance.py.
 """
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +27,7 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.timing.run_log import RunLog
 from hopper.train.checkpoint_files import CheckpointFiles
 
-from .conftest import Divided, GraphOf, Train, TrainCases, assert_exact
+from .conftest import assert_exact
 from .features import CUT, Sections, World, case_of, merged
 from .graphs import BORROWS, CITES, KNOWS, LIKES, WROTE, memory_for_parts
 
@@ -44,9 +41,7 @@ OF_EDGES = {
 
 
 @pytest.mark.parametrize(("feature", "model"), [("types", "hgt"), ("types, learned rows", "rgat")])
-def test_what_servers_send_does_not_grow_with_their_ranks(
-    feature: str, model: str, train: Train
-) -> None:
+def test_what_servers_send_does_not_grow_with_their_ranks(feature, model, train):
     """A server adds up the weights of its relations alone, and one rank of each server adds up
     those that all have. What stays with one server is in the files of a run all the same."""
     worlds = (("zero_hop in passes", World(2, 1)), ("raf", World(2, 1)), ("raf", World(2, 2)))
@@ -74,7 +69,7 @@ def test_what_servers_send_does_not_grow_with_their_ranks(
     assert sent[1] == sent[2] or "learned" in feature
 
 
-def test_a_parameter_that_another_server_uses_too_is_named() -> None:
+def test_a_parameter_that_another_server_uses_too_is_named():
     """A shared parameter that is taken for a server's own would lose a part of its gradient."""
     packed = FlatModel(torch.nn.Linear(3, 2))
     cluster = Cluster(0, 2, 1, torch.device("cpu"), 1.0)
@@ -86,7 +81,7 @@ def test_a_parameter_that_another_server_uses_too_is_named() -> None:
 
 
 @pytest.mark.parametrize("servers", [4, 6])
-def test_a_relation_that_is_too_large_is_cut(servers: int, divided: Divided) -> None:
+def test_a_relation_that_is_too_large_is_cut(servers, divided):
     """There are four root relations. On four servers two of them share one, because one takes two.
     On six the largest of the others has a replica."""
     parts = divided(case_of("types", "raf", CUT._replace(servers=servers), 0, "rgcn"))
@@ -98,9 +93,7 @@ def test_a_relation_that_is_too_large_is_cut(servers: int, divided: Divided) -> 
         RemoteRows(parts, ["127.0.0.1:1"] * servers, 1.0)
 
 
-def test_a_graph_whose_only_root_relation_is_cut(
-    graph_of: GraphOf, train_cases: TrainCases, tmp_path: Path
-) -> None:
+def test_a_graph_whose_only_root_relation_is_cut(graph_of, train_cases, tmp_path):
     """The relation, with metapaths, is cut over two servers with two ranks each."""
     graph, paths = graph_of("bare"), [["author/to/paper", "paper/to/author"]]
     memory = memory_for_parts(graph, Relation("author", "to", "paper"), paths)
@@ -115,9 +108,7 @@ def test_a_graph_whose_only_root_relation_is_cut(
     assert result["rows"]["remote"] == 0
 
 
-def test_links_of_other_splits_are_stored_nowhere_even_reversed(
-    graph_of: GraphOf, divided: Divided, tmp_path: Path
-) -> None:
+def test_links_of_other_splits_are_stored_nowhere_even_reversed(graph_of, divided, tmp_path):
     graph = graph_of("people")
     parts = divided(case_of("links of one of several types", "raf", World(3, 1)))
     by_node = partition_graph(graph, tmp_path / "by node", 1)
@@ -138,9 +129,7 @@ def test_links_of_other_splits_are_stored_nowhere_even_reversed(
 
 
 @pytest.mark.parametrize("feature", OF_EDGES)
-def test_a_server_reads_its_own_folder_and_what_all_have(
-    feature: str, divided: Divided, tmp_path: Path
-) -> None:
+def test_a_server_reads_its_own_folder_and_what_all_have(feature, divided, tmp_path):
     """A machine without the folders of other servers leaves out edges, and finds known links."""
     case = case_of(feature, "raf", World(3, 1), 1, "rgcn")
     parts = divided(case)
@@ -173,9 +162,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
         ({"metapaths": [["borrows"]]}, r"metapaths: metapaths start from one type"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(
-    options: dict[str, Any], message: str, graph_of: GraphOf, tmp_path: Path
-) -> None:
+def test_what_cannot_be_divided_is_refused(options, message, graph_of, tmp_path):
     with pytest.raises(RequestError, match=message):
         divide_graph(graph_of("library"), tmp_path / "parts", 2, "meta", layers=2, **options)
     assert not (tmp_path / "parts").exists()

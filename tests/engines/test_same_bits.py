@@ -3,8 +3,6 @@
 Each row of the table is a run, and changes to it that may alter traffic alone.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,6 @@ import pytest
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import read_tensors
 
-from .conftest import Train
 from .features import CACHE, VARIANTS, WORLDS, Case, Sections, World, case_of, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
@@ -116,7 +113,7 @@ BASES = [
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: f"{base.feature}, {base.engine}")
-def test_changes_of_traffic_change_nothing_else(base: Base, train: Train, tmp_path: Path) -> None:
+def test_changes_of_traffic_change_nothing_else(base, train, tmp_path):
     asked: list[tuple[Case, Sections]] = []
     names: list[str] = []
 
@@ -221,7 +218,7 @@ def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) ->
         assert ("paper" in lookups) == has_features, "features of other servers are looked for too"
 
 
-def test_any_exact_engine_resumes_what_another_began(train: Train, tmp_path: Path) -> None:
+def test_any_exact_engine_resumes_what_another_began(train, tmp_path):
     """But for rounding, also with other servers and ranks; learnable rows are dealt out anew."""
 
     def run(name: str, engine: str, world: World, **more: Any) -> dict[str, Any]:

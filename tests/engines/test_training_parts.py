@@ -4,11 +4,7 @@ Guards against: means of means, metrics that ranks cannot add up, optimisers tha
 not restore, schedules that a resumed run would continue otherwise, engines that differ in them.
 """
 
-from __future__ import annotations
-
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -26,6 +22,7 @@ from hopper.migrate.flat_model import FlatModel
 from hopper.models.label_examples import make_examples
 from hopper.models.losses import LINK_LOSSES, LOSSES, Loss
 from hopper.models.metrics import LINK_METRICS, METRICS, Metric
+from tests.server_processes import run_python
 
 CLASSES = 4
 
@@ -43,7 +40,7 @@ def check(kind: str = "class", **train: Any) -> None:
     check_training_parts(config_of(**train), schema(kind), iterations=10)
 
 
-def test_the_names_are_those_of_the_configuration() -> None:
+def test_the_names_are_those_of_the_configuration():
     registered = {
         "loss": {**LOSSES, **LINK_LOSSES},
         "metric": {**METRICS, **LINK_METRICS},
@@ -57,7 +54,7 @@ def test_the_names_are_those_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("name", [*LOSSES, "focal_loss:FocalLoss"])
-def test_a_loss_is_one_number_per_root(name: str) -> None:
+def test_a_loss_is_one_number_per_root(name):
     plug_in = find_plug_in("train.loss", name, Loss, LOSSES, {}, ["classes"])
     loss: Loss = plug_in.make(classes=CLASSES)
     for kind in plug_in.kind.label_kinds:
@@ -77,7 +74,7 @@ def test_a_loss_is_one_number_per_root(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [*(name for name, kind in METRICS.items() if hasattr(kind, "sums")), "macro_f1:MacroF1"]
 )
-def test_a_metric_is_made_of_sums(name: str) -> None:
+def test_a_metric_is_made_of_sums(name):
     plug_in = find_plug_in("train.metric", name, Metric, METRICS, {}, ["classes"])
     metric: Metric = plug_in.make(classes=CLASSES)
     for kind in plug_in.kind.label_kinds:
@@ -95,7 +92,7 @@ def test_a_metric_is_made_of_sums(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*RULES, "lion:Lion"])
-def test_a_restored_rule_makes_the_same_updates(name: str) -> None:
+def test_a_restored_rule_makes_the_same_updates(name):
     check(optimizer=name)
     arguments = ["parameters", "weight_decay"]
     plug_in = find_plug_in("train.optimizer", name, UpdateRule, RULES, {}, arguments)
@@ -126,7 +123,7 @@ OPTIONS = {"step": {"step_size": 4, "gamma": 0.5}, "warmup": {"warmup_steps": 3}
 
 
 @pytest.mark.parametrize("name", [*SCHEDULES, "one_cycle:OneCycle"])
-def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
+def test_a_schedule_depends_on_the_moment_alone(name):
     options = OPTIONS.get(name, {})
     check(schedule=name, schedule_options=options)
     plug_in = find_plug_in("train.schedule", name, LearningRateSchedule, SCHEDULES, options)
@@ -139,7 +136,7 @@ def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
     assert LRScheduler(plug_in.make(), 1, 1).factor_at(0, 0) >= 0.0
 
 
-def test_schedules_equal_torch() -> None:
+def test_schedules_equal_torch():
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     kinds = torch.optim.lr_scheduler
     cases = [
@@ -155,7 +152,7 @@ def test_schedules_equal_torch() -> None:
             torch_schedule.last_epoch += 1
 
 
-def test_a_schedule_begins_after_warming_up() -> None:
+def test_a_schedule_begins_after_warming_up():
     schedule = SCHEDULES["cosine"](minimum=0.2, warmup_steps=4)
     factors = [schedule.factor(step, 12) for step in range(13)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
@@ -169,7 +166,7 @@ OF_TORCH = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW, Sgd: torch.optim.S
 
 @pytest.mark.parametrize("kind", OF_TORCH)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> None:
+def test_updates_equal_torch(kind, weight_decay):
     def make_model() -> FlatModel:
         torch.manual_seed(3)
         module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
@@ -194,7 +191,7 @@ def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> Non
     assert torch.equal(ours.module[0].bias, first.module[0].bias)
 
 
-def test_a_rank_starts_without_the_compiler() -> None:
+def test_a_rank_starts_without_the_compiler():
     """torch's compiler takes as long to import as torch itself, on every rank."""
     script = (
         "import sys, torch; from torch import nn\n"
@@ -208,4 +205,5 @@ def test_a_rank_starts_without_the_compiler() -> None:
         "loaded = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    done = run_python("-c", script)
+    assert done.returncode == 0, done.stderr

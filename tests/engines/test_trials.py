@@ -4,8 +4,6 @@ Guards against: a model that meets a group twice or never, another trial's dropo
 learning rate, gradients averaged over trials, updates away from home, divisors of another batch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +16,6 @@ from safetensors.numpy import load_file
 from hopper.config import load_config, make_config
 from hopper.train.checkpoint_files import CheckpointFiles
 
-from .conftest import Divided, Train
 from .features import Case, Sections, World, case_of, merged
 
 BASE: Sections = {
@@ -154,7 +151,7 @@ def final_parameters(run_dir: Path, prefix: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_trial_equals_itself_trained_alone(name: str, train: Train) -> None:
+def test_every_trial_equals_itself_trained_alone(name, train):
     """Shapes, draws, negatives, decoders, stops and scores are those of a run of its own."""
     sweep = SWEEPS[name]
     together, *runs = train([sweep.together(), *map(sweep.alone, sweep.trials)])
@@ -180,7 +177,7 @@ def test_every_trial_equals_itself_trained_alone(name: str, train: Train) -> Non
     assert (len(epochs_run) > 1) == (name == "some stop early")
 
 
-def test_features_are_read_once_for_all_trials(train: Train) -> None:
+def test_features_are_read_once_for_all_trials(train):
     sweep = Sweep(SWEEPS["more trials than ranks"].trials)
     own_draws = Sweep([{"train.seed": 3}, {"train.seed": 4}], hop={"share_sampling": False})
     runs = train([sweep.together(), sweep.alone({}), own_draws.together()])
@@ -197,7 +194,7 @@ def test_features_are_read_once_for_all_trials(train: Train) -> None:
     assert shared["bytes"]["gradient"] == 0
 
 
-def test_a_trial_s_folder_holds_its_ordinary_configuration(train: Train, divided: Divided) -> None:
+def test_a_trial_s_folder_holds_its_ordinary_configuration(train, divided):
     sweep, seeds = Sweep(SWEEPS["more trials than ranks"].trials, servers=1), Sweep([], servers=1)
     swept, seeded = train([sweep.together(epochs=1), seeds.together(epochs=1)])
     plain = sweep.case.values(divided(sweep.case), Path())

@@ -1,7 +1,5 @@
 """A partitioned graph with every kind of table, and every source of its rows."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -106,7 +104,7 @@ class Tables:
 
 
 @pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+def tables(tmp_path_factory) -> Iterator[Tables]:
     """Three servers, in this process."""
     folder = tmp_path_factory.mktemp("features")
     directory = write_tables(folder / "graph")
@@ -142,7 +140,7 @@ class Source:
 
 
 @pytest.fixture
-def remote(tables: Tables) -> Iterator[RemoteRows]:
+def remote(tables) -> Iterator[RemoteRows]:
     """Rows of all three servers, by request."""
     rows = RemoteRows(tables.graph, tables.addresses, 20.0)
     rows.wait_until_serving(20.0)
@@ -151,7 +149,7 @@ def remote(tables: Tables) -> Iterator[RemoteRows]:
 
 
 @pytest.fixture(scope="module")
-def downloaded(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteRows]:
+def downloaded(tables, tmp_path_factory) -> Iterator[RemoteRows]:
     """Rows of all servers, of which only the addresses are known."""
     graph = download_graph(tables.addresses, tmp_path_factory.mktemp("downloaded"))
     rows = RemoteRows(graph, tables.addresses, 20.0)
@@ -160,11 +158,7 @@ def downloaded(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def own_source(
-    tables: Tables,
-    tmp_path_factory: pytest.TempPathFactory,
-    serve_partitions: Callable[..., list[str]],
-) -> Iterator[PartitionedRows]:
+def own_source(tables, tmp_path_factory, serve_partitions) -> Iterator[PartitionedRows]:
     """Papers whose features come from databases, one for each server."""
     folder = tmp_path_factory.mktemp("databases")
     offsets, originals = tables.graph.book.offsets["paper"], tables.graph.original_ids("paper")
@@ -200,7 +194,7 @@ SOURCES: dict[str, Callable[[Tables, Any], FeatureSource]] = {
 
 
 @pytest.fixture(params=SOURCES)
-def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
+def source(request, tables) -> Source:
     """Return every implementation in turn."""
 
     def all_ids(node_type: str) -> NDArray[np.int64]:

@@ -1,9 +1,5 @@
 """Which rows a cache gets: shares and rows against numbers worked out by hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -25,21 +21,21 @@ BOTH: Profile = {"a": A, "b": B}
 NOTHING = np.empty(0, np.int64)
 
 
-def test_bytes_that_a_type_cannot_use_go_to_the_others() -> None:
+def test_bytes_that_a_type_cannot_use_go_to_the_others():
     """a and b are full in turn: 90 * 3 / 6 > 20, then 70 * 2 / 3 > 30, and c gets the rest."""
     weights, needs = {"a": 3.0, "b": 2.0, "c": 1.0}, {"a": 20, "b": 30, "c": 1000}
     assert share_out(90, weights, needs) == {"a": 20, "b": 30, "c": 40}
     assert share_out(10_000, weights, needs) == needs
 
 
-def test_types_of_no_weight_get_nothing() -> None:
+def test_types_of_no_weight_get_nothing():
     assert share_out(90, {"a": 0.0, "b": 1.0, "c": 1.0}, {"a": 9, "b": 30, "c": 0}) == {
         "a": 0, "b": 30, "c": 0,
     }  # fmt: skip
     assert share_out(90, {}, {}) == {}
 
 
-def test_hotness() -> None:
+def test_hotness():
     """100 bytes at 15 : 6 are 71 and 28, but a has 4 rows; 60 are one row of b, and 20 over."""
     plan = plan_cache(BOTH, "hotness", 100)
     assert plan.room == {"a": 4, "b": 1}
@@ -50,12 +46,12 @@ def test_hotness() -> None:
     assert plan.saved_seconds(BOTH) == pytest.approx(15 * 30e-9 + 3 * 40e-9)
 
 
-def test_leftover_bytes_go_to_the_largest_share() -> None:
+def test_leftover_bytes_go_to_the_largest_share():
     """50 bytes at 15 : 6 are 35 and 14: three rows of a, none of b, and 20 over, for a's last."""
     assert plan_cache(BOTH, "hotness", 50).room == {"a": 4, "b": 0}
 
 
-def test_penalties_count_beside_visits() -> None:
+def test_penalties_count_beside_visits():
     """60 bytes at 15 x 3 : 6 x 1 are 52 and 7; a takes 40, b the 20 left: no whole row."""
     assert plan_cache(BOTH, "hotness+penalty", 60).room == {"a": 4, "b": 0}
     costly = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
@@ -64,14 +60,14 @@ def test_penalties_count_beside_visits() -> None:
     assert plan_cache(costly, "hotness", 90).room == {"a": 4, "b": 1}
 
 
-def test_benefit_ranks_single_rows() -> None:
+def test_benefit_ranks_single_rows():
     """Visits x penalty: a 24, 12, 6, 3, b 3, 2, 1; a's last stands before b's first, by name."""
     assert plan_cache(BOTH, "benefit", 30).room == {"a": 3, "b": 0}
     assert plan_cache(BOTH, "benefit", 80).room == {"a": 4, "b": 1}
     assert plan_cache(BOTH, "benefit", 40 + 120).room == {"a": 4, "b": 3}
 
 
-def test_benefit_fills_the_gap_that_a_wide_row_leaves() -> None:
+def test_benefit_fills_the_gap_that_a_wide_row_leaves():
     """b's rows are worth most and too wide for what is left."""
     costly = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
     plan = plan_cache(costly, "benefit", 60)
@@ -79,7 +75,7 @@ def test_benefit_fills_the_gap_that_a_wide_row_leaves() -> None:
     assert plan.held["a"].tolist() == [3, 7]
 
 
-def test_rows_of_other_servers_cost_more_than_own() -> None:
+def test_rows_of_other_servers_cost_more_than_own():
     """a's rows 3 and 7 are local: values 8, 4, and 2, 1 times 100; b's are below."""
     far = np.array([1e-9, 1e-9, 1e-7, 1e-7])
     apart = {"a": TypeProfile(10, 100, A.ids, A.visits, far), "b": B}
@@ -91,7 +87,7 @@ def test_rows_of_other_servers_cost_more_than_own() -> None:
     assert apart["a"].mean_penalty == pytest.approx(312e-9 / 15)
 
 
-def test_lru_shares_by_tables() -> None:
+def test_lru_shares_by_tables():
     """1,000 and 200 bytes of rows: 600 are 500 and 100, of which b's make two rows."""
     unsampled = {
         "a": TypeProfile(10, 100, NOTHING, NOTHING),
@@ -104,7 +100,7 @@ def test_lru_shares_by_tables() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_plans_fit_every_cache_size(policy: Any) -> None:
+def test_plans_fit_every_cache_size(policy):
     """A plan never takes more bytes than the cache has, and a larger cache never saves less."""
     generator = np.random.default_rng(3)
     profile = {
@@ -135,7 +131,7 @@ def test_plans_fit_every_cache_size(policy: Any) -> None:
             assert hits == sum(type_profile.total for type_profile in profile.values())
 
 
-def test_sizes() -> None:
+def test_sizes():
     assert parse_cache_size("2K") == 2048
     assert parse_cache_size("10%") == pytest.approx(0.1)
     assert cache_bytes("2K", BOTH) == 2048

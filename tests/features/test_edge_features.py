@@ -1,10 +1,6 @@
 """Features of edges: where they are stored, and what a layer makes of them."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +22,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
 
 @pytest.fixture(scope="module")
-def one_type(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def one_type(tmp_path_factory) -> GraphDirectory:
     return make_nodes(tmp_path_factory.mktemp("edges") / "graph")
 
 
-def test_every_edge_has_its_own_features(one_type: GraphDirectory, tmp_path: Path) -> None:
+def test_every_edge_has_its_own_features(one_type, tmp_path):
     """Features that hold an edge's ends stay with that edge, whichever server stores them."""
     graph = partition_graph(one_type, tmp_path / "parts", 3, "random")
     values = {"model": {"name": "sage", "layers": 2, "edge_features": True}}
@@ -50,7 +46,7 @@ def test_every_edge_has_its_own_features(one_type: GraphDirectory, tmp_path: Pat
 
 @pytest.mark.parametrize("project_first", [False, True])
 @pytest.mark.parametrize("kind", [GCNLayer, SAGELayer])
-def test_messages_add_source_rows_and_edge_features(kind: Any, project_first: bool) -> None:
+def test_messages_add_source_rows_and_edge_features(kind, project_first):
     """A layer yields what the formula, written out over all edges, yields."""
     generator = torch.Generator().manual_seed(2)
     src, dst = torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]])
@@ -77,9 +73,7 @@ def test_messages_add_source_rows_and_edge_features(kind: Any, project_first: bo
     assert torch.allclose(rows, expected, atol=1e-5)
 
 
-def test_a_partition_without_their_places_is_refused(
-    one_type: GraphDirectory, tmp_path: Path
-) -> None:
+def test_a_partition_without_their_places_is_refused(one_type, tmp_path):
     parts = partition_graph(one_type, tmp_path / "parts", 1)
     description = parts.path / "partition.json"
     stored = json.loads(description.read_text())

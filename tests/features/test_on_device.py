@@ -1,7 +1,5 @@
 """Rows cached on a device, against plain indexing: NumPy always, CuPy where there is one."""
 
-from __future__ import annotations
-
 from threading import RLock
 from types import ModuleType
 from typing import Any
@@ -45,9 +43,7 @@ def make_device_rows(
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("kind", [RowCache, RecentRows])
 @pytest.mark.parametrize("room", [0, 1, 9, NODES])
-def test_rows_are_those_of_the_table(
-    device: torch.device, room: int, kind: type[RowCache], dtype: str
-) -> None:
+def test_rows_are_those_of_the_table(device, room, kind, dtype):
     """Ids repeat in any order, and the source is asked only for rows that are not cached."""
     table, generator = Table(dtype), np.random.default_rng(room)
     device_rows = make_device_rows(device, table, room, kind)
@@ -67,7 +63,7 @@ def test_rows_are_those_of_the_table(
     assert device_rows.take_lookups()["paper"] == (0, 0)
 
 
-def test_other_types_are_copied(device: torch.device) -> None:
+def test_other_types_are_copied(device):
     """Rows of other types are copied as they are stored, without lookups."""
     table = Table("float32")
     device_rows = make_device_rows(device, table, 5, RowCache)

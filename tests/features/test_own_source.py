@@ -1,7 +1,5 @@
 """Features from a plug-in class: what it must be, and what is said where it is not."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types
@@ -53,7 +51,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.fixture(autouse=True)
-def module(monkeypatch: pytest.MonkeyPatch) -> None:
+def module(monkeypatch) -> None:
     """Let the classes be found as those of a module ``row_sources``."""
     module = types.ModuleType("row_sources")
     wrong = {name: type(name, (Squares,), members) for name, (members, _) in WRONG.items()}
@@ -65,7 +63,7 @@ def make_source_config(tables: Any, **features: str) -> Any:
     return make_config({"data": {"partitioned": str(tables.graph.path), "features": features}})
 
 
-def test_a_type_without_features_gets_them(tables: Any) -> None:
+def test_a_type_without_features_gets_them(tables):
     """Ranks and servers both read rows by original id, so no division matters."""
     graph = open_graph(make_source_config(tables, word="row_sources:Squares"))
     dims = [of.schema.node_types["word"].feature_dim for of in (graph, tables.graph)]
@@ -83,7 +81,7 @@ def test_a_type_without_features_gets_them(tables: Any) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_source_is_tried_before_anything_depends_on_it(tables: Any, name: str) -> None:
+def test_a_source_is_tried_before_anything_depends_on_it(tables, name):
     message = re.escape(WRONG[name][1])
     with pytest.raises(ConfigError, match=message):
         open_graph(make_source_config(tables, word=f"row_sources:{name}"))
@@ -91,7 +89,7 @@ def test_a_source_is_tried_before_anything_depends_on_it(tables: Any, name: str)
         Shard.open(tables.graph.path / "server-1", {"word": SourceRequest(f"row_sources:{name}")})
 
 
-def test_a_source_that_cannot_be_made_is_named(tables: Any) -> None:
+def test_a_source_that_cannot_be_made_is_named(tables):
     for node_type, message in (
         ("word", r"features of word: nowhere:B cannot be made \(ModuleN"),
         ("page", "features of page: "),

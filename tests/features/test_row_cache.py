@@ -1,7 +1,5 @@
 """Caches of rows by id, against plain indexing: NumPy always, CuPy where there is a device."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
@@ -15,20 +13,6 @@ from hopper.features.row_cache import RecentRows, RowCache
 NODES = 50
 
 
-def _module(name: str) -> ModuleType:
-    if name == "numpy":
-        return np
-    cupy: ModuleType = pytest.importorskip("cupy")
-    if not cupy.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return cupy
-
-
-@pytest.fixture(params=["numpy", "cupy"])
-def module(request: pytest.FixtureRequest) -> ModuleType:
-    return _module(request.param)
-
-
 def _table(module: ModuleType, dtype: str, dim: int) -> Any:
     return module.asarray(np.random.default_rng(1).standard_normal((NODES, dim)).astype(dtype))
 
@@ -39,9 +23,7 @@ def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("room", [0, 1, 7, NODES])
 @pytest.mark.parametrize(("dtype", "dim"), [("float32", 3), ("float16", 5), ("float64", 1)])
-def test_cached_rows_equal_plain_indexing(
-    module: ModuleType, room: int, dtype: str, dim: int
-) -> None:
+def test_cached_rows_equal_plain_indexing(module, room, dtype, dim):
     """Rows put in pieces and read in random order equal those of plain indexing, bit for bit."""
     generator = np.random.default_rng(room)
     table = _table(module, dtype, dim)
@@ -64,13 +46,13 @@ def test_cached_rows_equal_plain_indexing(
         assert (copied[unfilled] == -1).all()
 
 
-def test_more_rows_than_there_is_room_for_are_refused(module: ModuleType) -> None:
+def test_more_rows_than_there_is_room_for_are_refused(module):
     cache = RowCache(NODES, 2, 1, "float32", module)
     with pytest.raises(ValueError, match="room for 2 more rows, given 3"):
         cache.put(module.arange(3), module.zeros((3, 1), "float32"))
 
 
-def test_ids_of_no_node_are_not_cached(module: ModuleType) -> None:
+def test_ids_of_no_node_are_not_cached(module):
     cache = RowCache(NODES, 1, 1, "float32", module)
     cache.put(module.asarray([NODES - 1]), module.zeros((1, 1), "float32"))
     for ids in ([-1, NODES - 1], [NODES]):
@@ -78,7 +60,7 @@ def test_ids_of_no_node_are_not_cached(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 20, NODES])
-def test_the_least_recently_requested_rows_are_evicted(module: ModuleType, room: int) -> None:
+def test_the_least_recently_requested_rows_are_evicted(module, room):
     """Ask for random rows, with repeats, and for more rows than there is room for.
 
     A cached row is the right one, and an evicted row was asked for no later than those that stay.
@@ -114,7 +96,7 @@ def test_the_least_recently_requested_rows_are_evicted(module: ModuleType, room:
         cached_before = cached_after
 
 
-def test_array_modules() -> None:
+def test_array_modules():
     assert array_module("cpu") is np
     try:
         import cupy

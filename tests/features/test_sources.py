@@ -1,7 +1,5 @@
 """What every FeatureSource promises, and what single ones refuse, count and send."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket
@@ -28,7 +26,6 @@ from hopper.features import (
     PregatheredRows,
     RemoteRows,
     RowCounts,
-    RowKind,
     download_graph,
 )
 from hopper.features.row_cache import RowCache
@@ -44,9 +41,7 @@ TABLES = [("features", name) for name in FEATURES] + [("labels", name) for name 
 
 
 @pytest.mark.parametrize(("kind", "node_type"), TABLES)
-def test_rows_come_in_the_requested_order(
-    source: Any, tables: Any, kind: RowKind, node_type: str
-) -> None:
+def test_rows_come_in_the_requested_order(source, tables, kind, node_type):
     """Random ids with repeats, and orders that are read by another path, bit for bit."""
     expected, all_ids = tables.rows(source.graph, kind, node_type), source.ids(node_type)
     generator = np.random.default_rng(5)
@@ -60,7 +55,7 @@ def test_rows_come_in_the_requested_order(
         assert np.array_equal(rows, expected[ids])
 
 
-def test_rows_are_the_callers_own(source: Any, tables: Any) -> None:
+def test_rows_are_the_callers_own(source, tables):
     """Torch uses returned rows without a copy, so they must be writable and shared with no one."""
     ids = source.ids("paper")[:4]
     tensor = torch.from_numpy(source.rows.gather("features", "paper", ids))
@@ -70,7 +65,7 @@ def test_rows_are_the_callers_own(source: Any, tables: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["features", "labels"])
-def test_what_does_not_exist_is_named(source: Any, kind: RowKind) -> None:
+def test_what_does_not_exist_is_named(source, kind):
     for bad_id in (-1, 90, 1 << 40):
         with pytest.raises(GraphError, match=str(bad_id)):
             source.rows.gather(kind, "paper", np.append(source.ids("paper")[:3], bad_id))
@@ -94,7 +89,7 @@ class Meter(RemoteRows):
 
 
 @pytest.fixture
-def meter(tables: Any) -> Iterator[Meter]:
+def meter(tables) -> Iterator[Meter]:
     meter = Meter(tables.graph, tables.addresses, 20.0)
     meter.wait_until_serving(20.0)
     meter.feature_bytes()
@@ -103,13 +98,11 @@ def meter(tables: Any) -> Iterator[Meter]:
 
 
 @pytest.fixture
-def rows(tables: Any, meter: Meter) -> PartitionedRows:
+def rows(tables, meter) -> PartitionedRows:
     return PartitionedRows(tables.graph, SERVER, meter)
 
 
-def test_a_rank_counts_the_tables_of_its_server_together(
-    tables: Any, rows: PartitionedRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_counts_the_tables_of_its_server_together(tables, rows, monkeypatch):
     """One table fits half of the memory, and all together do not. Rows are then copied to one
     tensor with those of other servers, and are not copied again. They are multiplied in the same
     parts, to the same bits."""
@@ -128,7 +121,7 @@ def test_a_rank_counts_the_tables_of_its_server_together(
         assert [len(part) for part in stored._reader.parts] == mapped
 
 
-def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:
+def test_remote_rows_are_counted(tables, meter):
     """The count is at least the rows' own bytes, and little more once there are many."""
     ids = np.tile(np.arange(90), 50)
     payload = tables.rows(tables.graph, "features", "paper")[ids].nbytes
@@ -137,9 +130,7 @@ def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:
     assert payload + ids.nbytes // 4 < counted_bytes < 1.1 * (payload + ids.nbytes)
 
 
-def test_pregathered_rows_are_fetched_once(
-    tables: Any, rows: PartitionedRows, meter: Meter
-) -> None:
+def test_pregathered_rows_are_fetched_once(tables, rows, meter):
     """Groups overlap; each remote row is fetched once, and counted remotely for every group."""
     groups = [np.arange(0, 60), np.arange(30, 90), np.array([89, 0, 0])]
     remote_ids = [ids[~rows.is_local("paper", ids)] for ids in groups]
@@ -167,7 +158,7 @@ def test_pregathered_rows_are_fetched_once(
     assert meter.feature_bytes() == 0
 
 
-def test_cached_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+def test_cached_rows_are_not_fetched(tables, rows, meter):
     """Cached and fetched rows are counted apart, pre-gathered or not. Labels are not cached."""
     all_ids, local_ids = np.arange(90), tables.local_ids("paper")
     remote_ids = np.setdiff1d(all_ids, local_ids)
@@ -197,9 +188,7 @@ def test_cached_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: 
 
 
 @pytest.mark.parametrize("fetched", [[], [0]])
-def test_a_row_that_was_not_pregathered(
-    tables: Any, rows: PartitionedRows, fetched: list[int]
-) -> None:
+def test_a_row_that_was_not_pregathered(tables, rows, fetched):
     """``fetched`` rows are on server 0: once none was pre-gathered, and once one."""
     pregathered = PregatheredRows(rows, {"paper": [np.array(fetched, np.int64)]})
     missing = int(tables.graph.book.offsets["paper"][SERVER + 1])
@@ -208,7 +197,7 @@ def test_a_row_that_was_not_pregathered(
         pregathered.gather("features", "paper", ids)
 
 
-def test_what_needs_other_servers_says_so(tables: Any) -> None:
+def test_what_needs_other_servers_says_so(tables):
     rows = PartitionedRows(tables.graph, SERVER, None)
     message = "node 0 is not stored on the only server"
     with pytest.raises(GraphError, match=message):
@@ -238,7 +227,7 @@ os._exit(0)
 """
 
 
-def test_rows_are_read_after_a_fork(tables: Any) -> None:
+def test_rows_are_read_after_a_fork(tables):
     """They are made of a directory and addresses alone, and connect when they are used."""
     command = [sys.executable, "-c", FORK, str(tables.graph.path), *tables.addresses]
     done = subprocess.run(command, capture_output=True, timeout=120)
@@ -248,9 +237,7 @@ def test_rows_are_read_after_a_fork(tables: Any) -> None:
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
-def test_a_downloaded_graph_has_splits_and_maps(
-    tables: Any, tmp_path: Path, serve_partitions: Any, topology: Any
-) -> None:
+def test_a_downloaded_graph_has_splits_and_maps(tables, tmp_path, serve_partitions, topology):
     """Where topology is divided, so are the maps."""
     parts = partition_graph(tables.directory, tmp_path / "parts", 3, "random", 4, topology=topology)
     graph = download_graph(serve_partitions(parts.path, 3), tmp_path / "graph")
@@ -274,9 +261,9 @@ LIES = [
 
 @pytest.mark.parametrize(("field", "change", "kind", "text"), LIES)
 def test_a_server_that_lies_of_the_graph_is_told(
-    tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, change: Any,
-    kind: type[Exception], text: str,
-) -> None:  # fmt: skip
+    tables, tmp_path, monkeypatch, field, change,
+    kind, text,
+):  # fmt: skip
     describe = FeatureClient.describe_graph
 
     def lie(client: FeatureClient) -> Any:
@@ -290,7 +277,7 @@ def test_a_server_that_lies_of_the_graph_is_told(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_servers_of_two_divisions_tell_no_graph(tables: Any, tmp_path: Path) -> None:
+def test_servers_of_two_divisions_tell_no_graph(tables, tmp_path):
     other = Path(shutil.copytree(tables.graph.path, tmp_path / "other"))
     set_division(other / "server-1", "abcd")
     server = FeatureServer(Shard.open(other / "server-1"), "127.0.0.1:0")
@@ -301,7 +288,7 @@ def test_servers_of_two_divisions_tell_no_graph(tables: Any, tmp_path: Path) -> 
     server.stop(1.0)
 
 
-def test_a_server_that_does_not_answer_or_is_another_is_named(tables: Any) -> None:
+def test_a_server_that_does_not_answer_or_is_another_is_named(tables):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         dead_address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -320,7 +307,7 @@ def test_a_server_that_does_not_answer_or_is_another_is_named(tables: Any) -> No
     rows.close()
 
 
-def test_reads_of_one_operation_share_a_deadline(tables: Any) -> None:
+def test_reads_of_one_operation_share_a_deadline(tables):
     """The reads together are too slow, though no single one is."""
     ids = np.arange(3)
     home = int(tables.graph.book.home("paper", ids)[0])

@@ -1,17 +1,15 @@
 """Rows that are rounded when they travel between servers, and the errors that this makes."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from cache_server.errors import BadRequest
 from cache_server.feature_codec import CODECS, FeatureForm
+from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
@@ -19,23 +17,15 @@ from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.partition import PartitionedGraph
 
 FORMS: tuple[FeatureForm, ...] = ("float16", "bfloat16", "int8")
-
-
-class _Alone:
-    """A cluster of one rank."""
-
-    def all_gather(self, tensor: Any, _cause: str, _operation: str) -> Any:
-        return tensor[None]
+ALONE = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
 
 
 @pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> FeatureForm:
+def form(request) -> FeatureForm:
     return request.param
 
 
-def test_float32_rows_are_rounded_and_no_others(
-    tables: Any, remote: RemoteRows, form: FeatureForm
-) -> None:
+def test_float32_rows_are_rounded_and_no_others(tables, remote, form):
     ids, codec = np.array([3, 88, 3, 40, 41, 0]), CODECS[form]
     rounded, sent_bytes = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form), []
     stored = tables.rows(tables.graph, "features", "paper")[ids]
@@ -59,9 +49,9 @@ def test_float32_rows_are_rounded_and_no_others(
     assert saved_bytes - 3 * (2 + len(form)) <= sent_bytes[0] - sent_bytes[1] <= saved_bytes + 6
 
 
-def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
+def test_errors_are_those_of_the_rows(tables, form):
     rows = PartitionedRows(tables.graph, 1, None)
-    errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
+    errors = measure_wire_error(rows, ALONE, form)
     assert set(errors) == {"paper", "venue", "ghost"}
     local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")]
     rounded = CODECS[form].decode(CODECS[form].encode(local_rows))
@@ -71,10 +61,10 @@ def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     assert errors["ghost"] == (0, 0)
     messages = tell_wire_error(errors, form)
     assert f"features of paper: approximate, rounded to {form} between servers" in messages[0]
-    assert measure_wire_error(rows, _Alone(), "stored") == {}  # type: ignore[arg-type]
+    assert measure_wire_error(rows, ALONE, "stored") == {}
 
 
-def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: RemoteRows) -> None:
+def test_requests_that_a_server_does_not_round_are_refused(tables, remote):
     client, ids = remote._client, {1: tables.local_ids("author")[:2]}
     all_rows = {1: slice(None)}
     with pytest.raises(BadRequest, match=r"form: expected one of float16, bfloat16, int8, got 'f'"):
@@ -83,9 +73,7 @@ def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: 
         client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f2"), all_rows, form="int8")
 
 
-def test_numbers_beyond_float16_are_named(
-    tables: Any, tmp_path: Path, serve_partitions: Callable[..., list[str]]
-) -> None:
+def test_numbers_beyond_float16_are_named(tables, tmp_path, serve_partitions):
     parts = Path(shutil.copytree(tables.graph.path, tmp_path / "parts"))
     np.load(parts / "server-1" / "features" / "paper.npy", mmap_mode="r+")[:] = 70_000
     graph = PartitionedGraph.open(parts)
@@ -95,4 +83,4 @@ def test_numbers_beyond_float16_are_named(
     rows.close()
     local_rows = PartitionedRows(graph, 1, None)
     with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of paper have num"):
-        measure_wire_error(local_rows, _Alone(), "float16")  # type: ignore[arg-type]
+        measure_wire_error(local_rows, ALONE, "float16")

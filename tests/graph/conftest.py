@@ -1,7 +1,5 @@
 """A small graph with everything the layout allows, and the real graphs where they lie."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +44,7 @@ def library_schema() -> GraphSchema:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory) -> Path:
     """The library as a graph directory; tests that change it put it back."""
     out = tmp_path_factory.mktemp("graphs") / "library"
     with GraphWriter(out, library_schema()) as writer:
@@ -66,7 +64,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def friends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def friends(tmp_path_factory) -> Path:
     """A homogeneous graph whose target is its relation: splits hold edge ids."""
     relation = Relation("person", "knows", "person")
     schema = GraphSchema(

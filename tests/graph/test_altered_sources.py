@@ -1,7 +1,5 @@
 """Whatever happens to the files of a source, an import tells it in a line or is not affected."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
@@ -73,7 +71,7 @@ def read(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_an_altered_file_is_told_in_a_line_or_harmless(kind: str, tmp_path: Path) -> None:
+def test_an_altered_file_is_told_in_a_line_or_harmless(kind, tmp_path):
     if kind == "sqlite":
         pytest.importorskip("adbc_driver_sqlite", reason="the driver is not installed")
     draw, refused = random.Random(kind), 0

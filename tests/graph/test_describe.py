@@ -1,10 +1,7 @@
 """The description of a graph, as values and as the command prints it; the other commands."""
 
-from __future__ import annotations
-
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from hopper.graph.describe import describe, summarize_degrees, summarize_labels
 from tests.graph.conftest import APPEARS, CITES, REVIEWS, replaced
 
 
-def test_figures(library: Path, friends: Path) -> None:
+def test_figures(library, friends):
     description = describe(GraphDirectory.open(library))
     assert description["bytes"] == sum(f.stat().st_size for f in library.rglob("*.*"))
     # Author 3 has no edge of any relation; paper 4 none either.
@@ -66,7 +63,7 @@ def test_figures(library: Path, friends: Path) -> None:
     assert texts == ["0 B", "1023 B", "1.5 KiB", "1.0 MiB", "1024.0 TiB"]
 
 
-def test_commands(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(library, tmp_path, capsys):
     def run(*arguments: object) -> str:
         """Return what a command prints, or its error."""
         code = main([*map(str, arguments)])

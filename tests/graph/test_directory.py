@@ -1,10 +1,7 @@
 """Opening graph directories: undamaged, and damaged in every way that the checks know."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ from tests.graph.conftest import APPEARS, CITES, REVIEWS, WRITES, WRITTEN_BY, re
 TOPOLOGY = "topology/paper/linked/paper"
 
 
-def test_everything_written_is_read_back(library: Path, friends: Path) -> None:
+def test_everything_written_is_read_back(library, friends):
     graph = GraphDirectory.open(library)
     cites = graph.topology(CITES)
     assert cites.indptr.tolist() == [0, 3, 4, 5, 5, 5]
@@ -52,7 +49,7 @@ def test_everything_written_is_read_back(library: Path, friends: Path) -> None:
     assert (graph.labels("person").dtype, graph.labels("person").shape) == (np.float32, (3, 2))
 
 
-def test_unknown_parts_are_named(library: Path) -> None:
+def test_unknown_parts_are_named(library):
     graph = GraphDirectory.open(library, check="shapes")
     for read, part, text in (
         (graph.features, "editor", "node type 'editor' has no features"),
@@ -87,7 +84,7 @@ BAD_VALUES: list[tuple[str, Any, Any, str]] = [
 ]
 
 
-def test_full_check_finds_bad_values(library: Path, friends: Path) -> None:
+def test_full_check_finds_bad_values(library, friends):
     for file, places, values, text in BAD_VALUES:
         folder = friends if file in ("labels/person", "splits/test") else library
         path = folder / f"{file if '/' in file else f'{TOPOLOGY}/{file}'}.npy"
@@ -114,7 +111,7 @@ BAD_SHAPES: list[tuple[str, Callable[[Any], Any], str]] = [
 ]
 
 
-def test_bad_headers_are_found(library: Path) -> None:
+def test_bad_headers_are_found(library):
     for file, change, text in BAD_SHAPES:
         path = library / f"{file}.npy"
         with replaced(path, change(np.load(path))):
@@ -123,7 +120,7 @@ def test_bad_headers_are_found(library: Path) -> None:
             assert str(error.value).startswith(str(path))
 
 
-def test_missing_and_unreadable_files(library: Path, tmp_path: Path) -> None:
+def test_missing_and_unreadable_files(library, tmp_path):
     path, text = library / "features/paper.npy", r"features of paper: not a readable \.npy file"
     for damaged in (path.read_bytes()[:-4], path.read_bytes()[:20], b"", b"not numpy"):
         with replaced(path, damaged), pytest.raises(GraphError, match=text):

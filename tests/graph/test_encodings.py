@@ -1,10 +1,7 @@
 """Texts become classes and categories, missing numbers are filled, numbers are scaled, and new
 tables are encoded like an earlier graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import networkx
@@ -31,7 +28,7 @@ Import = Callable[..., tuple[GraphDirectory, list[str]]]
 
 
 @pytest.fixture(params=["csv", "parquet"])
-def import_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Import:
+def import_tables(request, tmp_path) -> Import:
     """A function that imports tables, under both kinds; it returns the graph and notes."""
     kind: str = request.param
 
@@ -66,7 +63,7 @@ PEOPLE: Tables = {
 }
 
 
-def test_tables(import_tables: Import) -> None:
+def test_tables(import_tables):
     with pytest.raises(GraphError, match=r"row 1, column age: expected a finite .* --missing mean"):
         import_tables(PEOPLE)
     graph, notes = import_tables(PEOPLE, missing="mean")
@@ -88,7 +85,7 @@ def test_tables(import_tables: Import) -> None:
         import_tables({"nodes": nodes, "edges": {"src": [0], "dst": [1]}})
 
 
-def test_classes_of_several_relations_are_called_the_same(import_tables: Import) -> None:
+def test_classes_of_several_relations_are_called_the_same(import_tables):
     rates = {"src": [0, 1, 1], "dst": [0, 1, 2], "label": ["good", "poor", None]}
     sells = {"src": [0, 0], "dst": [1, 2], "label": ["fair", "poor"], "split": ["train", "train"]}
     graph, _ = import_tables({
@@ -109,7 +106,7 @@ def test_classes_of_several_relations_are_called_the_same(import_tables: Import)
 
 
 @pytest.mark.parametrize("import_tables", ["csv"], indirect=True)
-def test_what_looks_like_a_number(import_tables: Import) -> None:
+def test_what_looks_like_a_number(import_tables):
     def read(*labels: str) -> list[int]:
         nodes = {"id": range(len(labels)), "label": labels}
         graph, _ = import_tables({"nodes": nodes, "edges": {"src": [0], "dst": [1]}})
@@ -122,7 +119,7 @@ def test_what_looks_like_a_number(import_tables: Import) -> None:
         read("1", "2147483648")
 
 
-def test_texts_from_python(tmp_path: Path) -> None:
+def test_texts_from_python(tmp_path):
     edges = [[0, 1], [1, 0]]
     texts = (
         ["x", "", "w", None],
@@ -164,7 +161,7 @@ NEW: Tables = {
 }
 
 
-def test_encoded_like_an_earlier_graph(import_tables: Import) -> None:
+def test_encoded_like_an_earlier_graph(import_tables):
     old, notes = import_tables(OLD, scale="standard", missing="mean")
     assert "features of node: numbers scaled by standard, fitted on the 3 training rows" in notes
     mean, deviation = 20.0, float(np.std([10, 30, 20]))
@@ -178,7 +175,7 @@ def test_encoded_like_an_earlier_graph(import_tables: Import) -> None:
     assert class_names(graph, "node") == ["x", "y", "z"]
 
 
-def test_what_the_earlier_graph_lacks_is_refused_or_counted(import_tables: Import) -> None:
+def test_what_the_earlier_graph_lacks_is_refused_or_counted(import_tables):
     old, _ = import_tables(OLD)
 
     def import_new(unknown: str = "refuse", **columns: Any) -> tuple[GraphDirectory, list[str]]:
@@ -205,7 +202,7 @@ def test_what_the_earlier_graph_lacks_is_refused_or_counted(import_tables: Impor
         ImportOptions(unknown_category="zeros")
 
 
-def test_columns_far_from_1_are_named_in_one_line(import_tables: Import, tmp_path: Path) -> None:
+def test_columns_far_from_1_are_named_in_one_line(import_tables, tmp_path):
     wide = import_tables(OLD)[1][-1]
     assert "hurt training: node: column 'income' (10 to 50,000); import again with --scale" in wide
     arrays = np.random.default_rng(0).normal(size=(40, 3)) * [1, 300, 1]
@@ -226,7 +223,7 @@ def test_columns_far_from_1_are_named_in_one_line(import_tables: Import, tmp_pat
 
 
 @pytest.mark.parametrize("import_tables", ["parquet"], indirect=True)
-def test_scales_of_lists_are_fitted_on_later_rows_too(import_tables: Import) -> None:
+def test_scales_of_lists_are_fitted_on_later_rows_too(import_tables):
     """Numbers in lists are scaled each by itself, over batches of any size."""
     rows = np.random.default_rng(1).normal(50, 9, (70_000, 2)).astype(np.float32)
     nodes = {"id": np.arange(70_000), "place": list(rows), "tier": ["a", "b"] * 35_000}
@@ -243,21 +240,13 @@ def test_scales_of_lists_are_fitted_on_later_rows_too(import_tables: Import) -> 
         ({"label": [0, 2, 1]}, {"label": [1, 0, 1]}, ""),
         ({"label": [0, 1, 1]}, {"label": [1, 0, 2]}, "class of width 2, .* given class of width 3"),
         ({"label": ["x", "y", "y"]}, {"value": [1.5, 2, 3]}, "class of width 2, .* given float"),
-        (
-            {"label": [0, 1, 2]},
-            {"label": ["x", "y", "y"]},
-            "class of width 3, .* given names of classes",
-        ),
-        (
-            {"label_0": [0, 1, 1], "label_1": [1, 0, 1]},
-            {"label_0": [0, 1, 1]},
-            "multi_hot of width 2, .* given multi_hot of width 1",
-        ),
+        ({"label": [0, 1, 2]}, {"label": ["x", "y", "y"]},
+         "class of width 3, .* given names of classes"),
+        ({"label_0": [0, 1, 1], "label_1": [1, 0, 1]}, {"label_0": [0, 1, 1]},
+         "multi_hot of width 2, .* given multi_hot of width 1"),
     ],
-)
-def test_labels_have_the_form_of_the_earlier_graph(
-    before: dict[str, Any], now: dict[str, Any], refusal: str, import_tables: Import
-) -> None:
+)  # fmt: skip
+def test_labels_have_the_form_of_the_earlier_graph(before, now, refusal, import_tables):
     edges = {"src": [0], "dst": [1]}
     old, _ = import_tables({"nodes": {"id": [0, 1, 2]} | before, "edges": edges})
     new = {"nodes": {"id": [0, 1, 2]} | now, "edges": edges}

@@ -1,7 +1,5 @@
 """What changes while a graph is imported: directions, components, targets, splits and times."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -16,12 +14,7 @@ from hypothesis import strategies as st
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import (
-    GraphTables,
-    ImportOptions,
-    RandomSplit,
-    import_graph,
-)
+from hopper.graph.importers import GraphTables, ImportOptions, RandomSplit, import_graph
 from hopper.graph.importers.arrays import set_column
 from hopper.graph.importers.tables import Table, array_features
 from hopper.graph.importers.transforms import (
@@ -30,7 +23,7 @@ from hopper.graph.importers.transforms import (
     find_one_way,
     symmetrize,
 )
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:split by time")
 
@@ -60,9 +53,7 @@ def make_tables(knows: Table, target: str | Relation = "person") -> GraphTables:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 2, st.integers(0, 1)), max_size=12))
-def test_as_many_edges_each_way_and_no_more_than_that_takes(
-    given_edges: list[tuple[int, int, int]],
-) -> None:
+def test_as_many_edges_each_way_and_no_more_than_that_takes(given_edges):
     src, dst, times = np.array(given_edges, np.int64).reshape(-1, 3).T
     for given_times in (None, times):
         has_times = given_times is not None
@@ -73,7 +64,7 @@ def test_as_many_edges_each_way_and_no_more_than_that_takes(
         assert before + Counter(added) == expected
 
 
-def test_reverses_of_parallel_edges_bring_their_data() -> None:
+def test_reverses_of_parallel_edges_bring_their_data():
     labels = (Labels("class", 3), np.array([2, 1, 0]))
     tables = make_tables(edges([0, 0, 1], [1, 1, 2], times=np.array([10, 20, 30]), labels=labels))
     symmetrize(tables)
@@ -95,7 +86,7 @@ def test_reverses_of_parallel_edges_bring_their_data() -> None:
         symmetrize(tables)
 
 
-def test_reverse_relations() -> None:
+def test_reverse_relations():
     tables = make_tables(edges([0, 1], [1, 2], splits={"train": np.array([0])}))
     add_reverse_relations(tables)
     reverse = tables.edges[Relation("robot", "rev_owns", "person")]
@@ -115,7 +106,7 @@ VALUES = np.array(([0, 1, 2, -1] * 25), np.int64)
 CLASSES = Labels("class", 3)
 
 
-def test_splits() -> None:
+def test_splits():
     split = draw_split(RandomSplit.parse("random:5:8"), CLASSES, VALUES, seed=3)
     counts = {name: np.bincount(VALUES[ids]).tolist() for name, ids in split.items()}
     assert counts == {"train": [5] * 3, "val": [8] * 3, "test": [12] * 3}
@@ -134,7 +125,7 @@ def test_splits() -> None:
     assert not np.isnan(table[np.concatenate(list(split.values()))]).any()
 
 
-def test_splits_that_cannot_be_drawn() -> None:
+def test_splits_that_cannot_be_drawn():
     for text in ("random", "random:20", "random:a:b", "random:0.9:0.2", "random:0.5:20", "x:1:2"):
         with pytest.raises(RequestError, match=f"--split: expected random:TRAIN:VAL, .* '{text}'"):
             RandomSplit.parse(text)
@@ -164,7 +155,7 @@ def write_links(folder: Path, *, splits: bool) -> dict[str, list[str]]:
     return lines
 
 
-def test_splits_of_several_tables(tmp_path: Path) -> None:
+def test_splits_of_several_tables(tmp_path):
     lines = write_links(tmp_path / "tables", splits=True)
     import_graph("csv", str(tmp_path / "tables"), tmp_path / "graph")
     graph = GraphDirectory.open(tmp_path / "graph")
@@ -177,7 +168,7 @@ def test_splits_of_several_tables(tmp_path: Path) -> None:
     assert [f"{u},{v},val" for u, v in pairs] == [rows[link] for link in links.ids]
 
 
-def test_targets_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets_on_the_command_line(tmp_path, capsys):
     write_links(tmp_path / "tables", splits=False)
 
     def run(out: str, *options: str) -> str:
@@ -206,7 +197,7 @@ def test_targets_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert GraphDirectory.open(tmp_path / "one").schema.target_relations == (LIKES,)
 
 
-def test_pairs_share_a_split_whatever_their_direction_and_relation(tmp_path: Path) -> None:
+def test_pairs_share_a_split_whatever_their_direction_and_relation(tmp_path):
     edges = np.random.default_rng(1).integers(0, 30, (2, 400))
     graph = GraphDirectory.from_arrays(
         tmp_path / "graph",
@@ -222,7 +213,7 @@ def test_pairs_share_a_split_whatever_their_direction_and_relation(tmp_path: Pat
     assert graph.schema.splits["train"] == pytest.approx(400, abs=8)
 
 
-def test_targets_that_do_not_fit_are_named(tmp_path: Path) -> None:
+def test_targets_that_do_not_fit_are_named(tmp_path):
     edges, edge = np.array([[0, 1, 2], [1, 2, 0]]), ("node", "edge", "node")
     by_number = ImportOptions(targets=("edge",), split=RandomSplit(1, 1))
     cases: list[tuple[type[Exception], dict[str, Any], str]] = [
@@ -245,7 +236,7 @@ DATES = ["2026-05-31", "2026-05-31T12:00:00+02:00"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_times_are_read_from_tables(kind: str, tmp_path: Path) -> None:
+def test_times_are_read_from_tables(kind, tmp_path):
     """Dates become seconds since 1970, in UTC unless they name a zone, and are no features."""
     midnight = int(np.datetime64("2026-05-31", "s").astype(np.int64))
     times: Any = [*DATES, "-5", "7"]
@@ -279,7 +270,7 @@ def test_times_are_read_from_tables(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
-def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
+def test_neighbour_lists_by_time(topology, tmp_path):
     """An edge may be seen from its own time on, or from its source's if that is later."""
     generator = np.random.default_rng(3)
     edges, edge_times = generator.integers(0, 30, (2, 400)), generator.integers(0, 9, 400)
@@ -292,8 +283,7 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
         times={"node": node_times, EDGE: edge_times},
         splits={"train": np.arange(10)},
     )
-    partition_graph(graph, tmp_path / "parts", 3, "random", topology=topology)
-    parts = PartitionedGraph.open(tmp_path / "parts")
+    parts = partition_graph(graph, tmp_path / "parts", 3, "random", topology=topology)
     original = parts.original_ids("node")
     assert np.array_equal(parts.times("node"), node_times)
     for server in (None, 0, 1, 2):
@@ -316,7 +306,7 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
         )
 
 
-def test_bad_times_are_refused(tmp_path: Path) -> None:
+def test_bad_times_are_refused(tmp_path):
     table = Table(2)
     set_column(table, "times", np.array([[1.0], [2.0]]), "x")
     assert table.times is not None

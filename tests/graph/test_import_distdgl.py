@@ -1,10 +1,7 @@
 """Graphs that DistDGL has divided become graph directories, and keep their parts."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import torch
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, import_graph
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
 dgl = pytest.importorskip("dgl", reason="DGL is not installed", exc_type=ImportError)
@@ -57,9 +54,7 @@ def divided(graph: Any, folder: Path, parts: int) -> tuple[Path, Any, Any]:
 
 @pytest.mark.parametrize("make", [shop, web])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_divided_graph_is_whole_again(
-    make: Callable[[], Any], parts: int, tmp_path: Path
-) -> None:
+def test_a_divided_graph_is_whole_again(make, parts, tmp_path):
     before = make()
     file, nodes, edges = divided(before, tmp_path / "parts", parts)
     import_graph("distdgl", str(file), tmp_path / "graph")
@@ -85,14 +80,13 @@ def test_a_divided_graph_is_whole_again(
         order = original_edges[triple if triple in original_edges else triple[1]].numpy()
         np.testing.assert_array_equal(found, np.stack((src, dst))[:, order])
     # Its servers are the parts.
-    partition_graph(graph, tmp_path / "divided", parts, "given")
-    placed = PartitionedGraph.open(tmp_path / "divided")
+    placed = partition_graph(graph, tmp_path / "divided", parts, "given")
     for name, ranges in json.loads(file.read_text())["node_map"].items():
         sizes = [stop - start for start, stop in ranges]
         assert [placed.stored(name, server).count for server in range(parts)] == sizes
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
+def test_what_is_missing_is_told(tmp_path):
     file, *_ = divided(web(), tmp_path / "parts", 2)
     described = json.loads(file.read_text())
     for field in ("node_map", "num_parts"):
@@ -106,12 +100,12 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
-def test_servers_have_to_be_given(library: Path, tmp_path: Path) -> None:
+def test_servers_have_to_be_given(library, tmp_path):
     with pytest.raises(RequestError, match=r"--method given: .*no such file"):
         partition_graph(GraphDirectory.open(library), tmp_path / "parts", 2, "given")
 
 
-def test_chunks_keep_the_servers_that_were_assigned(tmp_path: Path) -> None:
+def test_chunks_keep_the_servers_that_were_assigned(tmp_path):
     chunks = {"format": {"name": "csv", "delimiter": ","}, "data": ["edges-0.csv", "edges-1.csv"]}
     described = {
         "node_type": ["user", "item"],
@@ -130,8 +124,7 @@ def test_chunks_keep_the_servers_that_were_assigned(tmp_path: Path) -> None:
     assert "hopper partition DIR --servers 2 --method given" in notes[0]
     topology = GraphDirectory.open(out).topology(("user", "buys", "item"))
     assert (topology.indptr.tolist(), topology.indices.tolist()) == ([0, 2, 3], [0, 1, 2])
-    partition_graph(GraphDirectory.open(out), tmp_path / "parts", 2, "given")
-    parts = PartitionedGraph.open(tmp_path / "parts")
+    parts = partition_graph(GraphDirectory.open(out), tmp_path / "parts", 2, "given")
     assert [parts.stored("user", server).count for server in range(2)] == [1, 2]
     for changes, wrong in (
         ({"num_nodes_per_type": [3]}, "num_nodes_per_type: expected 2, given 1"),

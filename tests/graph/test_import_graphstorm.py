@@ -1,7 +1,5 @@
 """Configurations of GraphStorm's graph construction become queries that return the same values."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path
@@ -75,7 +73,7 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     items = pandas.DataFrame(NODES)
     items[:2].to_parquet(tmp_path / "items-0.parquet")
     items[2:].to_parquet(tmp_path / "items-1.parquet")
@@ -95,7 +93,7 @@ def propose(folder: Path, config: dict[str, Any]) -> str:
     return (folder / "graph.toml").read_text()
 
 
-def test_a_configuration_becomes_a_graph(folder: Path) -> None:
+def test_a_configuration_becomes_a_graph(folder):
     text = propose(folder, CONFIG)
     assert '-- rank: {"name": "rank_gauss"} of price' in text
     words = [str(folder / "graph.toml"), "--out", str(folder / "graph")]
@@ -118,7 +116,7 @@ def test_a_configuration_becomes_a_graph(folder: Path) -> None:
     np.testing.assert_array_equal(topology.indices, [1, 0])
 
 
-def test_shares_of_splits_tasks_and_encoders(folder: Path) -> None:
+def test_shares_of_splits_tasks_and_encoders(folder):
     config = json.loads(json.dumps(CONFIG))
     item = config["nodes"][0]
     item["labels"] = [
@@ -146,7 +144,7 @@ def test_shares_of_splits_tasks_and_encoders(folder: Path) -> None:
     assert "-- splits of the_price" in text
 
 
-def test_what_is_missing_stays_missing_and_names_of_hopper_are_left_to_it(folder: Path) -> None:
+def test_what_is_missing_stays_missing_and_names_of_hopper_are_left_to_it(folder):
     """The blocks of a type need not be neighbours, and have columns of one name."""
     (folder / "more.json").write_text('{"id": 1, "w": 2}\n{"id": 2}\n{"id": 3}\n{"id": 4, "w": 6}')
     config = json.loads(json.dumps(CONFIG))
@@ -183,7 +181,7 @@ def test_what_is_missing_stays_missing_and_names_of_hopper_are_left_to_it(folder
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(change: Any, error: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_in_a_line(change, error, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | change))
     with pytest.raises(GraphError, match=rf"config\.json: {error}") as caught:
         propose_graphstorm(tmp_path / "config.json", tmp_path / "graph.toml")

@@ -1,7 +1,5 @@
 """One small graph in every kind of source becomes the same graph directory."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable
@@ -256,11 +254,7 @@ KINDS: dict[str, Importer] = {
     "networkx": import_networkx,
     "arrays": from_arrays,
 }
-LACKING = {
-    "npy": {"edge_features"},
-    "ogb": {"weights", "times"},
-    "graphbolt": {"weights", "times"},
-}
+LACKING = {"npy": {"edge_features"}, "ogb": {"weights", "times"}, "graphbolt": {"weights", "times"}}
 """What a kind cannot say."""
 
 
@@ -270,7 +264,7 @@ CHANGES = ImportOptions(
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def changed(tmp_path_factory) -> GraphDirectory:
     """The graph of arrays, changed by options."""
     folder = tmp_path_factory.mktemp("arrays")
     from_arrays(folder, CHANGES)
@@ -278,9 +272,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_becomes_the_same_graph(
-    kind: str, changed: GraphDirectory, tmp_path: Path
-) -> None:
+def test_every_kind_becomes_the_same_graph(kind, changed, tmp_path):
     own_splits = ImportOptions(split=RandomSplit(1, 1))
     with pytest.raises(RequestError, match="--split: the source has its own splits"):
         KINDS[kind](tmp_path, own_splits)

@@ -1,8 +1,6 @@
 """Graphs of PyTorch Geometric, DGL, OGB, NetworkX and arrays: what only one of them has, and what
 is refused. What all have in common is in test_import_kinds.py."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -79,7 +77,7 @@ class Harmful:
         return (Path.touch, (Path("harm-was-done"),))
 
 
-def test_pyg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyg(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="y of paper: all are 0 or 1"):
         graph = GraphDirectory.from_pyg(typed(), tmp_path / "typed")
     assert (graph.schema.target, graph.schema.labels["paper"].kind) == ("paper", "multi_hot")
@@ -101,9 +99,7 @@ def test_pyg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import_file(tmp_path / "two.pt", (homogeneous(), {"x": torch.tensor([0, 2, 4])}))
 
 
-def test_nothing_in_a_file_of_pyg_is_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_in_a_file_of_pyg_is_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GraphError, match="torch cannot read it without unpickling"):
         import_file(Path("harmful.pt"), {"x": Harmful()})
@@ -122,7 +118,7 @@ def test_nothing_in_a_file_of_pyg_is_executed(
     assert "data of node left out: name, pos" in notes
 
 
-def test_what_pyg_does_not_have_is_named() -> None:
+def test_what_pyg_does_not_have_is_named():
     for changes, match in (
         ({"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, r"node: expected integers of shape"),
         ({"edge_index": torch.zeros(2, 2)}, r"edges of node/edge/node: expected integers of"),
@@ -136,7 +132,7 @@ def test_what_pyg_does_not_have_is_named() -> None:
         tables_from_pyg(3, "graph", "graph")
 
 
-def test_the_classes_of_pyg(tmp_path: Path) -> None:
+def test_the_classes_of_pyg(tmp_path):
     data = pytest.importorskip("torch_geometric.data", reason="PyG is not installed")
     graph_of_pyg = data.Data(**homogeneous())
     with pytest.warns(UserWarning, match="several labels"):
@@ -157,7 +153,7 @@ def dgl() -> Any:
 
 
 @pytest.fixture
-def import_dgl(dgl: Any, tmp_path: Path) -> Callable[..., tuple[GraphDirectory, list[str]]]:
+def import_dgl(dgl, tmp_path) -> Callable[..., tuple[GraphDirectory, list[str]]]:
     """A function that saves with DGL, imports, and opens with all checks."""
 
     def save_and_import(*graphs: Any) -> tuple[GraphDirectory, list[str]]:
@@ -168,7 +164,7 @@ def import_dgl(dgl: Any, tmp_path: Path) -> Callable[..., tuple[GraphDirectory, 
     return save_and_import
 
 
-def test_dgl(dgl: Any, import_dgl: Any, tmp_path: Path) -> None:
+def test_dgl(dgl, import_dgl, tmp_path):
     pair = (torch.tensor([0, 1]), torch.tensor([0, 0]))
     triples = {
         ("author", "linked", "paper"): pair,
@@ -197,9 +193,7 @@ def test_dgl(dgl: Any, import_dgl: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the library leaves files open
-def test_files_of_dgl_that_are_refused(
-    dgl: Any, import_dgl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_dgl_that_are_refused(dgl, import_dgl, tmp_path, monkeypatch):
     with pytest.raises(GraphError, match=r"nowhere\.bin: saved graphs: missing file"):
         read_dgl(tmp_path / "nowhere.bin")
     (tmp_path / "junk.bin").write_bytes(b"junk" * 100)
@@ -215,8 +209,7 @@ def test_files_of_dgl_that_are_refused(
         import_dgl(dgl.heterograph({("a", "to", "b"): ([0], [0])}))
     dgl.distributed.partition_graph(dgl.rand_graph(50, 200), "shop", 2, str(tmp_path / "parts"))
     with pytest.raises(
-        GraphError,
-        match=r"one part of a .* \(it has inner_edge, inner_node\).*; give hopper ",
+        GraphError, match=r"one part of a .* \(it has inner_edge, inner_node\).*; give hopper "
     ):
         read_dgl(tmp_path / "parts/part0/graph.dgl")
     monkeypatch.setitem(sys.modules, "dgl", None)
@@ -224,7 +217,7 @@ def test_files_of_dgl_that_are_refused(
         read_dgl(tmp_path / "saved.bin")
 
 
-def test_damaged_files_of_dgl_leave_nothing(dgl: Any, tmp_path: Path) -> None:
+def test_damaged_files_of_dgl_leave_nothing(dgl, tmp_path):
     """The library may refuse them, or die of them, and the process with it."""
     file, out = tmp_path / "saved.bin", tmp_path / "out"
     dgl.save_graphs(str(file), [dgl.rand_graph(20, 60)])
@@ -255,7 +248,7 @@ MAG: dict[str, Any] = {
 }
 
 
-def test_ogb(tmp_path: Path) -> None:
+def test_ogb(tmp_path):
     splits = {name: {"paper": ids} for name, ids in ARXIV_SPLITS.items()}
     tables = tables_from_ogb("ogbn-mag", MAG, {"paper": np.array([[1], [0], [1]])}, splits)
     write_tables(tables, tmp_path / "out", ImportOptions())
@@ -338,7 +331,7 @@ OGB_LINKS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", OGB_LINKS)
-def test_links_of_ogb(name: str, tmp_path: Path) -> None:
+def test_links_of_ogb(name, tmp_path):
     given, splits, expected = OGB_LINKS[name]
     tables = tables_from_ogb_links(f"ogbl-{name}", given, splits)
     assert tables.targets == tuple(tables.edges)
@@ -365,7 +358,7 @@ def test_links_of_ogb(name: str, tmp_path: Path) -> None:
         tables_from_ogb_links("x", given, {"train": {"head": [0]}})
 
 
-def test_the_library_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_of_ogb(tmp_path, monkeypatch):
     class Dataset(tuple[Any, ...]):
         """Has the interface of the library's dataset, which is not installed."""
 
@@ -402,9 +395,7 @@ def test_the_library_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         read_ogb("ogbn-x", tmp_path)
 
 
-def test_files_of_ogb_may_contain_only_arrays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_ogb_may_contain_only_arrays(tmp_path, monkeypatch):
     """The library writes pickles of arrays, which torch by itself refuses to read."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "data_processed"
@@ -429,7 +420,7 @@ def test_files_of_ogb_may_contain_only_arrays(
         load_arrays()
 
 
-def test_networkx(tmp_path: Path) -> None:
+def test_networkx(tmp_path):
     people = networkx.Graph()
     people.add_node("ann", age=30, height=1.7, label="red", split="train", town="Ulm")
     people.add_node("bob", age=40, height=1.8, label="blue", split="test", town="Bonn")
@@ -476,7 +467,7 @@ def test_networkx(tmp_path: Path) -> None:
             tables_from_networkx(changed, "graph", "graph")
 
 
-def test_arrays(tmp_path: Path) -> None:
+def test_arrays(tmp_path):
     writes, pair = ("author", "writes", "paper"), [[0], [1]]
     for arguments, match in (
         ({"edges": [[0.5], [1.0]]}, r"edges of node/edge/node: expected integers of shape \[2"),

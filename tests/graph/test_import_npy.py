@@ -1,8 +1,6 @@
 """Folders of NumPy arrays: options, real graphs, and damaged or malicious files, which are refused
 in one line and leave nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -41,7 +39,7 @@ Importer = Callable[[], str]
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path) -> Path:
     """A folder that can be imported."""
     folder = tmp_path / "source"
     folder.mkdir()
@@ -63,7 +61,7 @@ def write_meta(folder: Path, content: dict[str, Any] | bytes) -> None:
 
 
 @pytest.fixture
-def try_import(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Importer:
+def try_import(source, tmp_path, capsys) -> Importer:
     """Return a function that imports the folder, and returns the line that refuses it, or "" if a
     graph can be opened afterwards; nothing is left either way."""
 
@@ -94,9 +92,7 @@ def paths_of_values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[An
 WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, 10**30, [[[]]], "\0", "../../etc"]
 
 
-def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(
-    source: Path, try_import: Importer
-) -> None:
+def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(source, try_import):
     """At each place of the document stands one of the bad values, at the next another."""
     for number, path in enumerate(list(paths_of_values(META))[1:]):
         for bad_value in WRONG[number % len(WRONG) :: len(WRONG)]:
@@ -131,7 +127,7 @@ BAD_META: list[tuple[dict[str, Any] | bytes, str]] = [
 ]
 
 
-def test_damaged_meta_is_refused(source: Path, try_import: Importer) -> None:
+def test_damaged_meta_is_refused(source, try_import):
     np.save(source.parent / "secret.npy", np.arange(6) % 3)
     (source / "link.npy").symlink_to(source.parent / "secret.npy")
     for content, text in BAD_META:
@@ -180,7 +176,7 @@ ARRAYS: list[tuple[str, Any, str]] = [
 ]
 
 
-def test_files_that_do_not_fit_are_refused(source: Path, try_import: Importer) -> None:
+def test_files_that_do_not_fit_are_refused(source, try_import):
     for name, content, text in ARRAYS:
         file = source / name
         before = file.read_bytes()
@@ -207,7 +203,7 @@ def raw(file: str, dtype: str, *shape: int) -> dict[str, Any]:
     return {"file": file, "dtype": dtype, "shape": shape}
 
 
-def test_files_without_a_header_are_as_those_with_one(source: Path, try_import: Importer) -> None:
+def test_files_without_a_header_are_as_those_with_one(source, try_import):
     import_graph("npy", str(source), source / "out")
     meta = json.loads(json.dumps(META))
     paper, edge = meta["node_types"]["paper"], meta["edge_types"][0]
@@ -242,9 +238,7 @@ def test_files_without_a_header_are_as_those_with_one(source: Path, try_import: 
         assert re.search(error, try_import()), error
 
 
-def test_features_for_which_there_is_no_room_are_refused_at_once(
-    source: Path, try_import: Importer
-) -> None:
+def test_features_for_which_there_is_no_room_are_refused_at_once(source, try_import):
     """They have the size of IGB's largest, 1.1 TB, of which the disk holds nothing."""
     rows, meta = 269_346_174, json.loads(json.dumps(META))
     with (source / "feat.raw").open("wb") as file:
@@ -256,7 +250,7 @@ def test_features_for_which_there_is_no_room_are_refused_at_once(
     assert "too little disk space: 10" in try_import()
 
 
-def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options(source, tmp_path, monkeypatch):
     # One row a chunk, so that the seams between chunks are walked over.
     monkeypatch.setattr(tables, "CHUNK_BYTES", 1)
     rows = np.array([[1, 3], [0, 0], [0, 2], [2, 2]], np.float32)
@@ -281,7 +275,7 @@ def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "refused").exists()
 
 
-def test_real_graphs(real_data: Path, tmp_path: Path) -> None:
+def test_real_graphs(real_data, tmp_path):
     """With reverses they are as large as HiFuse, Table 2, says; splits of classes are drawn."""
     reverses = ImportOptions(add_reverse="all")
     import_graph("npy", str(real_data / "aifb"), tmp_path / "aifb", reverses)

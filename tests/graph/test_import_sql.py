@@ -1,10 +1,7 @@
 """Graphs that SQL queries describe, over files, an S3 server, and databases that really run."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
@@ -80,7 +77,7 @@ def assert_is_the_shop(graph: GraphDirectory) -> None:
 
 
 @pytest.fixture(scope="module")
-def postgres(postgres_server: str) -> str:
+def postgres(postgres_server) -> str:
     """The address of a Postgres server with the shop's tables, of NUMERIC, DATE and BOOLEAN."""
     from adbc_driver_postgresql import dbapi
 
@@ -106,7 +103,7 @@ def postgres(postgres_server: str) -> str:
     return postgres_server
 
 
-def test_files_on_an_s3_server(bucket: str, tmp_path: Path) -> None:
+def test_files_on_an_s3_server(bucket, tmp_path):
     import fsspec
 
     for name, frame in {"customers": CUSTOMERS, "orders": ORDERS}.items():
@@ -117,18 +114,18 @@ def test_files_on_an_s3_server(bucket: str, tmp_path: Path) -> None:
     assert_is_the_shop(read(tmp_path, describe(*names)))
 
 
-def test_a_postgres_server(postgres: str, tmp_path: Path) -> None:
+def test_a_postgres_server(postgres, tmp_path):
     assert_is_the_shop(read(tmp_path, describe("customers", "orders", postgres)))
 
 
-def test_a_sqlite_file_beside_the_queries(tmp_path: Path) -> None:
+def test_a_sqlite_file_beside_the_queries(tmp_path):
     with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
         CUSTOMERS.to_sql("customers", connection, index=False)
         ORDERS.to_sql("orders", connection, index=False)
     assert_is_the_shop(read(tmp_path, describe("customers", "orders", "sqlite:shop.sqlite")))
 
 
-def test_tables_of_several_sources_are_joined(postgres: str, tmp_path: Path) -> None:
+def test_tables_of_several_sources_are_joined(postgres, tmp_path):
     ORDERS.to_csv(tmp_path / "orders.csv", index=False)
     customers = f"""
         databases.shop = "{postgres}"
@@ -182,12 +179,7 @@ def make_relbench(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("make", [make_sqlite, make_duckdb, make_relbench, None])
-def test_what_is_proposed_for_keyed_tables_can_be_imported(
-    make: Callable[[Path], str] | None,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_proposed_for_keyed_tables_can_be_imported(make, tmp_path, request, monkeypatch):
     monkeypatch.setenv("PGPASSWORD", "paint")
     source = make(tmp_path) if make else request.getfixturevalue("postgres")
     file, out = str(tmp_path / "graph.toml"), str(tmp_path / "out")
@@ -207,7 +199,7 @@ def test_what_is_proposed_for_keyed_tables_can_be_imported(
 
 
 @pytest.mark.parametrize("source", ["sqlite:none", "duckdb:none", "oracle:x", "none", "."])
-def test_a_database_that_is_none_is_told(source: str, tmp_path: Path) -> None:
+def test_a_database_that_is_none_is_told(source, tmp_path):
     with pytest.raises(GraphError) as caught:
         propose_queries(source.replace(".", str(tmp_path)), tmp_path / "graph.toml")
     assert "\n" not in str(caught.value)
@@ -243,7 +235,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_is_told_in_a_line(text: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_in_a_line(text, tmp_path):
     with pytest.raises(GraphError, match=r"graph\.toml: (.*: )?" + WRONG[text]) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)
@@ -262,15 +254,13 @@ def test_what_is_wrong_is_told_in_a_line(text: str, tmp_path: Path) -> None:
         "nodes.a = {database = 'x', sql = 'SELECT 1'}",
     ],
 )
-def test_errors_have_no_password(text: str, tmp_path: Path) -> None:
+def test_errors_have_no_password(text, tmp_path):
     with pytest.raises(GraphError) as caught:
         read(tmp_path, text)
     assert "secret" not in str(caught.value)
 
 
-def test_truth_values_are_classes_and_a_split_without_labels_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_truth_values_are_classes_and_a_split_without_labels_is_told(tmp_path, capsys):
     rows = "SELECT * FROM (VALUES ('x', true, 'train'), ('y', false, 'test')) AS t(id, {}, split)"
     np.testing.assert_array_equal(
         read(tmp_path, f'nodes.a = "{rows.format("label")}"').labels("a"), [1, 0]

@@ -1,7 +1,5 @@
 """Folders of CSV and Parquet tables: what they become, what is refused, and how much memory."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +12,7 @@ from pyarrow import parquet
 
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
-from hopper.graph import GraphDirectory, Labels, Relation
+from hopper.graph import GraphDirectory, Labels, Relation, build_topology
 from hopper.graph.importers import (
     GraphTables,
     ImportOptions,
@@ -27,7 +25,6 @@ from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.table_folder import find_queries
 from hopper.graph.layout import TOPOLOGY_ARRAYS, names_file
-from hopper.graph.topology import build_topology
 
 EDGES = Relation("node", "edge", "node")
 PAPERS = """id,label,split,f0,f1
@@ -71,7 +68,7 @@ def check_refused(kind: str, folder: str, text: str) -> None:
     assert [path.name for path in out.iterdir()] == [Path(folder).name]
 
 
-def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv(tmp_path, monkeypatch):
     monkeypatch.setattr(query_features, "CHUNK_BYTES", 16)  # two rows of two columns a chunk
     import_graph("csv", write_csv(tmp_path / "library", LIBRARY), tmp_path / "out")
     graph = GraphDirectory.open(tmp_path / "out")
@@ -107,7 +104,7 @@ def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [relation.rel for relation in schema.target_relations] == ["knows", "likes"]
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet(tmp_path):
     """Ids are texts or numbers, decimals are numbers too, and missing booleans are filled."""
     prices = [Decimal("1.25"), Decimal("3")]
     pairs = pyarrow.array([prices, prices], pyarrow.list_(pyarrow.decimal128(9, 2)))
@@ -174,7 +171,7 @@ WRONG: dict[str, tuple[str, *tuple[str, ...]]] = {
 """Tables, and what is wrong with each."""
 
 
-def test_all_mistakes_in_csv_are_told_with_their_lines(tmp_path: Path) -> None:
+def test_all_mistakes_in_csv_are_told_with_their_lines(tmp_path):
     texts = {name: text for name, (text, *_) in WRONG.items()}
     texts |= {"nodes__0": "id\n0\n1\n", "nodes__x": "id\nx\ny\n"}
     folder = write_csv(tmp_path / "tables", texts)
@@ -197,7 +194,7 @@ def test_all_mistakes_in_csv_are_told_with_their_lines(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"tables"}
 
 
-def test_mistakes_in_parquet_are_told_with_their_rows(tmp_path: Path) -> None:
+def test_mistakes_in_parquet_are_told_with_their_rows(tmp_path):
     good = {"id": ["ann", "bob", "cem"]}
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("nodes__0", {"id": ["ann", "ann", "cem"]}, "row 1: column id: expected a distinct id, "),
@@ -225,7 +222,7 @@ def test_mistakes_in_parquet_are_told_with_their_rows(tmp_path: Path) -> None:
         assert text in line
 
 
-def test_refused_folders(tmp_path: Path) -> None:
+def test_refused_folders(tmp_path):
     with pytest.raises(GraphError, match="nowhere: not a directory"):
         import_graph("csv", str(tmp_path / "nowhere"), tmp_path / "out")
     (tmp_path / "empty").mkdir()
@@ -240,7 +237,7 @@ def test_refused_folders(tmp_path: Path) -> None:
         import_graph("parquet", folder, tmp_path / "out")
 
 
-def test_flipped_bits_of_parquet_end_in_one_error_or_in_a_graph(tmp_path: Path) -> None:
+def test_flipped_bits_of_parquet_end_in_one_error_or_in_a_graph(tmp_path):
     """The file is read in this process, which must survive, and again when it is encoded."""
     draw, ids = np.random.default_rng(3), [f"n{number}" for number in range(400)]
     numbers = np.arange(800.0).reshape(400, 2)
@@ -262,7 +259,7 @@ def test_flipped_bits_of_parquet_end_in_one_error_or_in_a_graph(tmp_path: Path) 
     assert not list(tmp_path.glob(".graph*"))
 
 
-def test_mistakes_of_tables_labels_and_features_are_told_together(tmp_path: Path) -> None:
+def test_mistakes_of_tables_labels_and_features_are_told_together(tmp_path):
     nodes = "id,label,split,x,y,when\nn0,1,train,1,,2024\nn1,,train,one,2,2024-01-02\n"
     edges = "src,dst,weight\nn0,n9,1\nn9,n1,0\n"
     folder = write_csv(tmp_path / "tables", {"nodes__a": nodes, "edges__a__to__a": edges})
@@ -283,7 +280,7 @@ def test_mistakes_of_tables_labels_and_features_are_told_together(tmp_path: Path
         assert text in line
 
 
-def test_what_has_no_label_is_refused_or_left_out_of_training(tmp_path: Path) -> None:
+def test_what_has_no_label_is_refused_or_left_out_of_training(tmp_path):
     nodes = "id,label,split\na,x,train\nb,,train\nc,,test\n"
     folder = write_csv(tmp_path / "tables", {"nodes": nodes, "edges": "src,dst\n"})
     check_refused("csv", folder, r"1 of 2 nodes .* have none \(b\): .*-as-missing do it")
@@ -304,7 +301,7 @@ QUOTES: list[tuple[str, list[str]]] = [
 ]
 
 
-def test_quotes(tmp_path: Path) -> None:
+def test_quotes(tmp_path):
     """One quote within a value is part of it, as two are."""
     headers = ["id,kind\n", '\ufeff"id","kind"\n']
     tables = {
@@ -320,9 +317,7 @@ def test_quotes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["neither", "sources", "both"])
-def test_the_edges_of_a_table_are_those_of_an_array(
-    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_edges_of_a_table_are_those_of_an_array(named, tmp_path, monkeypatch):
     """The table has parallel edges, spans several batches, and its ids may need a join."""
     monkeypatch.setattr("hopper.graph.importers.database._BATCH", 1000)
     draw, count = np.random.default_rng(1), 5000
@@ -349,7 +344,7 @@ def test_the_edges_of_a_table_are_those_of_an_array(
         assert names == (None if ids == list(range(len(ids))) else [str(id_) for id_ in ids])
 
 
-def test_edges_that_do_not_fit_memory_are_sorted_on_disk(tmp_path: Path) -> None:
+def test_edges_that_do_not_fit_memory_are_sorted_on_disk(tmp_path):
     draw, edges = np.random.default_rng(2), 3_500_000
     src, dst = draw.integers(0, 1000, (2, edges)).astype(np.int32)
     database, spilled_bytes, blocks = Database(tmp_path, 0, 50 << 20), 0, []
@@ -365,9 +360,7 @@ def test_edges_that_do_not_fit_memory_are_sorted_on_disk(tmp_path: Path) -> None
         np.testing.assert_array_equal(array, expected)
 
 
-def test_too_much_memory_or_disk_is_refused_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_much_memory_or_disk_is_refused_before_the_work(tmp_path, monkeypatch):
     tables = {"nodes": "id,label\n0,1\n1,0\n", "edges": "src,dst\n0,1\n"}
     folder, out = write_csv(tmp_path / "tables", tables), tmp_path / "graph"
 
@@ -398,7 +391,7 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
             database.reserve(2 << 30, "edges").__enter__()
 
 
-def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_path: Path) -> None:
+def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_path):
     rows = np.random.default_rng(4).random((100_000, 400), np.float32)
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), 400)
     tables = {"nodes": {"id": np.arange(100_000), "x": lists}, "edges": {"src": [0], "dst": [1]}}
@@ -415,7 +408,7 @@ def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_
                 np.testing.assert_array_equal(chunk, rows[first : first + len(chunk)])
 
 
-def test_memory_of_tables_is_given_back(tmp_path: Path) -> None:
+def test_memory_of_tables_is_given_back(tmp_path):
     with open_database(tmp_path / "graph", 4 << 30) as database:
         used = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"
         numbers = "SELECT range AS a, range AS b, range AS c FROM range(12_000_000)"
@@ -426,9 +419,7 @@ def test_memory_of_tables_is_given_back(tmp_path: Path) -> None:
         assert database.fetch("SELECT max(b) FROM numbers") == [(11_999_999,)]
 
 
-def test_the_command_prints_what_it_needs_and_its_progress(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_what_it_needs_and_its_progress(tmp_path, capfd, monkeypatch):
     """Files of a killed import go."""
     monkeypatch.setattr("hopper.cli.phases._SHOWN_SECONDS", 0.0)
     (tmp_path / ".graph.unfinished-abcdefgh").mkdir()

@@ -1,12 +1,10 @@
 """Stored forms of rows: what they hold, and how numpy and torch make floats of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
-from cache_server.feature_codec import CODECS, FeatureForm
+from cache_server.feature_codec import CODECS
 from hopper.ops import RowPart, StoredRows, to_floats
 
 # [60, 7]: rows of very different size, one of them zero.
@@ -15,7 +13,7 @@ ROWS[3] = 0
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_numpy_and_torch_read_the_same_numbers(name: FeatureForm) -> None:
+def test_numpy_and_torch_read_the_same_numbers(name):
     form = CODECS[name]
     stored = form.encode(ROWS.astype(np.float32))
     assert (stored.dtype, stored.shape) == (form.dtype, (60, form.columns(7)))
@@ -33,7 +31,7 @@ def test_numpy_and_torch_read_the_same_numbers(name: FeatureForm) -> None:
     assert torch.allclose(out, expected @ weight.t(), rtol=1e-14)
 
 
-def test_rounding() -> None:
+def test_rounding():
     bits = np.random.default_rng(1).integers(0, 0x7F00_0000, (500, 4), dtype=np.uint32)
     bits[::2] = bits[::2] & 0xFFFF_0000 | 0x8000  # in the middle of two
     rows = bits.view(np.float32)

@@ -1,7 +1,5 @@
 """graph.json: there and back, and every field that is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -14,12 +12,7 @@ import pytest
 from hopper.errors import GraphError
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.columns import ColumnRange, FeatureColumn, RoundingError, find_column_difference
-from hopper.graph.schema_json import (
-    check_schema,
-    read_schema,
-    schema_from_json,
-    schema_to_json,
-)
+from hopper.graph.schema_json import check_schema, read_schema, schema_from_json, schema_to_json
 from tests.docs.markdown_pages import read_code
 from tests.graph.conftest import library_schema
 
@@ -41,7 +34,7 @@ EVERYTHING = GraphSchema(
 )  # fmt: skip
 
 
-def test_there_and_back() -> None:
+def test_there_and_back():
     for schema in (library_schema(), EVERYTHING):
         data = json.loads(json.dumps(schema_to_json(schema)))
         assert schema_from_json(data, "here") == schema
@@ -52,7 +45,7 @@ def test_there_and_back() -> None:
     assert column == {"name": "x", "categories": ["u", "v"]}
 
 
-def test_the_documented_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_examples(tmp_path, monkeypatch):
     """The examples of docs/reference/graph-directory.md do what the page says."""
     schema, code = (read_code(PAGE, language)[0] for language in ("json", "python"))
     assert schema_to_json(schema_from_json(json.loads(schema), str(PAGE))) == json.loads(schema)
@@ -99,7 +92,7 @@ REFUSED: list[tuple[tuple[Any, ...], Any, str]] = [
 ]  # fmt: skip
 
 
-def test_refused_fields(tmp_path: Path) -> None:
+def test_refused_fields(tmp_path):
     for path, value, text in REFUSED:
         data = copy.deepcopy(schema_to_json(library_schema()))
         place: Any = data
@@ -156,9 +149,7 @@ SCALED = replace(X, scale="standard", offset=(2.0,), divisor=(0.5,))
          "t: column 'x' has the categories [..., h]; the run was trained with [..., i]"),
     ],
 )  # fmt: skip
-def test_differences_of_columns(
-    new: list[FeatureColumn], old: list[FeatureColumn], text: str
-) -> None:
+def test_differences_of_columns(new, old, text):
     found = find_column_difference({"t": tuple(old), "u": ()}, {"t": tuple(new)})
     assert found.startswith(text)
     assert bool(found) == bool(text)

@@ -1,7 +1,5 @@
 """What `make` promises of a synthetic graph: a pure function, its schema, edges and labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +46,7 @@ PUBLISHED = {
 
 
 @pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GraphDirectory]:
+def graphs(tmp_path_factory) -> dict[str, GraphDirectory]:
     """Every preset at a small scale, opened with all checks (order, ranges, degrees)."""
     root = tmp_path_factory.mktemp("presets")
     return {
@@ -65,9 +63,7 @@ def edge_ends(graph: GraphDirectory, relation: Relation = EDGE) -> NDArray[np.in
 
 
 @pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.01), ("mag-like", 0.001)])
-def test_same_seed_same_bytes_whatever_the_threads_and_pieces(
-    name: str, scale: float, tmp_path: Path
-) -> None:
+def test_same_seed_same_bytes_whatever_the_threads_and_pieces(name, scale, tmp_path):
     def make_files(seed: int) -> dict[str, bytes]:
         out = make(name, tmp_path / str(len(list(tmp_path.iterdir()))), scale=scale, seed=seed)
         files = sorted(path for path in out.rglob("*") if path.is_file())
@@ -87,9 +83,7 @@ def test_same_seed_same_bytes_whatever_the_threads_and_pieces(
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_scaled_graph_keeps_types_relations_and_reverses(
-    name: str, graphs: dict[str, GraphDirectory]
-) -> None:
+def test_a_scaled_graph_keeps_types_relations_and_reverses(name, graphs):
     preset, graph = PRESETS[name], graphs[name]
     schema, stored = graph.schema, preset.stored_relations
     for node_type, kind in preset.types.items():
@@ -122,9 +116,7 @@ def test_a_scaled_graph_keeps_types_relations_and_reverses(
 
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.one_type])
-def test_degrees_splits_and_labels_of_one_type(
-    name: str, graphs: dict[str, GraphDirectory]
-) -> None:
+def test_degrees_splits_and_labels_of_one_type(name, graphs):
     preset, graph = PRESETS[name], graphs[name]
     schema, labels = graph.schema, np.asarray(graph.labels(NODE))
     count = schema.node_types[NODE].count
@@ -148,7 +140,7 @@ def test_degrees_splits_and_labels_of_one_type(
     assert np.mean(labels[sources] == labels[destinations]) > 3 * np.sum(shares**2)
 
 
-def test_no_single_relation_reveals_the_class(graphs: dict[str, GraphDirectory]) -> None:
+def test_no_single_relation_reveals_the_class(graphs):
     name = "mag-like"
     preset, graph = PRESETS[name], graphs[name]
     types = draw_nodes(preset, graph.schema, key_of(SYNTHESIS, *name.encode(), 0))
@@ -163,9 +155,7 @@ def test_no_single_relation_reveals_the_class(graphs: dict[str, GraphDirectory])
         assert equal[1 - edges.structure] < chance + 0.1
 
 
-def test_neighbours_say_more_of_the_class_than_own_features(
-    graphs: dict[str, GraphDirectory],
-) -> None:
+def test_neighbours_say_more_of_the_class_than_own_features(graphs):
     graph = graphs["arxiv-like"]
     features, topology = np.array(graph.features(NODE)), graph.topology(EDGE)
     labels, (train, test) = np.asarray(graph.labels(NODE)), map(graph.split, ("train", "test"))
@@ -190,9 +180,7 @@ def test_neighbours_say_more_of_the_class_than_own_features(
 
 # DGL leaves /proc/self/status open when it reports its memory.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-def test_locality_under_metis_is_the_published_one(
-    graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
+def test_locality_under_metis_is_the_published_one(graphs, tmp_path):
     """HopGNN Table 1, METIS, node-wise sampling, two layers, 4 servers: R_micro is 66 %."""
     pytest.importorskip("dgl", reason="needs DGL for METIS")
     parts = partition_graph(graphs["arxiv-like"], tmp_path / "parts", 4, "metis")
@@ -200,9 +188,7 @@ def test_locality_under_metis_is_the_published_one(
     assert measured == pytest.approx(0.66, abs=0.1)
 
 
-def test_the_smallest_scale_works_and_what_is_unusable_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_scale_works_and_what_is_unusable_is_refused(tmp_path, monkeypatch):
     cases: list[tuple[str, dict[str, Any], str]] = [
         *(("arxiv-like", {"scale": scale}, "scale: expected more than 0 and at most 1, given")
           for scale in (0.0, 1.5, float("nan"), float("inf"))),

@@ -57,9 +57,7 @@ def read(folder: Path, text: str, out: str = "out") -> NDArray[np.float32]:
     return np.asarray(GraphDirectory.open(folder / out).features("paper"))
 
 
-def test_each_text_is_encoded_once_and_what_is_kept_never_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_text_is_encoded_once_and_what_is_kept_never_again(tmp_path, monkeypatch):
     monkeypatch.setattr(Letters, "encoded", [])
     cache = ", cache = 'letters.sqlite'"
     expected = [[i % 4, 1, 0, i] for i in range(6)]
@@ -75,9 +73,7 @@ def test_each_text_is_encoded_once_and_what_is_kept_never_again(
     assert len(Letters.encoded) == 12
 
 
-def test_an_import_goes_on_where_the_encoder_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_goes_on_where_the_encoder_failed(tmp_path, monkeypatch):
     """A batch has 2,048 rows."""
     monkeypatch.setattr(Letters, "encoded", [])
     text = describe(4096, more=", cache = 'letters.sqlite'").replace(
@@ -110,7 +106,7 @@ def test_an_import_goes_on_where_the_encoder_failed(
         (describe(more=", batch = 3"), r"encoders\.count_letters\.batch: unknown field"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(text: str, error: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_in_a_line(text, error, tmp_path):
     with pytest.raises(HopperError, match=r"graph\.toml: .*" + error) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)

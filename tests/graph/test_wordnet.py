@@ -1,13 +1,10 @@
 """The example of WordNet: its tables become a graph of words with topics."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
 
 import duckdb
-import pytest
 
 from hopper.cli import main
 from hopper.graph.directory import GraphDirectory
@@ -16,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "wordnet"
 
 
-def test_tables_become_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_become_a_graph(tmp_path, monkeypatch):
     """A third of the words has all relations."""
     shutil.copy(EXAMPLE / "graph.toml", tmp_path)
     copy = f"COPY (FROM '{EXAMPLE}/{{0}}.parquet' {{1}}) TO '{tmp_path}/{{0}}.parquet'"
@@ -31,7 +28,7 @@ def test_tables_become_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(graph.schema.relations) == 50
 
 
-def test_the_quick_start_runs_the_commands_of_its_page() -> None:
+def test_the_quick_start_runs_the_commands_of_its_page():
     page = (EXAMPLE / "README.md").read_text()
     script = (ROOT / "scripts" / "quickstart.sh").read_text().replace("\\\n  ", "")
     for name, value in (("wordnet", "runs/wordnet"), ("hopper", "hopper"), ("venv/bin/", "")):

@@ -1,8 +1,6 @@
 """Building topologies, against a naive sort; the writer: all or nothing, and nothing that
 contradicts the schema."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -68,7 +66,7 @@ def interrupt(_: object) -> None:
     raise KeyboardInterrupt("stopped")
 
 
-def test_a_destination_is_new_or_empty(tmp_path: Path) -> None:
+def test_a_destination_is_new_or_empty(tmp_path):
     (tmp_path / "made").mkdir()
     for out in (tmp_path / "made", tmp_path / "deep" / "graph"):
         write_graph(out, write_small)
@@ -94,9 +92,7 @@ def test_a_destination_is_new_or_empty(tmp_path: Path) -> None:
     assert [entry.name for entry in out.iterdir()] == ["other"]
 
 
-def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(tmp_path, monkeypatch):
     flushed: list[Path] = []
     monkeypatch.setattr(
         os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink())
@@ -116,7 +112,7 @@ def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
 
 
-def test_too_little_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**6, 10**6 - 500, 500))
     text = re.escape(f"({required_bytes(SMALL)} bytes) needed, 0.00 GiB (500 bytes) available")
@@ -125,7 +121,7 @@ def test_too_little_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_topology_built_elsewhere(tmp_path: Path) -> None:
+def test_topology_built_elsewhere(tmp_path):
     topology = build_topology(np.array([1]), np.array([0]), 2, 2)
     topology = dataclasses.replace(topology, indices=topology.indices.astype(np.int64))
     with GraphWriter(tmp_path / "graph", SMALL) as writer:
@@ -141,7 +137,7 @@ def test_topology_built_elsewhere(tmp_path: Path) -> None:
     assert (indices.tolist(), indices.dtype) == ([1], np.int32)
 
 
-def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
+def test_names_are_kept_beside_the_schema(tmp_path):
     write_graph(tmp_path / "graph", write_small, lambda w: w.names("person", ["Ada", "Bo Ö."]))
     file = tmp_path / "graph/names/person.txt"
     assert file.read_text(encoding="utf-8") == "Ada\nBo Ö.\n"
@@ -152,7 +148,7 @@ def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
         Names.open(file, 3)
 
 
-def test_names_may_be_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_may_be_larger_than_memory(tmp_path, monkeypatch):
     names = [f"{row:0100d}" for row in range(20_000)]
     ids = np.array([19_999, 0, 255, 256, 512, 10_001])
     monkeypatch.setattr(names_module, "_BYTES_AT_ONCE", 1 << 16)
@@ -187,7 +183,7 @@ BAD_PARTS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-def test_contradictions_and_interrupts_leave_nothing_behind(tmp_path: Path) -> None:
+def test_contradictions_and_interrupts_leave_nothing_behind(tmp_path):
     for write, text in BAD_PARTS:
         schema = dataclasses.replace(SMALL, splits={"train": 1, "pair": 2})
         with pytest.raises(GraphError, match=re.escape(text)):
@@ -207,7 +203,7 @@ def test_contradictions_and_interrupts_leave_nothing_behind(tmp_path: Path) -> N
     st.integers(6, 8),
     st.sampled_from([np.int32, np.int64]),
 )
-def test_equals_a_naive_sort(edges: list[tuple[int, int]], num_src: int, dtype: type) -> None:
+def test_equals_a_naive_sort(edges, num_src, dtype):
     """Edge lists have parallel edges and isolated nodes, or no edges at all."""
     src, dst = np.array(edges, dtype).reshape(-1, 2).T.copy()
     num_dst = 6 if edges else 0
@@ -224,7 +220,7 @@ def test_equals_a_naive_sort(edges: list[tuple[int, int]], num_src: int, dtype: 
         assert getattr(topology, name).dtype == (np.int32 if is_narrow else np.int64)
 
 
-def test_large_ids_are_not_truncated() -> None:
+def test_large_ids_are_not_truncated():
     # 70000 squared exceeds 32 bits, so a key built from int32 ids would wrap.
     src, dst = np.array([69_999, 5, 69_999], np.int32), np.full(3, 69_998, np.int32)
     topology = build_topology(src, dst, 70_000, 70_000)
@@ -236,7 +232,7 @@ def test_large_ids_are_not_truncated() -> None:
     assert {wide["indices"][0], wide["edge_ids"][0]} == {np.dtype(np.int64)}
 
 
-def test_refused_edges() -> None:
+def test_refused_edges():
     cases: list[tuple[list[float], list[int], str]] = [
         ([0, 2], [0, 0], r"citations: src of edge 1: expected an id in \[0, 2\), given 2"),
         ([0, 1], [0, -1], r"citations: dst of edge 1: expected an id in \[0, 3\), given -1"),

@@ -4,8 +4,6 @@ usage: learnable_rank.py OUT.json SERVERS, with torchrun's environment. Four ran
 read what :data:`READS` says, and one rank on one server reads all of it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,8 +1,5 @@
 """Counting visits, measuring what a missing byte costs, and saving both."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ PROFILE = CacheProfile(
 )
 
 
-def test_visits_are_counted_by_iteration() -> None:
+def test_visits_are_counted_by_iteration():
     counter = VisitCounter({"a": 5, "b": 1})
     counter.add({"a": np.array([1, 3]), "b": np.array([0])})
     counter.add({"a": np.array([3]), "b": np.empty(0, np.int64)})
@@ -36,7 +33,7 @@ def test_visits_are_counted_by_iteration() -> None:
     assert counter.list_visited("b").visits.tolist() == [1]
 
 
-def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch):
     """60 visits in 10 iterations make six rows of 25 bytes a fetch.
 
     Each fetch reads other rows as long as there are any. The first fetch is not counted, and the
@@ -56,7 +53,7 @@ def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch: pytest.Monke
     ]
 
 
-def test_penalty_of_few_rows() -> None:
+def test_penalty_of_few_rows():
     """At least one row is fetched, and never more than were visited. Without visits none is."""
     fetched_ids: list[np.ndarray[Any, Any]] = []
     assert miss_penalty(fetched_ids.append, Visited(np.array([4]), np.array([1])), 100, 8) > 0
@@ -66,7 +63,7 @@ def test_penalty_of_few_rows() -> None:
     assert len(fetched_ids) == 4
 
 
-def test_a_saved_profile_is_loaded_unchanged(tmp_path: Path) -> None:
+def test_a_saved_profile_is_loaded_unchanged(tmp_path):
     path = profile_file(tmp_path, PROFILE.made_for, 1)
     save_profile(PROFILE, path)
     assert [file.name for file in path.parent.iterdir()] == ["rank-1.npz"]
@@ -81,7 +78,7 @@ def test_a_saved_profile_is_loaded_unchanged(tmp_path: Path) -> None:
         assert np.array_equal(loaded.visits, expected.visits)
 
 
-def test_damaged_profiles(tmp_path: Path) -> None:
+def test_damaged_profiles(tmp_path):
     path = tmp_path / "rank-0.npz"
     advice = "no such profile; `hopper inspect cache CONFIG --profile` makes one"
     with pytest.raises(GraphError, match=advice):

@@ -1,8 +1,6 @@
 """Directories divided by relation: what every server's folder stores, whole or in parts, and what
 is refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -27,10 +25,8 @@ from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.graph.layout import draw_arrays, features_file, topology_file
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.hetero.divide import divide_graph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
@@ -49,7 +45,7 @@ ROOTS = np.concatenate([np.arange(60), np.arange(100, 140)])
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def graph(tmp_path_factory) -> GraphDirectory:
     """Papers have times, and edges of one relation features, weights and times; half of the papers
     are in a split. Parallel edges are ordinary, as is a hub."""
     generator, edges = np.random.default_rng(4), {}
@@ -78,19 +74,19 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 @pytest.fixture(scope="module")
-def undivided(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def undivided(graph, tmp_path_factory) -> PartitionedGraph:
     """The graph on one server, where nodes keep their ids."""
     return partition_graph(graph, tmp_path_factory.mktemp("one") / "parts", 1, "random")
 
 
 @pytest.fixture(scope="module")
-def whole(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def whole(graph, tmp_path_factory) -> PartitionedGraph:
     """Whole relations on two servers."""
     return divide_graph(graph, tmp_path_factory.mktemp("whole") / "parts", 2, "meta", layers=2)
 
 
 @pytest.fixture(scope="module")
-def in_parts(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def in_parts(graph, tmp_path_factory) -> PartitionedGraph:
     """WRITES in three parts; CITES reads WRITES too, below the roots, and is cut in two."""
     out = tmp_path_factory.mktemp("cut") / "parts"
     return divide_graph(graph, out, 5, "meta", layers=2, server_memory=memory_for(graph, 3))
@@ -123,18 +119,14 @@ def stored_bytes(folder: Path) -> int:
     return sum(file.stat().st_size - 128 for file in folder.rglob("*.npy") if file.is_file())
 
 
-def test_the_division_that_is_shown_beforehand_is_the_one_that_is_made(
-    graph: GraphDirectory, whole: PartitionedGraph, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_division_that_is_shown_beforehand_is_the_one_that_is_made(graph, whole, capsys):
     assert main(["inspect", "metatree", "--json", str(graph.path)]) == 0
     shown, made = json.loads(capsys.readouterr().out), whole.description["meta"]
     assert {"target", "weights", "servers"} <= shown.keys()
     assert shown == {key: made[key] for key in shown}
 
 
-def test_a_server_stores_what_its_relations_touch(
-    graph: GraphDirectory, undivided: PartitionedGraph, whole: PartitionedGraph
-) -> None:
+def test_a_server_stores_what_its_relations_touch(graph, undivided, whole):
     assert [partition.roots for partition in whole.partitions] == [(WRITES,), (CITES,)]
     first, second = whole.partitions
     assert first.relations == {WRITES, WORKS}
@@ -164,7 +156,7 @@ def test_a_server_stores_what_its_relations_touch(
         LocalRows(whole, 1)._rows("features", "institution", np.array([3]))
 
 
-def test_original_ids_stay_and_are_one_array(whole: PartitionedGraph) -> None:
+def test_original_ids_stay_and_are_one_array(whole):
     for name, count in COUNTS.items():
         ids = whole.original_ids(name)
         assert np.array_equal(ids, np.arange(count))
@@ -176,9 +168,7 @@ def test_original_ids_stay_and_are_one_array(whole: PartitionedGraph) -> None:
         assert np.array_equal(whole.global_ids(name), np.arange(count))
 
 
-def test_replicas_and_bytes_are_described(
-    graph: GraphDirectory, in_parts: PartitionedGraph, tmp_path: Path
-) -> None:
+def test_replicas_and_bytes_are_described(graph, in_parts, tmp_path):
     replicas = divide_graph(graph, tmp_path / "parts", 3, "meta", layers=2)
     assert [(stored.roots, stored.place, stored.copies) for stored in replicas.partitions] == [
         ((WRITES,), 0, 2), ((WRITES,), 1, 2), ((CITES,), 0, 1)
@@ -217,9 +207,7 @@ def roots_of(graph: PartitionedGraph, relation: Relation) -> list[int]:
     return [s for s, partition in enumerate(graph.partitions) if partition.roots == (relation,)]
 
 
-def test_every_edge_into_a_root_is_in_one_part(
-    undivided: PartitionedGraph, in_parts: PartitionedGraph
-) -> None:
+def test_every_edge_into_a_root_is_in_one_part(undivided, in_parts):
     for relation, servers in ((WRITES, [2, 3, 4]), (CITES, [0, 1])):
         servers = roots_of(in_parts, relation)
         expected = undivided.topology(relation)
@@ -258,9 +246,7 @@ def test_every_edge_into_a_root_is_in_one_part(
         check_lists(merged, expected, nodes)
 
 
-def test_a_server_stores_the_rows_that_its_hops_reach(
-    graph: GraphDirectory, undivided: PartitionedGraph, in_parts: PartitionedGraph
-) -> None:
+def test_a_server_stores_the_rows_that_its_hops_reach(graph, undivided, in_parts):
     for server, partition in enumerate(in_parts.partitions):
         stored, rows = in_parts.stored("paper", server), LocalRows(in_parts, server)
         assert stored.contains(ROOTS).all()
@@ -296,9 +282,7 @@ def test_a_server_stores_the_rows_that_its_hops_reach(
             rows.gather("features", "author", missing[:1])
 
 
-def test_the_draws_of_all_parts_equal_those_of_one_server(
-    graph: GraphDirectory, in_parts: PartitionedGraph
-) -> None:
+def test_the_draws_of_all_parts_equal_those_of_one_server(graph, in_parts):
     undivided, ids = graph.topology(WRITES), read_only(np.arange(COUNTS["paper"]))
     roots = read_only(np.asarray(graph.split("train"))[::-1].copy())
     lists = NeighborLists(undivided.indptr, undivided.indices, np.arange(COUNTS["author"]), ids)
@@ -330,9 +314,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_links_are_the_graph_s_files_and_equal_copies(
-    graph: GraphDirectory, whole: PartitionedGraph, tmp_path: Path
-) -> None:
+def test_links_are_the_graph_s_files_and_equal_copies(graph, whole, tmp_path):
     copies = divide_graph(graph, tmp_path / "copy", 2, "meta", layers=2, tables="copy")
     linked, copied, of_graph = (contents(path) for path in (whole.path, copies.path, graph.path))
     for table in ("features/paper.npy", "labels/paper.npy", f"topology/{WRITES}/indices.npy"):
@@ -355,9 +337,7 @@ def test_links_are_the_graph_s_files_and_equal_copies(
 
 
 @pytest.mark.parametrize("code", [0, errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
-def test_a_file_is_a_link_or_as_few_copies_as_can_be(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_a_link_or_as_few_copies_as_can_be(code, tmp_path, monkeypatch):
     """A graph on another file system is copied once, if links within the destination work."""
     source, name = tmp_path / "graph" / "rows.npy", tmp_path / "name.npy"
     source.parent.mkdir()
@@ -388,9 +368,7 @@ def test_a_file_is_a_link_or_as_few_copies_as_can_be(
     assert len({path.stat().st_ino for path in (source, *targets)}) == 1 + copies
 
 
-def test_a_full_disk_is_an_error_before_or_while_files_are_written(
-    graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_error_before_or_while_files_are_written(graph, tmp_path, monkeypatch):
     # Features, weights and two times an edge of WRITES, the times of CITES: all that is no link.
     nbytes = 900 * (8 + 4 + 16) + 50 * 16
     usage = SimpleNamespace(free=nbytes)
@@ -415,9 +393,7 @@ def test_a_full_disk_is_an_error_before_or_while_files_are_written(
 # What is refused
 
 
-def test_impossible_requests_are_refused_and_leave_nothing(
-    graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_impossible_requests_are_refused_and_leave_nothing(graph, tmp_path):
     (tmp_path / "occupied").mkdir()
     (tmp_path / "occupied" / "mine").touch()
     refused: list[tuple[str, dict[str, Any], str]] = [
@@ -439,7 +415,7 @@ def test_impossible_requests_are_refused_and_leave_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["occupied"]
 
 
-def test_damaged_directories_are_refused(whole: PartitionedGraph, tmp_path: Path) -> None:
+def test_damaged_directories_are_refused(whole, tmp_path):
     shutil.copytree(whole.path, tmp_path / "parts")
     file, text = tmp_path / "parts" / "partition.json", "field 'meta': does not fit"
     damages: list[tuple[Callable[[Any], object], str]] = [
@@ -462,9 +438,7 @@ def test_damaged_directories_are_refused(whole: PartitionedGraph, tmp_path: Path
         PartitionedGraph.open(tmp_path / "parts").topology(WRITES, 0)
 
 
-def test_engines_and_divisions_that_do_not_fit_are_refused(
-    whole: PartitionedGraph, undivided: PartitionedGraph
-) -> None:
+def test_engines_and_divisions_that_do_not_fit_are_refused(whole, undivided):
     def check(parts: PartitionedGraph, engine: str, layers: int = 2, model: str = "rgcn") -> None:
         values = {
             "data": {"partitioned": str(parts.path)},
@@ -491,12 +465,7 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
             check(*request)
 
 
-def test_the_command(
-    graph: GraphDirectory,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_command(graph, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(out: str, *options: str) -> int:

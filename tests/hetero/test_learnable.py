@@ -1,7 +1,5 @@
 """Sparse optimisers against torch's, sums of gradients, and the rows that learning begins with."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from hopper.hetero.learnable.fetched import merge_places
 from hopper.hetero.learnable.leaf import add_rows
 from hopper.hetero.row_records import RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage
-from hopper.hetero.sparse_optimizers import OPTIMIZERS, SparseOptimizer
+from hopper.hetero.sparse_optimizers import OPTIMIZERS
 
 # More rows than one thread handles alone.
 ROWS, READ, DIM = 9000, 6000, 5
@@ -34,7 +32,7 @@ TORCH = {
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("kind", ["memory", "mmap"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_sparse_updates_equal_torch_s(name: str, kind: str, tmp_path: Path) -> None:
+def test_sparse_updates_equal_torch_s(name, kind, tmp_path):
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(7, 3, generator=generator, dtype=torch.float64)
     storage = MemoryStorage(torch.device("cpu")) if kind == "memory" else MappedStorage(tmp_path)
@@ -57,7 +55,7 @@ def test_sparse_updates_equal_torch_s(name: str, kind: str, tmp_path: Path) -> N
     assert torch.equal(rows_of_table[[2, 4, 5]], start[[2, 4, 5]])
 
 
-def test_mapped_tables_are_on_disk_and_leave_no_files(tmp_path: Path) -> None:
+def test_mapped_tables_are_on_disk_and_leave_no_files(tmp_path):
     folder = tmp_path / "rows"
     table = MappedStorage(folder).zeros(1000, 16, torch.float32)
     assert not table.any()
@@ -86,7 +84,7 @@ def resident_kib(table: torch.Tensor) -> int:
     raise AssertionError("not mapped")
 
 
-def test_a_table_that_is_written_out_leaves_memory_and_is_read_from_disk(tmp_path: Path) -> None:
+def test_a_table_that_is_written_out_leaves_memory_and_is_read_from_disk(tmp_path):
     kind = subprocess.run(
         ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -105,7 +103,7 @@ def test_a_table_that_is_written_out_leaves_memory_and_is_read_from_disk(tmp_pat
     storage.write_out(storage.zeros(0, 64, torch.float32))
 
 
-def test_a_disk_that_is_too_small_is_refused_before_training(tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_refused_before_training(tmp_path):
     with pytest.raises(StorageError, match=r"learnable\.folder: .*: a table of \d+ bytes: "):
         MappedStorage(tmp_path).zeros(1 << 44, 4, torch.float32)
     assert list(tmp_path.iterdir()) == []
@@ -115,7 +113,7 @@ def test_a_disk_that_is_too_small_is_refused_before_training(tmp_path: Path) -> 
         MappedStorage(file / "rows").zeros(4, 4, torch.float32)
 
 
-def test_first_rows_are_a_function_of_seed_type_and_id() -> None:
+def test_first_rows_are_a_function_of_seed_type_and_id():
     ids = np.array([5, 2, 900])
     rows = first_rows(3, "author", ids, 64)
     assert np.array_equal(rows[::-1], first_rows(3, "author", ids[::-1].copy(), 64))
@@ -129,7 +127,7 @@ def test_first_rows_are_a_function_of_seed_type_and_id() -> None:
     assert first_rows(0, "author", np.empty(0, np.int64), 4).shape == (0, 4)
 
 
-def test_rows_that_several_passes_read_are_one_leaf() -> None:
+def test_rows_that_several_passes_read_are_one_leaf():
     table = torch.arange(12.0).view(6, 2)
     ids = distinct([np.array([4, 1]), np.array([1, 5])])
     assert ids.tolist() == [1, 4, 5]
@@ -153,7 +151,7 @@ def test_rows_that_several_passes_read_are_one_leaf() -> None:
 
 
 @pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+def threads(request) -> Iterator[int]:
     threads_before = numba.get_num_threads()
     if request.param > numba.config.NUMBA_NUM_THREADS:
         pytest.skip("too few processors")
@@ -171,7 +169,7 @@ def random_places() -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_adding_gradients_equals_torch(dtype: torch.dtype, threads: int) -> None:
+def test_adding_gradients_equals_torch(dtype, threads):
     rows, places = random_tensor(READ, DIM, dtype=dtype), random_places()
     index = torch.from_numpy(places)
     sums = random_tensor(ROWS, DIM, dtype=dtype, seed=1)
@@ -186,14 +184,7 @@ def test_adding_gradients_equals_torch(dtype: torch.dtype, threads: int) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", OPTIMIZERS.values())
 @pytest.mark.parametrize(("scale", "factor", "l2"), [(1.0, 1.0, 0.0), (0.25, 0.7, 0.01)])
-def test_updates_in_place_equal_torch_s(
-    kind: type[SparseOptimizer],
-    scale: float,
-    factor: float,
-    l2: float,
-    dtype: torch.dtype,
-    threads: int,
-) -> None:
+def test_updates_in_place_equal_torch_s(kind, scale, factor, l2, dtype, threads):
     """Update some records of a table by the kernel, and copies of them by torch's operations."""
     table = random_tensor(ROWS, 1 + kind.parts, DIM, dtype=dtype)
     table[:, 1:] = 0
@@ -219,7 +210,7 @@ def test_updates_in_place_equal_torch_s(
 
 
 @pytest.mark.parametrize("sizes", [[0], [5], [0, 7, 0], [4, 6], [30, 0, 20, 25], [0, 0]])
-def test_places_of_several_ranks_are_merged(sizes: list[int]) -> None:
+def test_places_of_several_ranks_are_merged(sizes):
     generator = np.random.default_rng(len(sizes))
     groups = [np.sort(generator.permutation(40)[:size]) for size in sizes]
     places, within = merge_places(groups)

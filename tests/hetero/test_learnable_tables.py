@@ -1,9 +1,6 @@
 """A rank's share of one table, several tables between ranks, and no table at all."""
 
-from __future__ import annotations
-
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +57,7 @@ def update(share: TableShare, places: list[int], gradient: torch.Tensor) -> None
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
+def test_ranks_share_rows_by_the_offsets_of_the_table(rank):
     share = make_share(rank, offsets=(0, 7, 10), ranks_per_server=2)
     owned_ids = [[0, 2, 4, 6], [1, 3, 5], [7, 9], [8]][rank]
     assert share.owned_ids().tolist() == owned_ids
@@ -73,7 +70,7 @@ def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
     assert torch.equal(result["item"], share.records.rows)
 
 
-def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path: Path) -> None:
+def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path):
     initial_rows = np.random.default_rng(0).random((10, DIM), np.float32)
     np.save(tmp_path / "item.npy", initial_rows)
     share = make_share(initial=tmp_path / "item.npy", frozen=True)
@@ -87,7 +84,7 @@ def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path: Path) -
     assert not share.records.rows[1].any()
 
 
-def test_an_update_changes_only_the_rows_that_were_read() -> None:
+def test_an_update_changes_only_the_rows_that_were_read():
     share, gradient = make_share(l2=0.5), torch.ones(2, DIM, dtype=torch.float64)
     rows_before = share.records.rows.clone()
     update(share, [8, 3], gradient)
@@ -103,7 +100,7 @@ def test_an_update_changes_only_the_rows_that_were_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "mmap", "held"])
-def test_going_back_restores_the_kept_rows(kind: str, tmp_path: Path) -> None:
+def test_going_back_restores_the_kept_rows(kind, tmp_path):
     share = make_share(storage=MemoryStorage(CPU) if kind == "memory" else MappedStorage(tmp_path))
     if kind == "held":
         share.hold(4, np.array([0, 3, 5]))
@@ -121,7 +118,7 @@ def test_going_back_restores_the_kept_rows(kind: str, tmp_path: Path) -> None:
     assert torch.equal(share.records.read(torch.tensor([3]))[:, 1], state)
 
 
-def test_a_share_that_keeps_nothing_does_not_go_back() -> None:
+def test_a_share_that_keeps_nothing_does_not_go_back():
     share = make_share(keeps=False)
     update(share, [2], torch.ones(1, DIM, dtype=torch.float64))
     share.keep()
@@ -131,7 +128,7 @@ def test_a_share_that_keeps_nothing_does_not_go_back() -> None:
     assert list(share.state(with_kept=True)) == ["records.item"]
 
 
-def test_without_tables_no_message_is_sent(tmp_path: Path) -> None:
+def test_without_tables_no_message_is_sent(tmp_path):
     """The second rank of the cluster does not exist, so any message would fail."""
     cluster = Cluster(0, 2, 1, CPU, 1.0)
     learnable = LearnableRows(cluster)
@@ -166,9 +163,7 @@ class Computed(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_gradients_may_leave_within_the_backward_pass(
-    early: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_may_leave_within_the_backward_pass(early, monkeypatch):
     events: list[str] = []
     send_back = RowMessages.start_back
 
@@ -201,9 +196,7 @@ def test_gradients_may_leave_within_the_backward_pass(
 
 
 @pytest.fixture(scope="module")
-def ranks(
-    run_ranks: Callable[..., list[Any]], tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, list[dict[str, Any]]]:
+def ranks(run_ranks, tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
     """The results of every rank, by the number of ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     return {
@@ -212,9 +205,7 @@ def ranks(
     }
 
 
-def test_several_ranks_learn_the_rows_that_one_rank_learns(
-    ranks: dict[int, list[dict[str, Any]]],
-) -> None:
+def test_several_ranks_learn_the_rows_that_one_rank_learns(ranks):
     (single_rank,), all_ranks = ranks[1], ranks[4]
     for table in ("item", "user"):
         ids = [value for rank_result in all_ranks for value in rank_result["ids"][table]]
@@ -235,7 +226,7 @@ def test_several_ranks_learn_the_rows_that_one_rank_learns(
     assert np.flatnonzero(changed_rows).tolist() == [0, 1, 3, 4, 9]
 
 
-def test_gradients_are_collected_on_rank_0(ranks: dict[int, list[dict[str, Any]]]) -> None:
+def test_gradients_are_collected_on_rank_0(ranks):
     (single_rank,), all_ranks = ranks[1], ranks[4]
     assert [rank_result["collected"] for rank_result in all_ranks[1:]] == [{}, {}, {}]
     gradients, expected = all_ranks[0]["collected"], single_rank["collected"]
@@ -254,7 +245,7 @@ def test_gradients_are_collected_on_rank_0(ranks: dict[int, list[dict[str, Any]]
         assert rank_result["squares"] == pytest.approx(squares, rel=1e-12)
 
 
-def test_each_rank_fetches_a_remote_row_once(ranks: dict[int, list[dict[str, Any]]]) -> None:
+def test_each_rank_fetches_a_remote_row_once(ranks):
     assert not any(ranks[1][0]["bytes"].values())
     sent_bytes = {
         cause: sum(rank_result["bytes"][cause] for rank_result in ranks[4])

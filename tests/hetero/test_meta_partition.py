@@ -1,17 +1,12 @@
 """Metatree and meta-partitioning: the worked example of Figure 6, what it leaves open, and how it
 is printed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.graph import GraphWriter
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph import EdgeType, GraphSchema, GraphWriter, NodeType, Relation
 from hopper.hetero.meta_partition import MetaPartition, divide
 from hopper.hetero.metatree import Vertex, make_metatree, weigh
 
@@ -53,7 +48,7 @@ def make_star(weights: list[int]) -> GraphSchema:
     return make_schema(types, relations, "t")
 
 
-def test_the_metatree_of_ogbn_mag(mag: GraphSchema) -> None:
+def test_the_metatree_of_ogbn_mag(mag):
     tree = make_metatree(mag, "paper", 2)
     assert tree.roots == (WRITES, REV_TOPIC, CITES) == tuple(sorted(tree.roots))
     # Papers are met again one hop further, with all that leads to them.
@@ -67,7 +62,7 @@ def test_the_metatree_of_ogbn_mag(mag: GraphSchema) -> None:
     assert weights == {REV_TOPIC: 15_806_510, WRITES: 17_215_096, CITES: 27_414_283}
 
 
-def test_the_partitions_of_ogbn_mag(mag: GraphSchema) -> None:
+def test_the_partitions_of_ogbn_mag(mag):
     division = divide(mag, make_metatree(mag, "paper", 2), 2)
     cites, rest = division.shares
     assert cites.roots == (CITES,)
@@ -82,7 +77,7 @@ def test_the_partitions_of_ogbn_mag(mag: GraphSchema) -> None:
     assert division.as_json()["servers"][0]["roots"] == ["paper/cites/paper"]
 
 
-def test_the_metatree_visits_a_relation_once_for_each_reader_and_depth(mag: GraphSchema) -> None:
+def test_the_metatree_visits_a_relation_once_for_each_reader_and_depth(mag):
     tree = make_metatree(mag, "paper", 3)
     visited = list(tree.read_from(CITES))
     assert len(visited) == len(set(visited))
@@ -97,7 +92,7 @@ def test_the_metatree_visits_a_relation_once_for_each_reader_and_depth(mag: Grap
     assert set(one_layer.unreachable) == {AFFILIATED, REV_AFFILIATED, REV_WRITES, TOPIC}
 
 
-def test_metapaths_restrict_what_is_followed(mag: GraphSchema) -> None:
+def test_metapaths_restrict_what_is_followed(mag):
     tree = make_metatree(mag, "paper", 2, [["writes", "rev_writes"], ["cites"]])
     assert tree.roots == (WRITES, CITES)
     assert tree.children[Vertex("author", 1)] == (REV_WRITES,)
@@ -107,7 +102,7 @@ def test_metapaths_restrict_what_is_followed(mag: GraphSchema) -> None:
     assert tree.types_of([WRITES]) == ["author", "paper"]
 
 
-def test_a_hop_draws_for_every_type_that_was_reached(mag: GraphSchema) -> None:
+def test_a_hop_draws_for_every_type_that_was_reached(mag):
     tree = make_metatree(mag, "paper", 2)
     assert tree.read_at(0) == (tree.roots, ("paper",))
     relations, types = tree.read_at(1)
@@ -126,14 +121,12 @@ def test_a_hop_draws_for_every_type_that_was_reached(mag: GraphSchema) -> None:
         ("paper", 1, [[]], "expected 1 to 1 relations, given 0"),
     ],
 )  # fmt: skip
-def test_bad_requests_for_a_metatree_are_refused(
-    mag: GraphSchema, target: str, layers: int, metapaths: list[list[str]], message: str
-) -> None:
+def test_bad_requests_for_a_metatree_are_refused(mag, target, layers, metapaths, message):
     with pytest.raises(RequestError, match=message):
         make_metatree(mag, target, layers, metapaths)
 
 
-def test_a_target_without_relations_and_an_ambiguous_name_are_refused() -> None:
+def test_a_target_without_relations_and_an_ambiguous_name_are_refused():
     types, relations = {"a": 1, "b": 1}, {Relation("a", "to", "b"): 1, Relation("b", "to", "b"): 1}
     schema = make_schema(types, relations, "b")
     with pytest.raises(RequestError, match="no relation leads to 'a'"):
@@ -148,7 +141,7 @@ def divide_star(weights: list[int], servers: int) -> MetaPartition:
     return divide(star, make_metatree(star, "t", 1), servers)
 
 
-def test_spare_servers_split_the_heaviest_sub_metatrees() -> None:
+def test_spare_servers_split_the_heaviest_sub_metatrees():
     division = divide_star([90, 40, 10], 6)
     assert [(share.roots[0].src, share.place, share.copies) for share in division.shares] == [
         *(("leaf0", place, 3) for place in range(3)),
@@ -157,13 +150,13 @@ def test_spare_servers_split_the_heaviest_sub_metatrees() -> None:
     ]
 
 
-def test_empty_types_leave_no_server_idle() -> None:
+def test_empty_types_leave_no_server_idle():
     division = divide_star([5, 0, 0, 0], 4)
     assert all(share.roots for share in division.shares)
     assert division.replication == 1.0
 
 
-def test_given_weights_decide_the_shares() -> None:
+def test_given_weights_decide_the_shares():
     graph = make_star([1, 1, 100])
     tree = make_metatree(graph, "t", 1)
     leaf0, leaf1, leaf2 = tree.roots
@@ -176,7 +169,7 @@ def test_given_weights_decide_the_shares() -> None:
         divide(graph, tree, 0)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     written, likes = Relation("paper", "by", "author"), Relation("author", "likes", "venue")
     schema = make_schema(
         {"paper": 3, "author": 2, "venue": 1}, {WRITES: 2, written: 1, likes: 1}, "paper"

@@ -1,9 +1,6 @@
 """Neighbours averaged once: against dense matrices, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,18 +8,13 @@ from numpy.typing import NDArray
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.layout import features_file
-from hopper.graph.schema import Relation
 from hopper.graph.schema_json import write_schema
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute import MetapathTables, SubsetTables, averages, precompute
 from hopper.partition import partition_graph
-from hopper.partition.stored_forms import (
-    describe_rounded_tables,
-    parse_row_forms,
-    store_rows_as,
-)
+from hopper.partition.stored_forms import describe_rounded_tables, parse_row_forms, store_rows_as
 from hopper.timing.phases import Phases
 from tests.engines.graphs import COUNTS, EDGES, WIDTHS, make_graph
 
@@ -30,7 +22,7 @@ Matrix = NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def graph(tmp_path_factory) -> GraphDirectory:
     return make_graph(tmp_path_factory.mktemp("typed") / "graph", tuple(COUNTS))
 
 
@@ -49,9 +41,7 @@ def divide_by_degree(matrix: Matrix) -> Matrix:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 1 << 26])
-def test_metapaths_are_products_of_means(
-    block_bytes: int, graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metapaths_are_products_of_means(block_bytes, graph, tmp_path, monkeypatch):
     monkeypatch.setattr(averages, "_BLOCK_BYTES", block_bytes)
     precompute(graph.path, tmp_path / "tables", MetapathTables(layers=2))
     tables = GraphDirectory.open(tmp_path / "tables")
@@ -79,13 +69,13 @@ def test_metapaths_are_products_of_means(
     assert np.array_equal(topology.indices, np.arange(COUNTS["paper"]))
 
 
-def test_only_the_given_metapaths_are_averaged(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_only_the_given_metapaths_are_averaged(graph, tmp_path):
     paths = [["author/to/paper", "paper/to/author"]]
     schema = precompute(graph.path, tmp_path / "tables", MetapathTables(2, paths))
     assert sorted(schema.node_types) == ["paper", "to.author", "to.author.to.paper"]
 
 
-def test_subsets_are_averaged_hop_by_hop(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_subsets_are_averaged_hop_by_hop(graph, tmp_path):
     recipe = SubsetTables(layers=2, subsets=3, dim=4, seed=1)
     precompute(graph.path, tmp_path / "tables", recipe)
     tables = GraphDirectory.open(tmp_path / "tables")
@@ -143,7 +133,7 @@ def average_neighbours(
     return result
 
 
-def test_types_without_features_get_random_rows(tmp_path: Path) -> None:
+def test_types_without_features_get_random_rows(tmp_path):
     graph = make_graph(tmp_path / "bare", ("paper", "nobody"))
     with pytest.raises(RequestError, match="--random-dim: node type 'author', which metapath"):
         precompute(graph.path, tmp_path / "tables", MetapathTables(layers=1))
@@ -155,7 +145,7 @@ def test_types_without_features_get_random_rows(tmp_path: Path) -> None:
     assert np.allclose(tables.features("to.author"), expected, atol=1e-6)
 
 
-def test_what_cannot_be_averaged_is_named(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_what_cannot_be_averaged_is_named(graph, tmp_path):
     out = tmp_path / "tables"
     with pytest.raises(RequestError, match=r"--dim: .* author 5, field 3, nobody 2, paper 7"):
         precompute(graph.path, out, SubsetTables())
@@ -164,12 +154,7 @@ def test_what_cannot_be_averaged_is_named(graph: GraphDirectory, tmp_path: Path)
     assert not out.exists()
 
 
-def test_the_command_prints_what_it_wrote(
-    graph: GraphDirectory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_command_prints_what_it_wrote(graph, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hopper.cli.phases._SHOWN_SECONDS", 0.0)
     arguments = ["dataset", "precompute", "subsets", str(graph.path)]
     arguments += ["--subsets", "2", "--dim", "4"]
@@ -180,9 +165,7 @@ def test_the_command_prints_what_it_wrote(
     assert "averaging neighbours" in printed.err
 
 
-def test_averages_of_rounded_rows_state_a_bound_of_their_error(
-    graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_averages_of_rounded_rows_state_a_bound_of_their_error(graph, tmp_path):
     """The stated bound holds, and it grows when the averages are stored in fewer bits."""
     recipe, forms = MetapathTables(layers=2), parse_row_forms(["int8"], graph.schema)
     exact = precompute(graph.path, tmp_path / "exact", recipe)

@@ -1,7 +1,5 @@
 """Every root is aggregated once for each root relation, and finished once, on any ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -42,8 +40,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("count", [0, 1, 7, 60])
 def test_planned_routes_bring_every_row_to_its_rank(
-    count: int, layout: str, ranks_per_server: int, reads: bool, designated: bool
-) -> None:
+    count, layout, ranks_per_server, reads, designated
+):
     """Exchange rows that say (sending rank, place) as planned, and check who receives which."""
     partitions = LAYOUTS[layout]
     shares = RootShares(partitions, ranks_per_server, designated=designated)
@@ -88,7 +86,7 @@ def test_planned_routes_bring_every_row_to_its_rank(
             assert plan.mine_in_rows is None
 
 
-def test_roots_are_shared_evenly_between_ranks() -> None:
+def test_roots_are_shared_evenly_between_ranks():
     shares = RootShares(LAYOUTS["replicas"], 2)
     plans = [shares.plan(rank, 600, reads=True, device=CPU) for rank in range(6)]
     assert [plan.mine.size for plan in plans] == [150, 150, 150, 150, 300, 300]

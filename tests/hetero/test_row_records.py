@@ -1,7 +1,5 @@
 """Records in a file, some of which are held in memory, against a plain table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,7 @@ def make_held_records(stored: Tensor, device: torch.device, room: int, recent: b
 
 @pytest.mark.parametrize("recent", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 7, ROWS])
-def test_held_records_equal_a_plain_table(device: torch.device, room: int, recent: bool) -> None:
+def test_held_records_equal_a_plain_table(device, room, recent):
     """Read and update random records; at some steps write back or change all of them."""
     generator = np.random.default_rng(room)
     plain, stored = RowRecords(table(), device), table()

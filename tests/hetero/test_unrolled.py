@@ -3,10 +3,7 @@
 That engines train them alike is shown in tests/engines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +13,7 @@ from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_runner
 from hopper.engines.reference import Reference
-from hopper.graph import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.hetero.learnable import distinct_by_table, first_rows
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.unroll import unroll
@@ -28,12 +24,12 @@ from tests.engines.graphs import WITH_FEATURES, make_graph
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def graph(tmp_path_factory) -> GraphDirectory:
     return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
 
 
 @pytest.fixture(scope="module")
-def on_two(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+def on_two(graph, tmp_path_factory) -> PartitionedGraph:
     return partition_graph(graph, tmp_path_factory.mktemp("two") / "parts", 2, "random")
 
 
@@ -67,9 +63,7 @@ def same_rows(table: str, ids: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("model", ["rgcn in blocks", "rgat", "hgt"])
-def test_unrolled_types_with_equal_rows_are_the_plain_model(
-    model: str, on_two: PartitionedGraph, tmp_path: Path
-) -> None:
+def test_unrolled_types_with_equal_rows_are_the_plain_model(model, on_two, tmp_path):
     """All metapaths together, with the same rows in every table, compute the plain model.
 
     The gradient of a row is the sum over its copies.
@@ -101,7 +95,7 @@ def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
     return [[str(relation) for relation in path] for path in complete]
 
 
-def test_what_no_metapath_follows_is_not_sampled(on_two: PartitionedGraph, tmp_path: Path) -> None:
+def test_what_no_metapath_follows_is_not_sampled(on_two, tmp_path):
     case = case_of("types, learned rows", "model_centric", World(2, 1), 0, "rgcn")
     along: Sections = {"model": {"metapaths": PATHS}}
     config = make_config(merged(case.values(on_two, tmp_path / "run"), along))
@@ -121,7 +115,7 @@ def test_what_no_metapath_follows_is_not_sampled(on_two: PartitionedGraph, tmp_p
     assert {trainer.reads.tables[name] for name in trainer.reads.tables} == {"author", "field"}
 
 
-def test_names_tell_depths_and_tables_apart(graph: GraphDirectory) -> None:
+def test_names_tell_depths_and_tables_apart(graph):
     tree = make_metatree(graph.schema, "paper", 2)
     unrolled = unroll(tree, by_depth=True, by="root")
     assert unrolled.types["author@author/to@1"] == unrolled.types["author@paper/to@2"] == "author"

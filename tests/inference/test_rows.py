@@ -1,12 +1,10 @@
 """Scoring a split layer by layer, in chunks where memory bounds them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,6 @@ from hopper.inference.layer_wise import LayerWise
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.tasks import find_target
-from tests.engines.conftest import Divided, GraphOf
 from tests.engines.features import Case, World, case_of
 
 ALONE = World(1, 1)
@@ -70,9 +67,7 @@ def infer(
 
 
 @pytest.mark.parametrize(("feature", "model"), CASES)
-def test_scores_are_those_of_whole_neighbourhoods(
-    feature: str, model: str, divided: Divided, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_those_of_whole_neighbourhoods(feature, model, divided, monkeypatch):
     case = case_of(feature, "model_centric", ALONE, 0, model)
     parts, chunks, new_rows = divided(case), list[int](), LayerWise._new_rows
     request, network, inference = infer(case, parts)
@@ -115,7 +110,7 @@ def test_scores_are_those_of_whole_neighbourhoods(
 
 
 @pytest.mark.parametrize("pick", [0, 1])
-def test_divided_relations_have_the_scores_of_divided_nodes(pick: int, divided: Divided) -> None:
+def test_divided_relations_have_the_scores_of_divided_nodes(pick, divided):
     """Scores are taken at the roots' own times, and at one time for all of them."""
     scores: dict[int | None, list[torch.Tensor]] = {None: [], 3: []}
     for engine, at in itertools.product(("raf", "zero_hop in passes"), scores):
@@ -129,9 +124,7 @@ def test_divided_relations_have_the_scores_of_divided_nodes(pick: int, divided: 
 
 
 @pytest.mark.parametrize("model", ["rgcn", "rgat", "hgt, three layers"])
-def test_what_lies_below_roots_is_laid_out_as_it_is_read(
-    model: str, divided: Divided, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lies_below_roots_is_laid_out_as_it_is_read(model, divided, monkeypatch):
     """Edges that are laid out ahead are not laid out again in the pass, nor any others."""
     rows, laid_out = RelationFirst.rows, list[int]()
 
@@ -157,9 +150,7 @@ def test_what_lies_below_roots_is_laid_out_as_it_is_read(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
-def test_stored_forms_have_the_scores_of_the_same_numbers(
-    dtype: str, graph_of: GraphOf, tmp_path: Path
-) -> None:
+def test_stored_forms_have_the_scores_of_the_same_numbers(dtype, graph_of, tmp_path):
     graph, case = graph_of("items"), case_of("node", "model_centric", ALONE, 1)
     small = partition_graph(graph, tmp_path / "small", 1, "random", feature_dtypes=[dtype])
     plain = partition_graph(graph, tmp_path / "plain", 1, "random")
@@ -179,9 +170,7 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("output", ["logits", "embeddings"])
 @pytest.mark.parametrize("name", ["rgcn", "hgt"])
-def test_rows_in_files_equal_those_in_memory_after_interruptions(
-    name: str, output: Literal["logits", "embeddings"], divided: Divided, tmp_path: Path
-) -> None:
+def test_rows_in_files_equal_those_in_memory_after_interruptions(name, output, divided, tmp_path):
     """After each interruption no piece is made again, and the bits are the same."""
     case = case_of("types", "model_centric", ALONE, 0, name)
     _, model, inference = infer(case, divided(case), 2048)
@@ -213,9 +202,7 @@ def test_rows_in_files_equal_those_in_memory_after_interruptions(
         assert torch.equal(stored, made)
 
 
-def test_rows_that_do_not_fit_memory_are_in_files_that_go_with_them(
-    divided: Divided, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_do_not_fit_memory_are_in_files_that_go_with_them(divided, monkeypatch):
     case = case_of("types", "model_centric", ALONE, 0, "rgcn")
     parts = divided(case)
     _, model, inference = infer(case, parts, 2048)
@@ -229,9 +216,7 @@ def test_rows_that_do_not_fit_memory_are_in_files_that_go_with_them(
     assert not list(parts.path.glob("run/*"))
 
 
-def test_a_model_without_layers_scores_by_whole_neighbourhoods(
-    divided: Divided, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_layers_scores_by_whole_neighbourhoods(divided, monkeypatch):
     case = case_of("node", "model_centric", ALONE, 0, "gcn")
     _, model, inference = infer(case, divided(case))
     ids, by_layers = inference.rows(model, inference.split("val"))

@@ -5,8 +5,6 @@ Nothing here imports the code under test: ids are original ids, integers are Pyt
 sets.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,7 @@
 """Sampling in whole arrays draws what the kernels draw: by NumPy always, by CuPy where there is a
 device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,9 +12,7 @@ from hopper.device.array_module import on_host
 from hopper.engines import Request, assemble
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology, build_topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import StoredNames
@@ -35,16 +29,6 @@ ORIGINAL = {
     name: np.random.default_rng(1).permutation(count) + (1 << 40) for name, count in COUNTS.items()
 }
 ROOTS = np.random.default_rng(2).permutation(COUNTS["paper"])[:40]
-
-
-@pytest.fixture(params=["numpy", "cupy"])
-def module(request: pytest.FixtureRequest) -> ModuleType:
-    if request.param == "numpy":
-        return np
-    cupy: ModuleType = pytest.importorskip("cupy")
-    if not cupy.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return cupy
 
 
 def topologies() -> dict[Relation, Topology]:
@@ -76,14 +60,14 @@ def compare(
 
 
 @pytest.mark.parametrize("fanouts", [[3, 2], [1], [60, -1], [-1, 60, 1]])
-def test_the_same_subgraph(module: ModuleType, fanouts: list[int]) -> None:
+def test_the_same_subgraph(module, fanouts):
     graph = topologies(), ORIGINAL, "paper", fanouts, 5
     compare(ArraySampler(*graph, module), NeighborSampler(*graph))
     dependent = ArraySampler(*graph, module, dependence=3), NeighborSampler(*graph, dependence=3)
     compare(*dependent, np.empty(0, np.int64))
 
 
-def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> None:
+def test_relations_under_other_names_and_of_some_hops(module):
     """One topology has two names and is stored once; one relation is drawn at the first hop."""
     graph = topologies()
     cites, cites_twice = Relation("paper", "cites", "paper"), Relation("paper", "cites@2", "paper")
@@ -100,7 +84,7 @@ def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> Non
         assert len(made._indices) == sum(EDGES.values())
 
 
-def test_bad_roots_and_divided_relations_are_refused() -> None:
+def test_bad_roots_and_divided_relations_are_refused():
     graph = topologies()
     sampler = ArraySampler(graph, ORIGINAL, "paper", [2], 5)
     with pytest.raises(ValueError, match="a root occurs twice"):
@@ -121,9 +105,7 @@ def test_bad_roots_and_divided_relations_are_refused() -> None:
         ({"engine": "auto"}, "sampler.device: cooperative plans in host memory; .* with auto"),
     ],
 )
-def test_a_device_that_cannot_sample_is_refused(
-    community_graph: GraphDirectory, tmp_path: Path, train: dict[str, str], expected: str
-) -> None:
+def test_a_device_that_cannot_sample_is_refused(community_graph, tmp_path, train, expected):
     parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
     config = make_config(
         {"data": {"partitioned": str(parts.path)}, "train": train, "sampler": {"device": "cuda"}}
@@ -133,12 +115,7 @@ def test_a_device_that_cannot_sample_is_refused(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_settings_of_the_key_reach_the_sampler(
-    community_graph: GraphDirectory,
-    tmp_path: Path,
-    device: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_settings_of_the_key_reach_the_sampler(community_graph, tmp_path, device, monkeypatch):
     monkeypatch.setattr(assemble, "array_module", lambda _: np)
     parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
     sampler = {"expansion": "once", "dependence": 5, "device": device}

@@ -1,7 +1,5 @@
 """docs/inside/draws.md: its vectors, for the code and an independent implementation; statistics."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -14,9 +12,7 @@ from hypothesis import strategies as st
 
 from cache_server.draws import counter as draw
 from cache_server.draws.kernels import draw_by_weight
-from hopper.graph import build_topology
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, column_weights, make_thresholds
 from hopper.micrograph.route import permute
@@ -46,7 +42,7 @@ def draw_positions(key: int, population: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["mix", "absorb", "variate", "below"])
-def test_vectors_of_the_primitives(name: str, reference: Any) -> None:
+def test_vectors_of_the_primitives(name, reference):
     rows = VECTORS[name]
     assert len(rows) >= 4
     for *arguments, expected in rows:
@@ -59,7 +55,7 @@ def test_vectors_of_the_primitives(name: str, reference: Any) -> None:
         assert int(getattr(draw, name)(*(np.uint64(argument) for argument in values))) == result
 
 
-def test_vectors_of_keys(reference: Any) -> None:
+def test_vectors_of_keys(reference):
     for words, expected in VECTORS["key"]:
         assert draw.key_of(*words) == reference.key(*words) == parse_word(expected)
     for relation, expected in VECTORS["relation_key"]:
@@ -77,7 +73,7 @@ def test_vectors_of_keys(reference: Any) -> None:
             assert reference.below(reference.key(draw.PHASES, node), k) == row["phase"]
 
 
-def test_vectors_of_positions(reference: Any) -> None:
+def test_vectors_of_positions(reference):
     for row in VECTORS["positions"] + VECTORS["neighbors"]:
         population = row["population"] if "population" in row else row["degree"]
         count = row["count"] if "count" in row else row["fanout"]
@@ -92,7 +88,7 @@ def test_vectors_of_positions(reference: Any) -> None:
             assert (below, below < row["fanout"]) == (row["below"], row["drawn"])
 
 
-def test_vectors_of_draws_by_weight(reference: Any) -> None:
+def test_vectors_of_draws_by_weight(reference):
     for row in VECTORS["by_weight"]:
         key, sums = parse_word(row["key"]), np.cumsum(row["units"]).astype(np.int32)
         for replace, name in enumerate(("without_replacement", "with_replacement")):
@@ -106,7 +102,7 @@ def test_vectors_of_draws_by_weight(reference: Any) -> None:
             assert out.tolist() == expected
 
 
-def test_vectors_of_the_order_of_roots(reference: Any) -> None:
+def test_vectors_of_the_order_of_roots(reference):
     for row in VECTORS["order"]:
         moment, places = (row["seed"], row["epoch"], row["count"]), np.array(row["places"])
         assert permute(*moment, places).tolist() == row["roots"]
@@ -123,9 +119,7 @@ def test_vectors_of_the_order_of_roots(reference: Any) -> None:
         ("labor_subgraph", "labor", LaborSampler),
     ],
 )
-def test_vectors_of_subgraphs(
-    reference: Any, name: str, kind: str, sampler_class: type[NeighborSampler]
-) -> None:
+def test_vectors_of_subgraphs(reference, name, kind, sampler_class):
     row, relation, topology = VECTORS[name], *make_documented_graph()
     edges = VECTORS["subgraph"]["edges"]
     sizes, frontiers = (
@@ -160,7 +154,7 @@ def make_documented_graph() -> tuple[Relation, Topology]:
     return Relation(*row["relation"]), build_topology(src, dst, 5, 5)
 
 
-def test_vectors_of_layer_weights(reference: Any) -> None:
+def test_vectors_of_layer_weights(reference):
     row, (_, topology) = VECTORS["layer_weights"], make_documented_graph()
     weights = column_weights(topology.indptr, topology.indices, topology.out_degrees)
     expected = reference.weights(VECTORS["subgraph"]["edges"])
@@ -176,7 +170,7 @@ def test_vectors_of_layer_weights(reference: Any) -> None:
             assert limit == (WORDS if certain else weight * parse_word(case["factor"]))
 
 
-def test_the_documented_first_words_are_used(reference: Any) -> None:
+def test_the_documented_first_words_are_used(reference):
     # A new use needs a new word, and a line in the page's table.
     uses = [draw.NEIGHBORS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS, draw.LAYERS, draw.LABOR]
     uses += [draw.MERGING, draw.LEARNABLE, draw.NEGATIVES, draw.PHASES]
@@ -187,7 +181,7 @@ def test_the_documented_first_words_are_used(reference: Any) -> None:
 
 @without_deadline
 @given(st.lists(WORD, max_size=6), WORD)
-def test_keys_of_any_words(reference: Any, words: list[int], counter: int) -> None:
+def test_keys_of_any_words(reference, words, counter):
     key = draw.key_of(*words)
     assert key == reference.key(*words)
     absorbed = np.uint64(0)
@@ -199,7 +193,7 @@ def test_keys_of_any_words(reference: Any, words: list[int], counter: int) -> No
     assert int(draw.below(np.uint64(variate), np.uint64(counter))) == variate * counter >> 64
 
 
-def test_negative_words_wrap() -> None:
+def test_negative_words_wrap():
     assert draw.key_of(-1) == draw.key_of((1 << 64) - 1)
     keys = draw.absorb_each(np.uint64(5), np.array([-1, 0, 1 << 62]))
     assert int(keys[0]) == int(draw.absorb(np.uint64(5), np.uint64((1 << 64) - 1)))
@@ -213,9 +207,7 @@ def test_negative_words_wrap() -> None:
 @example(5, 64, None)
 @example(6, 65, None)
 @example(7, 300, None)
-def test_positions_of_any_population(
-    reference: Any, key: int, population: int, data: st.DataObject | None
-) -> None:
+def test_positions_of_any_population(reference, key, population, data):
     counts = (
         [data.draw(st.integers(0, population))]
         if data is not None
@@ -230,9 +222,7 @@ def test_positions_of_any_population(
 
 @without_deadline
 @given(st.integers(0, 1 << 63), st.integers(0, 1 << 40), st.integers(1, 600), st.data())
-def test_an_order_has_every_root_once(
-    reference: Any, seed: int, epoch: int, count: int, data: st.DataObject
-) -> None:
+def test_an_order_has_every_root_once(reference, seed, epoch, count, data):
     """An order is a permutation, whichever of its places are asked for."""
     order = permute(seed, epoch, count, np.arange(count))
     assert sorted(order.tolist()) == list(range(count))
@@ -242,7 +232,7 @@ def test_an_order_has_every_root_once(
     assert permute(seed, epoch, count, some_places).tolist() == order[some_places].tolist()
 
 
-def test_an_order_of_more_roots_than_fit_in_memory() -> None:
+def test_an_order_of_more_roots_than_fit_in_memory():
     """Distant places of 2^40 + 5 have distinct roots over the whole range."""
     count = (1 << 40) + 5
     places = np.concatenate([np.arange(1000), count - 1 - np.arange(1000)])

@@ -1,7 +1,5 @@
 """R_micro and R_sub against their definition, and draws that ignore the partition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +7,7 @@ import numpy as np
 import pytest
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.route import permute
 from hopper.partition import PartitionedGraph, partition_graph
@@ -67,7 +64,7 @@ def _share(graph: PartitionedGraph, nodes: set[tuple[str, int]], roots: set[int]
 
 
 @pytest.mark.parametrize("hops", [1, 2])
-def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> None:
+def test_both_measures_follow_their_definition(tmp_path, hops):
     train = list(range(0, 50, 2))
     graph = _divide_library(tmp_path, 3, train)
     measured = measure_locality(graph, [-1] * hops, roots=9, batch_size=4, seed=6)
@@ -90,7 +87,7 @@ def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> Non
     }
 
 
-def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
+def test_an_edge_target_takes_destinations_as_roots(tmp_path):
     graph = _divide_library(tmp_path, 2, [3, 4, 5], CITES)
     edges = graph.topology(CITES)
     target_edges = np.flatnonzero(np.isin(edges.edge_ids, [3, 4, 5]))
@@ -101,9 +98,7 @@ def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
     assert measured.micrograph == pytest.approx(np.mean(micro))
 
 
-def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(tmp_path):
     graph = _divide_library(tmp_path, 2)
     assert measure_locality(graph, [2], roots=1000).roots == 50
     with pytest.raises(RequestError, match="at least 1 root and a batch of at least 1, given 0"):

@@ -1,7 +1,5 @@
 """Merging: which steps are dissolved, how many, and which steps train their roots."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -34,7 +32,7 @@ def group_sizes(steps: TimeSteps) -> list[list[int]]:
     return [[roots.size for roots in groups] for groups in steps.groups]
 
 
-def test_unmerged_every_root_is_trained_at_home() -> None:
+def test_unmerged_every_root_is_trained_at_home():
     batch = make_batch(np.array([[3, 0, 1], [2, 2, 2], [0, 4, 0]]))
     steps = make_time_steps(batch, 3)
     assert steps.ranks.tolist() == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
@@ -44,7 +42,7 @@ def test_unmerged_every_root_is_trained_at_home() -> None:
             assert (batch.home_ranks[roots] == steps.ranks[model, step]).all()
 
 
-def test_the_step_with_the_fewest_roots_is_dissolved_and_counts_are_taken_anew() -> None:
+def test_the_step_with_the_fewest_roots_is_dissolved_and_counts_are_taken_anew():
     # Step t of model d is home rank (d + t) mod 4: totals are 40, 10, 13, 12.
     by_step = np.array([[10, 2, 3, 3], [10, 4, 3, 3], [10, 0, 4, 3], [10, 4, 3, 3]])
     counts = np.array([np.roll(row, model) for model, row in enumerate(by_step)])
@@ -61,9 +59,7 @@ def test_the_step_with_the_fewest_roots_is_dissolved_and_counts_are_taken_anew()
 
 @without_deadline
 @given(batches(), st.data())
-def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
-    batch: GlobalBatch, data: st.DataObject
-) -> None:
+def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(batch, data):
     ranks = batch.bounds.size - 1
     dissolve = data.draw(st.integers(0, ranks - 1))
     for selection in ("fewest", "random"):
@@ -83,9 +79,7 @@ def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
 
 
 @pytest.mark.parametrize("dissolve", [1, 2])
-def test_random_selection_takes_every_step_equally_often_and_lets_models_meet(
-    dissolve: int,
-) -> None:
+def test_random_selection_takes_every_step_equally_often_and_lets_models_meet(dissolve):
     batch = make_batch(np.ones((3, 3), np.int64))
     times_dissolved, most_at_once = np.zeros((3, 3)), 0
     for seed in range(600):

@@ -1,9 +1,5 @@
 """The micrograph of one root: original ids, R_micro and the tree."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -32,7 +28,7 @@ def micrograph() -> Micrograph:
     return Micrograph(sampler, 2, 0, 0)
 
 
-def test_nodes_and_edges_have_original_ids(micrograph: Micrograph) -> None:
+def test_nodes_and_edges_have_original_ids(micrograph):
     assert micrograph.root == 102
     assert micrograph.nodes["paper"].tolist() == [102, 103, 100, 104]
     assert micrograph.nodes["author"].tolist() == [51]
@@ -43,7 +39,7 @@ def test_nodes_and_edges_have_original_ids(micrograph: Micrograph) -> None:
     assert second[CITES].tolist() == [[103, 102, 0], [100, 102, 1], [104, 103, 0], [104, 100, 0]]
 
 
-def test_colocated_share(micrograph: Micrograph) -> None:
+def test_colocated_share(micrograph):
     assert {t: homes.tolist() for t, homes in micrograph.homes(BOOK).items()} == {
         "paper": [1, 0, 0, 1],
         "author": [0],
@@ -55,7 +51,7 @@ def test_colocated_share(micrograph: Micrograph) -> None:
     )
 
 
-def test_text(micrograph: Micrograph) -> None:
+def test_text(micrograph):
     assert micrograph.text(BOOK).splitlines() == [
         "paper 102 @1",
         "├── hop 0 links: author 51 @0",
@@ -71,7 +67,7 @@ def test_text(micrograph: Micrograph) -> None:
     assert micrograph.text().splitlines()[3] == "│   └── hop 1 links: paper 104"
 
 
-def test_a_root_alone() -> None:
+def test_a_root_alone():
     sampler = NeighborSampler(
         {CITES: build_topology(np.empty(0, np.int64), np.empty(0, np.int64), 3, 3)},
         {"paper": np.arange(3)},
@@ -86,14 +82,14 @@ def test_a_root_alone() -> None:
 
 
 @pytest.mark.parametrize("root", [-1, 5])
-def test_no_such_root(micrograph: Micrograph, root: int) -> None:
+def test_no_such_root(micrograph, root):
     sampler = NeighborSampler({}, {"paper": PAPERS}, "paper", [1], 0)
     message = rf"expected a global id of 'paper' in \[0, 5\), given {root}"
     with pytest.raises(RequestError, match=message):
         Micrograph(sampler, root, 0, 0)
 
 
-def test_agrees_with_r_micro(tmp_path: Path) -> None:
+def test_agrees_with_r_micro(tmp_path):
     """The mean of ``colocated_share`` over all roots is what a partition reports."""
     generator, nodes = np.random.default_rng(2), 40
     src = generator.integers(0, nodes, 160)

@@ -134,9 +134,7 @@ def expected(
 @every_method
 @settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6), fanout=st.sampled_from([-1, 1, 3, 10]), k=st.integers(1, 4))
-def test_draws_are_as_specified_under_any_numbering(
-    reference: Any, method: Method, seed: int, fanout: int, k: int
-) -> None:
+def test_draws_are_as_specified_under_any_numbering(reference, method, seed, fanout, k):
     generator, edges = np.random.default_rng(seed), make_edges(seed)
     moment = (3, 1, seed % 9, 1, RELATION_KEY)
     spec = SamplingSpec(method, fanout, draw_key(NEIGHBORS, *moment, k))
@@ -151,9 +149,7 @@ def test_draws_are_as_specified_under_any_numbering(
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "labor"])
 @settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6), fanout=st.sampled_from([-1, 1, 3, 10]))
-def test_draws_equal_those_of_lists_without_the_excluded_edges(
-    method: Method, seed: int, fanout: int
-) -> None:
+def test_draws_equal_those_of_lists_without_the_excluded_edges(method, seed, fanout):
     generator, edges = np.random.default_rng(seed), make_edges(seed)
     gone = [
         sorted(generator.choice(len(row), generator.integers(0, len(row) + 1), False).tolist())
@@ -168,7 +164,7 @@ def test_draws_equal_those_of_lists_without_the_excluded_edges(
         assert drawn[node] == [(left[place], source) for place, source in from_less[node]]
 
 
-def test_edges_between_pairs_are_found() -> None:
+def test_edges_between_pairs_are_found():
     generator = np.random.default_rng(1)
     edges, ids = make_edges(1), generator.permutation(NODES)
     lists, (src, dst) = edges.lists(ids), generator.integers(0, NODES, (2, 300))
@@ -192,7 +188,7 @@ def test_edges_between_pairs_are_found() -> None:
     assert len(there) > 40
 
 
-def test_long_lists_are_drawn_as_specified(reference: Any) -> None:
+def test_long_lists_are_drawn_as_specified(reference):
     """Attempts are enough for most; where few edges have all of the weight, a search follows."""
     generator = np.random.default_rng(8)
     units = [
@@ -239,7 +235,7 @@ def fits(counts: Any, chances: Any) -> bool:
 
 @pytest.mark.parametrize("dependence", [1, 5])
 @pytest.mark.parametrize("others", [0, 200])
-def test_weighted_draws_have_the_chances_of_successive_draws(others: int, dependence: int) -> None:
+def test_weighted_draws_have_the_chances_of_successive_draws(others, dependence):
     """In short lists, and in long ones, in which 5 positions have most of the weight."""
     units, nodes = [5000, 1000, 3000, 500, 2000] + [1] * others, 30_000
     drawn = np.minimum(draw_alike(units, nodes, 2, "weighted", dependence), 5)
@@ -259,7 +255,7 @@ def test_weighted_draws_have_the_chances_of_successive_draws(others: int, depend
     assert fits(counts, chances)
 
 
-def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code() -> None:
+def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code():
     """Otherwise every combination of writable and read-only arrays would be compiled."""
     edges = make_edges(2)
     ids, arrays = np.arange(NODES), edges.lists(np.arange(NODES)).arrays

@@ -1,7 +1,5 @@
 """Inverse inclusion probabilities of every sampler: what they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -9,16 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopper.graph import build_topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.graph.block import Block
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.micrograph.labor_sampler import LaborSampler
-from hopper.micrograph.layer_sampler import (
-    LayerSampler,
-    inverse_probabilities,
-    make_thresholds,
-)
+from hopper.micrograph.layer_sampler import LayerSampler, inverse_probabilities, make_thresholds
 from hopper.micrograph.sample import NeighborSampler
 
 EDGE = Relation("node", "edge", "node")
@@ -73,9 +65,7 @@ every_kind = pytest.mark.parametrize(
 
 
 @every_kind
-def test_inverse_probabilities_equal_the_documented_formulas(
-    topology: Topology, kind: type[NeighborSampler], size: int
-) -> None:
+def test_inverse_probabilities_equal_the_documented_formulas(topology, kind, size):
     block = whole_block(make_sampler(kind, topology, [size]), 0)
     sources, heads = block.src.original[block.indices], block.destinations()
     inverse = block.inverse_probability(torch.float64)
@@ -97,9 +87,7 @@ def test_inverse_probabilities_equal_the_documented_formulas(
 
 
 @every_kind
-def test_all_neighbours_count_once(
-    topology: Topology, kind: type[NeighborSampler], size: int
-) -> None:
+def test_all_neighbours_count_once(topology, kind, size):
     # -1, a size that nothing exceeds, and no edges at all.
     for most in (-1, 1 << 40):
         block = whole_block(make_sampler(kind, topology, [most]), 0)
@@ -113,7 +101,7 @@ def test_all_neighbours_count_once(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, (1 << 31) - 1), min_size=1, max_size=30), st.integers(1, 1 << 40))
-def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
+def test_thresholds_of_any_weights(weights, size):
     """The 64-bit product never wraps, and the probability is as specified."""
     _, factor, certain = make_thresholds(size, np.array(weights, np.uint32))
     total, numbers = sum(weights), np.arange(len(weights))
@@ -127,7 +115,7 @@ def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
         assert inverse_probability == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_first_nodes_of_a_block_keep_their_keys(topology: Topology) -> None:
+def test_the_first_nodes_of_a_block_keep_their_keys(topology):
     """The first nodes keep key, degrees and ids, also after a copy to another device."""
     block = whole_block(make_sampler(NeighborSampler, topology, [4]), 0).with_dropout_key(77)
     for nodes, count in ((block.src, block.num_src // 2), (block.dst, block.num_dst // 2)):

@@ -1,9 +1,6 @@
 """Which roots an iteration trains, who owns them and where they live."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -70,7 +67,7 @@ def batches_of_epoch(schedule: RootSchedule, epoch: int) -> list[GlobalBatch]:
 
 @without_deadline
 @given(schedules())
-def test_an_epoch_visits_every_root_once_in_even_mini_batches_of_groups(case: tuple) -> None:
+def test_an_epoch_visits_every_root_once_in_even_mini_batches_of_groups(case):
     placement, train, options = case
     ranks = range(options["models"])
     batches = batches_of_epoch(placement.schedule(train, **options), 1)
@@ -97,7 +94,7 @@ def test_an_epoch_visits_every_root_once_in_even_mini_batches_of_groups(case: tu
 
 @without_deadline
 @given(schedules(), st.integers(0, 99))
-def test_the_batches_do_not_depend_on_the_partition(case: tuple, seed: int) -> None:
+def test_the_batches_do_not_depend_on_the_partition(case, seed):
     """Every model has the same original ids in the same order under both partitions."""
     placement, train, options = case
     other_placement = RandomPartition(placement.global_ids.size, placement.book.servers, seed)
@@ -108,7 +105,7 @@ def test_the_batches_do_not_depend_on_the_partition(case: tuple, seed: int) -> N
         assert batch.bounds.tolist() == other_batch.bounds.tolist()
 
 
-def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
+def test_the_global_batch_does_not_depend_on_the_number_of_ranks():
     """1, 2 and 4 models over the same 8 roots an iteration (invariant 2)."""
     train = np.arange(30)
     orders = []
@@ -138,9 +135,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
         (0, {}, []),
     ],
 )
-def test_the_last_batch(
-    train: int, options: dict[str, int | bool], sizes: Sequence[Sequence[int]]
-) -> None:
+def test_the_last_batch(train, options, sizes):
     placement = RandomPartition(40, 2, 0)
     schedule = placement.schedule(np.arange(train), **options)
     assert schedule.iterations == len(sizes)
@@ -157,7 +152,7 @@ def test_the_last_batch(
 
 
 @pytest.mark.parametrize("kind", [RootSchedule, LocalRootSchedule])
-def test_epochs_differ_and_do_not_depend_on_their_order(kind: type[RootSchedule]) -> None:
+def test_epochs_differ_and_do_not_depend_on_their_order(kind):
     placement = RandomPartition(40, 2, 0)
     schedule = placement.schedule(np.arange(40), kind)
     first = [batch.roots.tolist() for batch in batches_of_epoch(schedule, 0)]
@@ -169,9 +164,7 @@ def test_epochs_differ_and_do_not_depend_on_their_order(kind: type[RootSchedule]
 
 @without_deadline
 @given(schedules(), st.integers(0, 3))
-def test_ranks_of_a_local_schedule_train_their_roots_once_and_no_others(
-    case: tuple, epoch: int
-) -> None:
+def test_ranks_of_a_local_schedule_train_their_roots_once_and_no_others(case, epoch):
     placement, train, options = case
     local = placement.schedule(train, LocalRootSchedule, **options)
     assert local.iterations == placement.schedule(train, **options).iterations

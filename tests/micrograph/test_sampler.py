@@ -4,8 +4,6 @@ Graphs have several node types, one name for all relations, parallel edges, self
 nodes and sometimes a type without nodes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +21,7 @@ from numpy.typing import NDArray
 from cache_server.draws.counter import DROPOUT, key_of
 from hopper.config.sampler import Sampler
 from hopper.errors import ConfigError, RequestError
-from hopper.graph import build_topology
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import Relation, Topology, build_topology
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.frontiers import HashTable, RowTable
 from hopper.micrograph.labor_sampler import LaborSampler
@@ -210,9 +206,7 @@ def are_identical(subgraph: Subgraph, other: Subgraph) -> bool:
 @every_kind
 @settings(deadline=None, max_examples=25)
 @given(case=cases(), servers=st.integers(1, 4), placement=st.integers(0, 1 << 30))
-def test_agrees_with_the_reference_on_any_partition(
-    reference: Any, kind: str, case: Any, servers: int, placement: int
-) -> None:
+def test_agrees_with_the_reference_on_any_partition(reference, kind, case, servers, placement):
     """Catches every dependence on global ids: nodes, rows, sizes, edges and their order."""
     graph, roots, fanouts, moment = case
     sampled = graph.edges, list(graph.counts), "paper", roots, fanouts, moment
@@ -229,7 +223,7 @@ def test_agrees_with_the_reference_on_any_partition(
 @every_kind
 @without_deadline
 @given(case=cases(), data=st.data())
-def test_a_subgraph_is_the_union_of_its_micrographs(kind: str, case: Any, data: Any) -> None:
+def test_a_subgraph_is_the_union_of_its_micrographs(kind, case, data):
     """One server samples all roots, another partition each root alone or random groups of them."""
     graph, roots, fanouts, moment = case
     subgraph = place_graph(graph, 1, 0).sample(roots, fanouts, moment, kind)
@@ -247,7 +241,7 @@ def test_a_subgraph_is_the_union_of_its_micrographs(kind: str, case: Any, data: 
 @every_kind
 @without_deadline
 @given(case=cases())
-def test_blocks(kind: str, case: Any) -> None:
+def test_blocks(kind, case):
     graph, roots, fanouts, moment = case
     subgraph = place_graph(graph, 3, 2).sample(roots, fanouts, moment, kind)
     typed = subgraph.typed_blocks()
@@ -285,7 +279,7 @@ def test_blocks(kind: str, case: Any) -> None:
     )
 
 
-def test_blocks_of_a_graph_with_one_relation() -> None:
+def test_blocks_of_a_graph_with_one_relation():
     subgraph = random_sampler(50, 300, [2, 3]).sample(np.array([4, 1]), 0, 0)
     deep, shallow = subgraph.blocks()
     assert (shallow.num_dst, deep.num_dst) == (2, shallow.num_src)
@@ -306,7 +300,7 @@ def random_sampler(
     return SAMPLERS[kind](*graph, fanouts, seed, **options_of(kind))
 
 
-def test_a_root_given_twice_is_refused_and_leaves_no_trace() -> None:
+def test_a_root_given_twice_is_refused_and_leaves_no_trace():
     sampler = random_sampler(30, 200, [3, 3])
     expected = sampler.sample(np.array([3, 7, 9]), 0, 0)
     with pytest.raises(ValueError, match="a root occurs twice"):
@@ -315,7 +309,7 @@ def test_a_root_given_twice_is_refused_and_leaves_no_trace() -> None:
 
 
 @every_kind
-def test_requests_out_of_range(kind: str) -> None:
+def test_requests_out_of_range(kind):
     key = "layer_sizes" if kind == "layer" else "fanouts"
     for fanouts in ([], [0], [5, -2], [3, 0, 3]):
         with pytest.raises(ConfigError, match=rf"sampler\.{key}: expected .* got \["):
@@ -325,7 +319,7 @@ def test_requests_out_of_range(kind: str) -> None:
         SAMPLERS[kind]({}, {"node": ids}, "node", [1], 0)
 
 
-def test_settings_of_the_key_that_do_not_fit_are_refused() -> None:
+def test_settings_of_the_key_that_do_not_fit_are_refused():
     def refuse(match: str, **sampler: Any) -> None:
         with pytest.raises(ValueError, match=match):
             Sampler(**sampler)
@@ -355,10 +349,9 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(
-    ("kind", "sizes"),
-    [("node", [5, 6]), ("layer", [9000, 4000]), ("labor", [5, 6])],
+    ("kind", "sizes"), [("node", [5, 6]), ("layer", [9000, 4000]), ("labor", [5, 6])]
 )
-def test_one_thread_or_two(kind: str, sizes: list[int]) -> None:
+def test_one_thread_or_two(kind, sizes):
     roots = np.random.default_rng(0).permutation(20_000)[:5000]
     sampler = random_sampler(20_000, 200_000, sizes, kind=kind)
     on_two = sampler.sample(roots, 0, 0)
@@ -366,7 +359,7 @@ def test_one_thread_or_two(kind: str, sizes: list[int]) -> None:
     assert are_identical(sampler.sample(roots, 0, 0), on_two)
 
 
-def test_concurrent_calls() -> None:
+def test_concurrent_calls():
     """Tables are shared between calls: a call must neither see nor disturb another's."""
     sampler = random_sampler(5000, 60_000, [4, 4, 3])
     generator = np.random.default_rng(1)
@@ -382,7 +375,7 @@ def test_concurrent_calls() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 50, 9000])
-def test_ids_of_a_table_are_found_in_any_order(size: int) -> None:
+def test_ids_of_a_table_are_found_in_any_order(size):
     generator = np.random.default_rng(size)
     ids = generator.permutation(np.unique(generator.integers(0, 10**8, size)))
     table, places = HashTable(ids), generator.integers(0, max(1, ids.size), 2 * size)

@@ -1,16 +1,13 @@
 """Draws in time: nothing later than the root is drawn, and no draw depends on other roots."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import Subgraph
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph, partition_graph
@@ -22,7 +19,7 @@ WROTE = Relation("post", "of", "user")
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def graph(tmp_path_factory) -> GraphDirectory:
     """Users and posts. Posts and what users sent have times, acquaintances have none."""
     generator = np.random.default_rng(7)
 
@@ -79,9 +76,7 @@ def edges_of(subgraph: Subgraph) -> list[dict[Relation, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("pick", "fanout"), [("uniform", 3), ("uniform", -1), ("recent", 1)])
-def test_nothing_later_is_drawn(
-    pick: str, fanout: int, graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_nothing_later_is_drawn(pick, fanout, graph, tmp_path):
     """No edge and no source is later than the root, and a node draws as many as it can."""
     sampler, partitioned = make_sampler(graph, tmp_path / "parts", 2, [fanout] * 3, pick=pick)
     edge_times, post_times, drawn_edges = graph.times(SENT), graph.times("post"), 0
@@ -113,7 +108,7 @@ def test_nothing_later_is_drawn(
     assert drawn_edges > 50
 
 
-def test_draws_depend_on_no_other_root(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_draws_depend_on_no_other_root(graph, tmp_path):
     """A batch's subgraph is the union of its micrographs, on any number of servers."""
 
     def sets_of(*subgraphs: Subgraph) -> list[dict[Relation, set[tuple[int, ...]]]]:

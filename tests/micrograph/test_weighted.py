@@ -1,10 +1,7 @@
 """Sums over draws by weight are unbiased, and the same wherever the nodes are."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +9,8 @@ import torch
 
 from cache_server.draws.spec import ExcludedEdges
 from hopper.errors import GraphError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.graph.layout import topology_file
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.micrograph.weighted_sampler import WeightedSampler, weigh_drawn
 from hopper.partition import partition_graph
 from hopper.partition.write_topology import add_up_weights
@@ -59,9 +54,7 @@ def possible_draws(
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("excluded", [[], [0, 3]])
-def test_sums_over_draws_have_the_sum_over_all_as_their_expectation(
-    replace: bool, excluded: list[int]
-) -> None:
+def test_sums_over_draws_have_the_sum_over_all_as_their_expectation(replace, excluded):
     """Exactly, over all possible draws: of one edge alone as of any sum."""
     units, fanout = [700, 40, 3, 210, 1000, 99], 3
     draws, chances = zip(*possible_draws(units, fanout, replace, excluded), strict=True)
@@ -86,7 +79,7 @@ def test_sums_over_draws_have_the_sum_over_all_as_their_expectation(
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_edges_in_another_order_count_what_they_counted(replace: bool) -> None:
+def test_edges_in_another_order_count_what_they_counted(replace):
     generator, nodes = np.random.default_rng(3), 500
     weights = np.exp(generator.normal(0, 1, 12)).tolist()
     sampler = make_sampler(weights, nodes, 4, unbiased=True, replace=replace)
@@ -103,7 +96,7 @@ def test_edges_in_another_order_count_what_they_counted(replace: bool) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
-def test_units_are_in_proportion_to_weights(spread: float) -> None:
+def test_units_are_in_proportion_to_weights(spread):
     weights = np.exp(np.random.default_rng(5).normal(0, spread, 5000)).astype(np.float32)
     bounds = np.array([0, 0, 3, 4, 2000, 5000])
     sums = add_up_weights(weights, float(weights.max()), bounds)
@@ -120,7 +113,7 @@ def test_units_are_in_proportion_to_weights(spread: float) -> None:
         np.testing.assert_allclose(units / 2.0**31, shares, rtol=1e-5, atol=2.0**-30)
 
 
-def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
+def test_draws_do_not_depend_on_the_partition(tmp_path):
     generator = np.random.default_rng(4)
     graph = GraphDirectory.from_arrays(
         tmp_path / "graph",

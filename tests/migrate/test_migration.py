@@ -3,8 +3,6 @@
 That gradients are added up is in tests/engines/test_conformance.py.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from typing import Any
@@ -22,7 +20,7 @@ from hopper.timing.run_log import RunLog
 
 
 @pytest.mark.parametrize("moves_parameters", [True, False])
-def test_the_replica_is_itself_again_after_an_error(moves_parameters: bool) -> None:
+def test_the_replica_is_itself_again_after_an_error(moves_parameters):
     packed = FlatModel(nn.Linear(3, 2).double())
     buffers = ReplicaBuffers(packed, moves_parameters)
     buffers.start(0)
@@ -47,7 +45,7 @@ def test_the_replica_is_itself_again_after_an_error(moves_parameters: bool) -> N
 @pytest.mark.parametrize(
     "module", [nn.ReLU(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())]
 )
-def test_parameters_of_no_or_of_several_dtypes_are_refused(module: nn.Module) -> None:
+def test_parameters_of_no_or_of_several_dtypes_are_refused(module):
     with pytest.raises(ValueError, match="one dtype and device expected"):
         FlatModel(module)
 
@@ -60,7 +58,7 @@ class Receive:
         raise RuntimeError("Timed out")
 
 
-def test_a_wait_for_a_model_ends_when_another_rank_s_wait_has_failed() -> None:
+def test_a_wait_for_a_model_ends_when_another_rank_s_wait_has_failed():
     cluster: Any = Cluster(0, 4, 1, torch.device("cpu"), timeout=600.0)
     cluster.store = store = RankStore(HashStore(), 1, 4, "attempt")
     store.find_missing("receiving a model: Connection reset", timed_out=False, timeout=0.0)

@@ -1,7 +1,5 @@
 """Who trains what where: models move between steps, none is lost, none arrives unannounced."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +18,7 @@ def itineraries(draw: st.DrawFn) -> NDArray[np.int64]:
     return np.array(draw(st.lists(places, min_size=ranks, max_size=ranks)), np.int64)
 
 
-def test_visits() -> None:
+def test_visits():
     ring = np.array([[0, 1, 2], [1, 2, 0], [2, 0, 1]])
     assert visits(ring, 0) == [
         Visit(0, arrivals=(), models=(0,), departures=(Move(0, 1),)),
@@ -40,9 +38,7 @@ def test_visits() -> None:
 
 @settings(deadline=None)
 @given(itineraries())
-def test_every_departure_has_an_arrival_and_models_train_where_they_should(
-    ranks: NDArray[np.int64],
-) -> None:
+def test_every_departure_has_an_arrival_and_models_train_where_they_should(ranks):
     count, steps = ranks.shape
     of_rank = [(rank, visit) for rank in range(count) for visit in visits(ranks, rank)]
     rank_by_step = {(model, v.step): rank for rank, v in of_rank for model in v.models}
@@ -55,9 +51,7 @@ def test_every_departure_has_an_arrival_and_models_train_where_they_should(
 
 @settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 6), st.data())
-def test_every_travelling_model_meets_every_rank_once(
-    models: int, ranks: int, data: st.DataObject
-) -> None:
+def test_every_travelling_model_meets_every_rank_once(models, ranks, data):
     travelling = data.draw(st.sets(st.integers(0, models - 1)))
     places = round_trips(models, ranks, travelling)
     assert places.shape == (models, ranks + 1)
@@ -70,7 +64,7 @@ def test_every_travelling_model_meets_every_rank_once(
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_work_is_even_and_models_return_the_same_way(ranks: int) -> None:
+def test_work_is_even_and_models_return_the_same_way(ranks):
     for step in round_trips(2 * ranks, ranks, range(2 * ranks)).T:
         assert np.bincount(step).tolist() == [2] * ranks
     places = there_and_back(ranks)

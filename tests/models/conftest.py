@@ -1,7 +1,6 @@
 """Full-neighbourhood blocks of random symmetric graphs."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -87,6 +86,17 @@ def make_rows(graph: Graph, width: int = 6, seed: int = 1) -> Tensor:
     """Random rows of all nodes in float64."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
+
+
+def check_sum_over_roots(run: Callable[[list[int]], tuple[Tensor, Sequence[Tensor]]]) -> None:
+    """Check that rows and gradients of a batch, which ``run`` computes, are those of its roots."""
+    out, gradient = run([4, 17, 39, 8, 21])
+    parts = [run(batch) for batch in ([8, 39], [21], [17, 4], [])]
+    rows = torch.cat([out for out, _ in parts])
+    torch.testing.assert_close(rows, out[[3, 2, 4, 1, 0]], atol=1e-12, rtol=1e-10)
+    for index, expected in enumerate(gradient):
+        summed = sum(grads[index] for _, grads in parts)
+        torch.testing.assert_close(summed, expected, atol=1e-12, rtol=1e-10)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Layers against dgl.nn's with the same weights, on full neighbourhoods, in float64."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -84,14 +82,8 @@ def test_sage(dgl, graph, in_dim, out_dim, project_first):
     torch.manual_seed(0)
     dgl_layer = dgl.nn.SAGEConv(in_dim, out_dim, "mean", activation=torch.relu)
     layer = SAGELayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
-    layer.self_linear.load_state_dict(dgl_layer.fc_self.state_dict())
-    layer.neighbor_linear.load_state_dict(dgl_layer.fc_neigh.state_dict())
+    pairs = load_self_and_neighbor(layer, dgl_layer)
     g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
-    pairs = [
-        (layer.self_linear.weight, lambda: dgl_layer.fc_self.weight.grad),
-        (layer.self_linear.bias, lambda: dgl_layer.fc_self.bias.grad),
-        (layer.neighbor_linear.weight, lambda: dgl_layer.fc_neigh.weight.grad),
-    ]
     x = torch.randn(graph.num_nodes, in_dim)
     compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
 

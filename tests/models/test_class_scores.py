@@ -1,7 +1,5 @@
 """Scores class by class, against scikit-learn's definitions worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -16,7 +14,7 @@ def make_logits(claims: torch.Tensor, classes: int = 5) -> torch.Tensor:
     return torch.nn.functional.one_hot(claims, classes).double()
 
 
-def test_scores_of_each_class() -> None:
+def test_scores_of_each_class():
     scores = class_scores(count_claims(make_logits(CLAIMS), LABELS, 5))
     assert scores["class"] == ["0", "1", "2", "3", "4"]
     assert scores["support"] == [3, 2, 0, 1, 0]
@@ -26,12 +24,12 @@ def test_scores_of_each_class() -> None:
     assert scores["f1"] == [pytest.approx(4 / 7), 0.5, None, 0.0, None]
 
 
-def test_names_of_classes_replace_their_numbers() -> None:
+def test_names_of_classes_replace_their_numbers():
     counts = count_claims(make_logits(CLAIMS, 4), LABELS, 4)
     assert class_scores(counts, ["a", "b", "c", "d"])["class"] == ["a", "b", "c", "d"]
 
 
-def test_counts_of_parts_add_up_and_unlabelled_roots_are_left_out() -> None:
+def test_counts_of_parts_add_up_and_unlabelled_roots_are_left_out():
     objective = Objective("class", classes=5)
     logits, labels = make_logits(torch.cat([CLAIMS, CLAIMS])), torch.cat([LABELS, LABELS - 1])
     counts = objective.class_counts(logits, labels)
@@ -49,7 +47,7 @@ def test_counts_of_parts_add_up_and_unlabelled_roots_are_left_out() -> None:
     assert counts[0].sum() == correct
 
 
-def test_other_labels_and_too_many_classes_have_no_class_counts() -> None:
+def test_other_labels_and_too_many_classes_have_no_class_counts():
     hot = torch.ones(6, 5, dtype=torch.uint8)
     assert Objective("multi_hot", classes=5).class_counts(make_logits(CLAIMS), hot) is None
     assert Objective("float").class_counts(torch.zeros(2, 1), torch.zeros(2)) is None

@@ -1,7 +1,5 @@
 """Layers and fanouts that a configuration does not give follow from the model."""
 
-from __future__ import annotations
-
 import pytest
 
 from hopper.config import make_config

@@ -1,7 +1,5 @@
 """Modules that would break "one gradient" are refused by path."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

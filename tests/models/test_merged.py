@@ -1,7 +1,5 @@
 """All relations of a layer at once against relation by relation: the same numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,9 +8,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines.by_relation import split_relations
-from hopper.graph import build_topology
+from hopper.graph import Relation, build_topology
 from hopper.graph.block import TypedBlocks
-from hopper.graph.schema import Relation
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
@@ -108,9 +105,7 @@ def run_model(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str,
 
 @pytest.mark.parametrize("order", ["cheaper", "project first", "aggregate first"])
 @pytest.mark.parametrize(("name", "options"), MODELS)
-def test_merged_and_single_relations_give_the_same_numbers(
-    name: str, options: dict[str, Any], order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merged_and_single_relations_give_the_same_numbers(name, options, order, monkeypatch):
     """Logits and gradients agree, whether rows are projected or aggregated first."""
     if order != "cheaper":
         first = order == "project first"
@@ -130,7 +125,7 @@ def test_merged_and_single_relations_give_the_same_numbers(
 
 
 @pytest.mark.parametrize("name", ["rgcn", "rgat", "hgt"])
-def test_edges_of_different_probability(name: str) -> None:
+def test_edges_of_different_probability(name):
     """Sources of a layer's sample have different probabilities."""
     blocks = sample(20, LayerSampler)
     assert any(not block.equally_likely for block in blocks[0].blocks.values())
@@ -148,7 +143,7 @@ def test_edges_of_different_probability(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), [MODELS[1], MODELS[3], MODELS[5]])
-def test_rows_that_are_projected_already(name: str, options: dict[str, Any]) -> None:
+def test_rows_that_are_projected_already(name, options):
     """Engines may project rows elsewhere. Each relation then has sources of its own."""
     layer, hop = build(name, **options).relation_layer(0), sample(3)[0]
     h = {n: torch.randn(count, 8, dtype=torch.float64) for n, count in hop.sources.items()}
@@ -159,7 +154,7 @@ def test_rows_that_are_projected_already(name: str, options: dict[str, Any]) -> 
         torch.testing.assert_close(rows[node_type], expected[node_type], rtol=1e-12, atol=1e-12)
 
 
-def test_layout() -> None:
+def test_layout():
     """Segments are the pairs of relation and destination that have edges, in order."""
     hop = sample(2)[0]
     types = tuple(sorted(COUNTS))
@@ -196,7 +191,7 @@ def test_layout() -> None:
         ]
 
 
-def test_the_layout_is_the_same_on_host_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layout_is_the_same_on_host_and_device(monkeypatch):
     """A kernel makes the layout of edges in host memory, tensor operations that on a device."""
     types = tuple(sorted(COUNTS))
     for hop, same_hop in zip(sample(2), sample(2), strict=True):
@@ -224,9 +219,7 @@ def test_the_layout_is_the_same_on_host_and_device(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("name", "options"), MODELS)
-def test_a_layout_made_ahead_is_all_that_a_pass_prepares(
-    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layout_made_ahead_is_all_that_a_pass_prepares(name, options, monkeypatch):
     """It has the same numbers, to the last bit, and neither edges nor their order are made anew."""
     model = build(name, **options)
     expected, gradients, _ = run_model(model, sample(3))
@@ -244,7 +237,7 @@ def test_a_layout_made_ahead_is_all_that_a_pass_prepares(
     assert all(torch.equal(same_gradients[key], value) for key, value in gradients.items())
 
 
-def test_the_cheaper_order() -> None:
+def test_the_cheaper_order():
     """Few sources of many segments are projected first; narrow results of many edges too."""
     hop = sample(3)[0]
     relations = (Relation("field", "of", "paper"),)

@@ -1,7 +1,5 @@
 """Metrics are those of torchmetrics in one process, however roots are split."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -61,7 +59,7 @@ def torchmetrics_score(
 
 @pytest.mark.filterwarnings("ignore:.*samples in target", "ignore:Average precision score")
 @pytest.mark.parametrize("kind", ["class", "multi_hot", "float"])
-def test_scores_are_those_of_torchmetrics(kind: Any) -> None:
+def test_scores_are_those_of_torchmetrics(kind):
     names = [name for name, metric in METRICS.items() if kind in metric.label_kinds]  # type: ignore[attr-defined]
     metrics = [METRICS[name](classes=CLASSES) for name in names]
     objective = Objective(kind, metrics=metrics)
@@ -79,7 +77,7 @@ def test_scores_are_those_of_torchmetrics(kind: Any) -> None:
         ), name
 
 
-def test_two_classes_have_one_curve() -> None:
+def test_two_classes_have_one_curve():
     logits, labels = torch.randn(50, 2, dtype=torch.float64), torch.randint(0, 2, (50,))
     score = METRICS["roc_auc"](classes=2).score_all(logits, labels)  # type: ignore[union-attr]
     expected = classification.binary_auroc(torch.softmax(logits, 1)[:, 1], labels)
@@ -94,9 +92,7 @@ def test_two_classes_have_one_curve() -> None:
         ("float", torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]), [2.0, 2.0, 2.0]),
     ],
 )
-def test_the_best_single_answer_for_all_roots(
-    kind: Any, labels: torch.Tensor, expected: list[float]
-) -> None:
+def test_the_best_single_answer_for_all_roots(kind, labels, expected):
     objective = Objective(kind)
     sums = sum(objective.label_sums(labels[piece], 3) for piece in (slice(1), slice(1, None)))
     assert isinstance(sums, torch.Tensor)

@@ -1,7 +1,5 @@
 """Losses and metrics are sums: parts add up to the whole."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What a user's own AGG_r and AGG_all must be, and how a mistake is named."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -56,7 +54,7 @@ class OfThree(Layer):
         ("gated_aggregation:GatedAggregation", "torch.nn:Identity", "subclass of .*Combination"),
     ],
 )
-def test_a_mistake_is_named(aggregate: str, combine: str, message: str) -> None:
+def test_a_mistake_is_named(aggregate, combine, message):
     name = aggregate if ":" in aggregate else f"{__name__}:{aggregate}"
     with pytest.raises(ConfigError, match=message):
         build_typed_model(

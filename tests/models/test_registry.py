@@ -1,7 +1,5 @@
 """Models by name: seeded initialisation, own classes, refusals."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

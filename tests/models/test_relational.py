@@ -1,7 +1,5 @@
 """Typed models against the papers' formulas, written out destination by destination."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -12,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph import build_topology
+from hopper.graph import Relation, build_topology
 from hopper.graph.block import Block, Edges, Nodes, TypedBlocks
-from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
 from hopper.models.combination import JointSoftmax, MeanOfPresentRelations, MeanOfRelations
@@ -191,9 +188,7 @@ def compute_hgt(layer: RelationLayer, h: Rows) -> Rows:
         ("hgt", {"heads": 2}, compute_hgt, 2),
     ],
 )
-def test_models_follow_their_formulas(
-    name: str, options: dict[str, int], layer: Callable[[RelationLayer, Rows], Rows], layers: int
-) -> None:
+def test_models_follow_their_formulas(name, options, layer, layers):
     model = make_model(name, layers, **options)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -210,7 +205,7 @@ def test_models_follow_their_formulas(
     assert torch.allclose(logits, compute_by_formula(model, layer)[papers], rtol=1e-11, atol=1e-12)
 
 
-def test_matrices_of_bases_are_shared_and_saved_once() -> None:
+def test_matrices_of_bases_are_shared_and_saved_once():
     model = make_model("rgcn", bases=2)
     names = [name for name in model.state_dict() if "matrices" in name]
     assert names == ["layers.0.bases.matrices", "layers.1.bases.matrices"]
@@ -222,7 +217,7 @@ def test_matrices_of_bases_are_shared_and_saved_once() -> None:
     assert sum(p.numel() for p in make_model("rgcn", layers=5, bases=1).parameters()) < full
 
 
-def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
+def test_blocks_of_a_diagonal_are_a_matrix_with_zeros():
     layer = make_model("rgcn", diagonal_blocks=4).layers[0]
     assert isinstance(layer, RelationLayer)
     weight = layer.aggregation(CITES).weight
@@ -231,7 +226,7 @@ def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
     assert torch.allclose(weight(rows), rows @ dense)  # type: ignore[operator]
 
 
-def test_a_model_without_input_weights_equals_one_with_identity_weights() -> None:
+def test_a_model_without_input_weights_equals_one_with_identity_weights():
     def build(**options: bool) -> HGNN:
         model = build_typed_model(
             "rgcn",
@@ -272,7 +267,7 @@ def test_a_model_without_input_weights_equals_one_with_identity_weights() -> Non
     assert torch.allclose(bare_model(blocks, x), identity_model(blocks, x), rtol=1e-12, atol=1e-12)
 
 
-def test_a_joint_softmax_of_large_and_missing_logits() -> None:
+def test_a_joint_softmax_of_large_and_missing_logits():
     logits = torch.tensor([900.0, -900.0], dtype=torch.float64)
     messages = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
     # One head, one destination whose relations have an edge each, one that has none.
@@ -289,7 +284,7 @@ def test_a_joint_softmax_of_large_and_missing_logits() -> None:
 
 
 @pytest.mark.parametrize("present_only", [False, True])
-def test_a_mean_of_relations_is_the_same_when_parts_are_merged_first(present_only: bool) -> None:
+def test_a_mean_of_relations_is_the_same_when_parts_are_merged_first(present_only):
     # Three relations into three destinations; a destination has no edge of some of them.
     degrees = torch.tensor([[2, 0, 1], [1, 0, 0], [3, 0, 4]])
     rows = torch.randn(3, 3, 5, dtype=torch.float64)
@@ -307,7 +302,7 @@ def test_a_mean_of_relations_is_the_same_when_parts_are_merged_first(present_onl
     assert torch.allclose(combination([combination.merge(parts[:2]), parts[2]]), expected)
 
 
-def test_dropout_is_keyed_by_type_and_node() -> None:
+def test_dropout_is_keyed_by_type_and_node():
     model = build_typed_model(
         "rgcn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, dropout=0.5
     )
@@ -321,7 +316,7 @@ def test_dropout_is_keyed_by_type_and_node() -> None:
     assert torch.equal(masks["paper"], drop_rows(hop.nodes["paper"], ones, 0.5, 0))
 
 
-def test_inputs_that_do_not_fit_are_named() -> None:
+def test_inputs_that_do_not_fit_are_named():
     model = make_model("rgcn")
     blocks, _ = full_blocks(2)
     with pytest.raises(RequestError, match="RGCN: expected 2 hops, one per layer; given 1"):

@@ -1,7 +1,5 @@
 """DeepGCN and FiLM against slow references, node by node, written from their equations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pairwise import pairwise

@@ -1,7 +1,5 @@
 """Blocks to compute on, and every set of kernels that must agree."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
@@ -60,7 +58,7 @@ def make_block() -> MakeBlock:
 
 
 @pytest.fixture(params=["numba", "torch", "triton"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+def kernels(request) -> Iterator[str]:
     """Run the test once with each set of kernels."""
     if request.param == "triton":
         if importlib.util.find_spec("triton") is None:
@@ -72,7 +70,7 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch) -> list[str]:
     """The gathering sums that ran: "weighted" or "plain", in order."""
     sums: list[str] = []
 

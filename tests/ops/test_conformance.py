@@ -1,7 +1,5 @@
 """Every set of kernels against a dense float64 reference, and against the others."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

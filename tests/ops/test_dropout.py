@@ -1,7 +1,5 @@
 """Counter-based dropout: the specification's vectors, both implementations, statistics."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

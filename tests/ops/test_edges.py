@@ -1,7 +1,5 @@
 """Values per edge: dense references, finite differences, repeatability."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

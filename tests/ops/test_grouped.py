@@ -1,7 +1,5 @@
 """Products of groups of rows, against a product a group."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -23,18 +21,14 @@ GROUPS = {
 @pytest.mark.parametrize("choice", ["auto", "triton"])
 @pytest.mark.parametrize("heads", [(), (1,), (3,)])
 @pytest.mark.parametrize("name", GROUPS)
-def test_values_and_gradients(name: str, heads: tuple[int, ...], choice: selection.Choice) -> None:
+def test_values_and_gradients(name, heads, choice):
     """Products are right group by group, by torch and by Triton."""
     if choice == "triton":
         pytest.importorskip("triton")
     groups, generator = GROUPS[name], torch.Generator().manual_seed(1)
     rows, matrices, biases = (
         torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
-        for shape in (
-            (groups.rows, *heads, 4),
-            (len(groups), *heads, 5, 4),
-            (len(groups), 5),
-        )
+        for shape in ((groups.rows, *heads, 4), (len(groups), *heads, 5, 4), (len(groups), 5))
     )
     operands = (rows, matrices) if heads else (rows, matrices, biases)
     expected = torch.cat(
@@ -55,7 +49,7 @@ def test_values_and_gradients(name: str, heads: tuple[int, ...], choice: selecti
         torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_gradients_are_computed_only_where_they_are_needed() -> None:
+def test_gradients_are_computed_only_where_they_are_needed():
     rows, matrices = torch.randn(3, 2), torch.randn(1, 2, 2)
     for needs in ((True, False), (False, True)):
         row_leaf, matrix_leaf = (
@@ -76,8 +70,6 @@ def test_gradients_are_computed_only_where_they_are_needed() -> None:
         (torch.zeros(3), torch.zeros(1, 2, 2), (0, 3)),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(
-    rows: torch.Tensor, matrices: torch.Tensor, bounds: tuple[int, ...]
-) -> None:
+def test_shapes_that_do_not_fit_are_refused(rows, matrices, bounds):
     with pytest.raises(RequestError, match="grouped_product: expected rows"):
         grouped_product(rows, matrices, bounds)

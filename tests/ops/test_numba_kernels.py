@@ -1,7 +1,5 @@
 """The CPU's kernels where strips, runs of rows and dtypes have their edges."""
 
-from __future__ import annotations
-
 import numba
 import pytest
 import torch

@@ -1,16 +1,12 @@
 """Which kernels are chosen, and what is said where Triton is absent."""
 
-from __future__ import annotations
-
 import logging
-import os
-import subprocess
-import sys
 
 import pytest
 
 from hopper.errors import ConfigError, RequestError
 from hopper.ops import backend, selection, use_backend
+from tests.server_processes import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -100,12 +96,5 @@ assert "dgl" not in sys.modules
 
 
 def test_import_is_lazy_and_the_kernels_are_silent():
-    run = subprocess.run(
-        [sys.executable, "-c", SILENT],
-        env={**os.environ, "HOPPER_OPS": "auto"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    run = run_python("-c", SILENT, HOPPER_OPS="auto")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -1,7 +1,5 @@
 """What a training step asks of a GPU: how many operations and launches, and no synchronisation."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -98,9 +96,7 @@ def count_step(model: HGNN, monkeypatch: pytest.MonkeyPatch) -> tuple[Operations
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_launches_so_much_and_waits_for_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_launches_so_much_and_waits_for_nothing(name, monkeypatch):
     operations, launches = count_step(build(name, dropout=0.5), monkeypatch)
     assert operations.waits == []
     most_operations, most_launches = STEPS[name]

@@ -1,10 +1,5 @@
 """Rows that stay where they are stored until they are multiplied."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,7 +13,7 @@ Rows = StoredRows | Tensor
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch) -> None:
     """Make blocks of a few rows, so that there are many."""
     monkeypatch.setattr(row_reader, "_BLOCK_BYTES", 37 * DIM * 4)
 
@@ -50,7 +45,7 @@ def compute_gradients(loss: Tensor, parameters: list[Tensor]) -> tuple[Tensor, .
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_products_and_gradients_are_those_of_gathered_rows(dtype: torch.dtype) -> None:
+def test_products_and_gradients_are_those_of_gathered_rows(dtype):
     neighbor, self_weight, bias = (
         *random_weights(6, 3),
         torch.zeros(3, dtype=torch.float64, requires_grad=True),
@@ -72,7 +67,7 @@ def test_products_and_gradients_are_those_of_gathered_rows(dtype: torch.dtype) -
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_product_of_all_rows_gives_those_of_the_first_rows() -> None:
+def test_a_product_of_all_rows_gives_those_of_the_first_rows():
     stored, gathered = make_rows()
     (weight,) = random_weights(4)
     z = functional.linear(stored, weight)
@@ -85,7 +80,7 @@ def test_a_product_of_all_rows_gives_those_of_the_first_rows() -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_a_product_does_not_outlive_its_weights() -> None:
+def test_a_product_does_not_outlive_its_weights():
     stored, gathered = make_rows()
     (weight,) = random_weights(4)
     product_before = functional.linear(stored, weight)
@@ -98,9 +93,7 @@ def test_a_product_does_not_outlive_its_weights() -> None:
     assert functional.linear(stored[:50], weight).requires_grad
 
 
-def test_weights_that_are_expected_are_multiplied_in_the_same_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_that_are_expected_are_multiplied_in_the_same_pass(monkeypatch):
     stored, gathered = make_rows()
     neighbor, self_weight = random_weights(4, 2)
     stored.expect([self_weight], 120)
@@ -111,7 +104,7 @@ def test_weights_that_are_expected_are_multiplied_in_the_same_pass(
     torch.testing.assert_close(z, gathered @ neighbor.t())
 
 
-def test_dropout_is_that_of_gathered_rows() -> None:
+def test_dropout_is_that_of_gathered_rows():
     stored, gathered = make_rows()
     nodes = Nodes("paper", torch.arange(COUNT), torch.ones(COUNT, dtype=torch.int64), 77)
     (weight,) = random_weights(4)
@@ -127,7 +120,7 @@ def test_dropout_is_that_of_gathered_rows() -> None:
     )
 
 
-def test_products_in_halves() -> None:
+def test_products_in_halves():
     stored, gathered = make_rows(torch.float32)
     (weight,) = random_weights(4, dtype=torch.float32)
 
@@ -162,14 +155,14 @@ def test_products_in_halves() -> None:
         lambda x: torch.stack([x, x]).mean(0),
     ],
 )
-def test_every_other_function_sees_an_ordinary_tensor(function: Callable[[Any], Tensor]) -> None:
+def test_every_other_function_sees_an_ordinary_tensor(function):
     stored, gathered = make_rows()
     result = function(stored)
     assert type(result) is Tensor
     torch.testing.assert_close(result, function(gathered))
 
 
-def test_shapes_and_dtypes_are_known_without_reading_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_and_dtypes_are_known_without_reading_rows(monkeypatch):
     stored, gathered = make_rows()
     monkeypatch.setattr(row_reader.RowReader, "blocks", None)
     assert stored.shape == gathered.shape
@@ -187,7 +180,7 @@ def test_shapes_and_dtypes_are_known_without_reading_rows(monkeypatch: pytest.Mo
     assert stored[:12].shape == (12, DIM)
 
 
-def test_rows_are_picked_in_any_order() -> None:
+def test_rows_are_picked_in_any_order():
     stored, gathered = make_rows()
     places = torch.randperm(COUNT)[:333]
     (weight,) = random_weights(3)
@@ -196,7 +189,7 @@ def test_rows_are_picked_in_any_order() -> None:
     assert torch.equal(picked.to_tensor(), gathered[places])
 
 
-def test_rows_of_one_table_are_picked_in_any_order() -> None:
+def test_rows_of_one_table_are_picked_in_any_order():
     table = torch.randn(50, DIM, dtype=torch.float64)
     places = torch.tensor([7, 0, 3])
     all_rows = StoredRows.of([RowPart(table)], 50)
@@ -206,7 +199,7 @@ def test_rows_of_one_table_are_picked_in_any_order() -> None:
     assert torch.equal(some_rows.pick(places).to_tensor(), table[rows[places]])
 
 
-def test_a_supplied_product_is_taken_without_reading_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supplied_product_is_taken_without_reading_rows(monkeypatch):
     stored, gathered = make_rows()
     _, weight = random_weights(4, 2)
     product = gathered @ weight.t()
@@ -215,7 +208,7 @@ def test_a_supplied_product_is_taken_without_reading_rows(monkeypatch: pytest.Mo
     assert torch.equal(functional.linear(stored[:100], weight), product[:100])
 
 
-def test_no_rows() -> None:
+def test_no_rows():
     table = torch.randn(4, DIM, dtype=torch.float64)
     no_ids = torch.zeros(0, dtype=torch.int64)
     rows = StoredRows.of([RowPart(table, no_ids)], 0)
@@ -225,7 +218,7 @@ def test_no_rows() -> None:
     assert torch.equal(*compute_gradients(out.sum(), [weight]), torch.zeros_like(weight))
 
 
-def test_a_product_that_was_changed_in_place_is_not_used_again() -> None:
+def test_a_product_that_was_changed_in_place_is_not_used_again():
     (weight,) = random_weights(6)
     rows, gathered = make_rows()
     first = functional.leaky_relu_(functional.linear(rows, weight))
@@ -234,7 +227,7 @@ def test_a_product_that_was_changed_in_place_is_not_used_again() -> None:
     torch.testing.assert_close(first, functional.leaky_relu(functional.linear(gathered, weight)))
 
 
-def test_a_product_is_not_used_for_the_transposed_matrix() -> None:
+def test_a_product_is_not_used_for_the_transposed_matrix():
     (weight,) = random_weights(DIM)
     rows, gathered = make_rows()
     products = [rows @ weight, functional.linear(rows, weight), rows @ weight]
@@ -243,7 +236,7 @@ def test_a_product_is_not_used_for_the_transposed_matrix() -> None:
         torch.testing.assert_close(product, expected_product)
 
 
-def test_arguments_by_keyword_work_too() -> None:
+def test_arguments_by_keyword_work_too():
     (weight,) = random_weights(6)
     rows, gathered = make_rows()
     expected = functional.linear(gathered, weight)
@@ -253,7 +246,7 @@ def test_arguments_by_keyword_work_too() -> None:
     torch.testing.assert_close(out, expected)
 
 
-def test_dropout_can_follow_dropout() -> None:
+def test_dropout_can_follow_dropout():
     rows, gathered = make_rows()
     nodes = Nodes("paper", torch.arange(COUNT), None, 11)
 

@@ -1,11 +1,5 @@
 """Kernels in Triton: compiled for GPUs that need not be there, and run on one where there is."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -21,6 +15,7 @@ from hopper.ops import (
     selection,
     weighted_sum,
 )
+from tests.server_processes import run_python
 
 pytest.importorskip("triton")
 
@@ -83,17 +78,9 @@ for capability, types in ((80, ("fp64", "bf16")), (90, ("fp32", "bf16"))):
 """
 
 
-def test_every_kernel_compiles_without_a_gpu(tmp_path):
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    environment.pop("TRITON_INTERPRET", None)
-    run = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+def test_every_kernel_compiles_without_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    run = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), limit=240)
     assert run.returncode == 0, run.stderr
     assert len(run.stdout.splitlines()) == 4 * 12
 

@@ -1,7 +1,5 @@
 """Rows that travel, gradients that come back: three ranks, one of them without any row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -84,7 +82,7 @@ def exchange_rows(cluster: Cluster) -> dict[str, Any]:
     return seen
 
 
-def test_rows_travel_and_their_gradients_come_back() -> None:
+def test_rows_travel_and_their_gradients_come_back():
     ranks = run_ranks(3, 1, exchange_rows, timeout=60)
     # In order of rank, and the gradients of all copies.
     assert ranks[0]["received"] == [[100, 101]]

@@ -1,7 +1,5 @@
 """What ranks ask each other for: every sum over a destination's edges stays as it was."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -64,7 +62,7 @@ def add(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @settings(deadline=None, max_examples=100)
 @given(hops(), st.sampled_from([1, 80, 100_000]), st.booleans())
-def test_every_destination_keeps_its_sum(drawn: Drawn, sum_bytes: int, merged: bool) -> None:
+def test_every_destination_keeps_its_sum(drawn, sum_bytes, merged):
     hop = ask(drawn, sum_bytes, merged=merged)
     versions = hop.sources["author"].versions
     rows = np.random.default_rng(0).normal(size=(2, NODES))
@@ -114,13 +112,13 @@ def test_every_destination_keeps_its_sum(drawn: Drawn, sum_bytes: int, merged: b
     # Rank 1: three rows or one sum of three edges. Rank 2: one row or two sums of one edge each.
     [(8, []), (100, [1]), (10_000, [1])],
 )
-def test_each_rank_answers_in_the_fewest_bytes(row_bytes: int, sums_from: list[int]) -> None:
+def test_each_rank_answers_in_the_fewest_bytes(row_bytes, sums_from):
     edges = HopEdges(np.array([0, 4, 6]), np.array([1, 4, 7, 2, 2, 0]), np.empty(0, np.int64))
     hop = ask({RELATIONS[0]: edges}, sum_bytes=row_bytes, row_bytes=row_bytes)
     assert np.flatnonzero(hop.folded["paper"]).tolist() == sums_from
 
 
-def test_sums_for_all_types_save_rows_that_several_types_read() -> None:
+def test_sums_for_all_types_save_rows_that_several_types_read():
     edges = HopEdges(np.array([0, 3]), np.array([1, 4, 7]), np.empty(0, np.int64))
     layout = RowLayout((16,), 128, True)
     hop = request_hop(

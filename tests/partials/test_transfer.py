@@ -1,7 +1,5 @@
 """The forms in which rows can travel are the cheapest ones, there and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,7 @@ import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import Relation, Topology
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_model, build_typed_model
 from hopper.partials import LayerTransfer, RowLayout, Sums, choose_transfers, make_stack
@@ -30,7 +27,7 @@ def transfers(name: str, in_dim: int, hidden: int, **more: Any) -> list[LayerTra
     return one_type(model, in_dim)
 
 
-def test_rows_of_one_type_travel_in_the_fewest_bytes() -> None:
+def test_rows_of_one_type_travel_in_the_fewest_bytes():
     # Wide features travel projected, and their gradients come back.
     first, second = transfers("sage", 600, 16)
     assert first.layouts == {EDGE: NARROW, Sums("node"): NARROW}
@@ -55,7 +52,7 @@ def test_rows_of_one_type_travel_in_the_fewest_bytes() -> None:
     assert not any(isinstance(kind, Sums) for kind in kinds)
 
 
-def test_a_narrower_dtype_takes_fewer_bytes_and_choosing_leaves_the_model_as_it_was() -> None:
+def test_a_narrower_dtype_takes_fewer_bytes_and_choosing_leaves_the_model_as_it_was():
     model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16, dropout=0.5)
     first, _ = one_type(model, 600, torch.bfloat16)
     assert first.layouts[EDGE] == RowLayout((16,), 64, True)
@@ -82,7 +79,7 @@ def typed(
     return choose_transfers(make_stack(model, sampler, 0), learned=learned)
 
 
-def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader() -> None:
+def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader():
     papers = RowLayout((20,), 80, False)
     first, _ = typed("hgt", 16, heads=2)
     assert (first.layouts, first.raw) == ({"author": NARROW, "paper": papers}, {"paper"})
@@ -93,7 +90,7 @@ def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader() -> No
     assert (first.layouts["paper"], first.raw) == (NARROW, set())
 
 
-def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read() -> None:
+def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read():
     _, last = typed("rgat", 16, heads=1)
     narrow = RowLayout((1, 3), 24, True)
     assert last.layouts == dict.fromkeys((LIKED, WRITES, CITES), narrow)
@@ -107,7 +104,7 @@ def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_rea
     assert (first.merged, last.merged) == (True, True)
 
 
-def test_relations_that_are_added_up_have_sums() -> None:
+def test_relations_that_are_added_up_have_sums():
     first, last = typed("rgcn", 16)
     assert first.merged
     assert first.layouts[Sums("author")] == first.layouts[Sums("paper")] == NARROW
@@ -115,6 +112,6 @@ def test_relations_that_are_added_up_have_sums() -> None:
     assert Sums("author") not in last.layouts
 
 
-def test_a_model_without_parts_is_refused() -> None:
+def test_a_model_without_parts_is_refused():
     with pytest.raises(RequestError, match=r"train\.engine: cooperative .* given Linear"):
         one_type(torch.nn.Linear(2, 2), 2)

@@ -1,7 +1,5 @@
 """Small graph directories to divide."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -65,25 +63,25 @@ def write_library(folder: Path) -> GraphDirectory:
 
 
 @pytest.fixture(scope="session")
-def shared_library(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def shared_library(tmp_path_factory) -> GraphDirectory:
     """A typed graph with every kind of table, for tests that only read it."""
     return write_library(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> GraphDirectory:
+def library(tmp_path) -> GraphDirectory:
     """The same graph, alone in a folder of the test's own."""
     return write_library(tmp_path)
 
 
 @pytest.fixture
-def make_graph(tmp_path: Path) -> MakeGraph:
+def make_graph(tmp_path) -> MakeGraph:
     """Return a function of (name, nodes, src, dst, train ids) that writes a homogeneous graph."""
     return partial(write_graph, tmp_path)
 
 
 @pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def planted(tmp_path_factory) -> GraphDirectory:
     """Four communities of 500, interleaved by id; nine edges in ten stay inside."""
     ends = planted_edges(np.random.default_rng(3), 2000, 10_000, 4, 0.9)
     folder = tmp_path_factory.mktemp("planted")

@@ -1,7 +1,5 @@
 """``hopper partition`` as a user sees it, and the tasks of Ray that build the same parts."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -13,9 +11,8 @@ import pytest
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, GraphWriter
 from hopper.graph.schema import GraphSchema, Labelled, NodeType
-from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.checksums import read_division
 from hopper.partition.executor import Executor, RayExecutor, open_executor
@@ -31,9 +28,7 @@ def described(library: GraphDirectory) -> dict[str, Any]:
     return PartitionedGraph.open(library.path.parent / "out").description
 
 
-def test_json_prints_the_description_alone(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_json_prints_the_description_alone(library, capfd):
     assert run(library, "--json", "--locality-roots", "9", "--backend", "pymetis") == 0
     printed, description = capfd.readouterr(), described(library)
     assert json.loads(printed.out) == description
@@ -44,9 +39,7 @@ def test_json_prints_the_description_alone(
     assert "edge cuts" not in printed.err  # as METIS prints by itself
 
 
-def test_tables_name_every_measure_and_the_size_of_topology(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_name_every_measure_and_the_size_of_topology(library, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     options = ["--method", "random", "--seed", "3", "--topology", "partitioned"]
     assert run(library, *options, "--locality-fanouts=-1,2") == 0
@@ -75,17 +68,13 @@ def test_tables_name_every_measure_and_the_size_of_topology(
         (["--locality-roots", "-1"], "error: --locality-roots: expected at least 0, given -1"),
     ],
 )
-def test_refusals_are_one_line_and_an_exit_code(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str], options: list[str], text: str
-) -> None:
+def test_refusals_are_one_line_and_an_exit_code(library, capfd, options, text):
     assert run(library, *options) == 1
     assert text in capfd.readouterr().err.splitlines()[-1]
     assert not (library.path.parent / "out").exists()
 
 
-def test_locality_is_not_measured_without_target_nodes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_locality_is_not_measured_without_target_nodes(tmp_path, capfd):
     schema = GraphSchema("bare", {"paper": NodeType(3), "tag": NodeType(0)}, {}, "tag")
     with GraphWriter(tmp_path / "bare", schema):
         pass
@@ -95,7 +84,7 @@ def test_locality_is_not_measured_without_target_nodes(
     assert "locality not measured: node type 'tag' has no nodes" in printed.err
 
 
-def test_where_parts_cannot_be_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_parts_cannot_be_built_is_refused(monkeypatch):
     expected = "--on: expected local, ray or ray:HOST:PORT, given"
     workers = "--workers: expected at least 1, of --on ray alone, given"
     with monkeypatch.context() as patch:
@@ -117,9 +106,7 @@ def test_where_parts_cannot_be_built_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 @pytest.mark.filterwarnings("ignore")
-def test_every_number_of_workers_builds_the_same_files(
-    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_number_of_workers_builds_the_same_files(shared_library, tmp_path, monkeypatch):
     kinds: list[dict[str, Any]] = [
         {"topology": "partitioned", "memory_limit": 300 << 20},
         {"features": "by-dimension"},

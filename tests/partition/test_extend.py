@@ -1,7 +1,5 @@
 """Next week's graph, divided like this week's: known nodes stay, new ones join their neighbours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +39,7 @@ def homes(parts: Path) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("method", ["metis", "stream"])
-def test_no_known_node_moves_and_few_edges_are_cut(
-    named: bool, method: str, tmp_path: Path
-) -> None:
+def test_no_known_node_moves_and_few_edges_are_cut(named, method, tmp_path):
     """Two nodes are gone, 200 are new, and all names stand in another order."""
     generator = np.random.default_rng(1)
     every = np.stack(planted_edges(generator, NODES + NEW, 22_000, SERVERS, 0.9))
@@ -72,7 +68,7 @@ def test_no_known_node_moves_and_few_edges_are_cut(
     assert cuts[0] <= 1.05 * cuts[1]
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_refused(tmp_path, capsys):
     graph = write(tmp_path / "old", np.array([[0, 1, 2], [1, 2, 0]]), None)
     partition_graph(graph, tmp_path / "parts", 3, "random")
     options = {"parts": tmp_path / "parts"}

@@ -1,7 +1,5 @@
 """``hopper dataset fetch``: partitioned directories from an S3 server and from another folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fsspec
@@ -9,21 +7,20 @@ import pytest
 
 from hopper.cli import main
 from hopper.errors import GraphError, HopperError, RequestError
-from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.checksums import check_rows, check_structure
 from hopper.partition.fetch import fetch_partitioned
 
 
 @pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parts(community_graph, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("fetch") / "parts"
     partition_graph(community_graph, folder, 3, "random")
     return folder
 
 
 @pytest.fixture(scope="module")
-def address(parts: Path, bucket: str) -> str:
+def address(parts, bucket) -> str:
     system, root = fsspec.core.url_to_fs(f"{bucket}/data/parts")
     system.put(f"{parts}/", f"{root}/", recursive=True)
     return f"{bucket}/data/parts"
@@ -37,9 +34,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_all_of_a_directory(
-    address: str, parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_of_a_directory(address, parts, tmp_path, capsys):
     out = tmp_path / "new" / "parts"
     assert main(["dataset", "fetch", address, "--out", str(out)]) == 0
     files = files_of(parts)
@@ -56,7 +51,7 @@ def test_all_of_a_directory(
 
 
 @pytest.mark.parametrize("remote", [True, False])
-def test_what_one_server_needs(remote: bool, address: str, parts: Path, tmp_path: Path) -> None:
+def test_what_one_server_needs(remote, address, parts, tmp_path):
     fetch_partitioned(address if remote else str(parts), tmp_path / "one", [1])
     found = files_of(tmp_path / "one")
     expected = files_of(parts)
@@ -67,8 +62,8 @@ def test_what_one_server_needs(remote: bool, address: str, parts: Path, tmp_path
 
 
 def test_an_altered_file_is_not_put_in_place_and_a_repaired_one_completes_the_copy(
-    address: str, parts: Path, tmp_path: Path
-) -> None:
+    address, parts, tmp_path
+):
     out, name = tmp_path / "out", "splits/train.npy"
     system, path = fsspec.core.url_to_fs(f"{address}/{name}")
     system.pipe_file(path, b"altered")
@@ -87,7 +82,7 @@ def test_an_altered_file_is_not_put_in_place_and_a_repaired_one_completes_the_co
     assert files_of(out) == files_of(parts)
 
 
-def test_refusals(address: str, bucket: str, parts: Path, tmp_path: Path) -> None:
+def test_refusals(address, bucket, parts, tmp_path):
     def assert_refused(kind: type[HopperError], match: str, *arguments: object) -> None:
         with pytest.raises(kind, match=match):
             fetch_partitioned(*arguments)  # type: ignore[arg-type]  # what a test gives

@@ -3,8 +3,6 @@
 Graphs of nodes that are divided are also described: edge cut and balance.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -38,11 +36,7 @@ SERVERS: Final = range(3)
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def divided(
-    request: pytest.FixtureRequest,
-    shared_library: GraphDirectory,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> PartitionedGraph:
+def divided(request, shared_library, tmp_path_factory) -> PartitionedGraph:
     """The library over three servers."""
     out = tmp_path_factory.mktemp("divided") / request.param
     graph = divide_graph(shared_library, out, len(SERVERS), **KINDS[request.param])
@@ -50,9 +44,7 @@ def divided(
     return graph
 
 
-def test_what_is_written_passes_all_checks(
-    shared_library: GraphDirectory, divided: PartitionedGraph
-) -> None:
+def test_what_is_written_passes_all_checks(shared_library, divided):
     check_structure(divided.path, SERVERS)
     assert check_rows(divided.path, SERVERS)
     check_partition(divided, SERVERS)
@@ -62,7 +54,7 @@ def test_what_is_written_passes_all_checks(
         np.testing.assert_array_equal(divided.split(name), shared_library.split(name))
 
 
-def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGraph) -> None:
+def test_maps_are_inverse_and_ascending_within_a_server(divided):
     for node_type, kind in divided.schema.node_types.items():
         original = divided.original_ids(node_type)
         np.testing.assert_array_equal(np.sort(original), np.arange(kind.count))
@@ -74,9 +66,7 @@ def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGrap
     assert 0 in np.diff(divided.book.offsets["venue"])
 
 
-def test_rows_belong_to_their_original_nodes_and_are_served(
-    shared_library: GraphDirectory, divided: PartitionedGraph
-) -> None:
+def test_rows_belong_to_their_original_nodes_and_are_served(shared_library, divided):
     shards = [Shard.open(divided.path / f"server-{server}") for server in SERVERS]
     assert [(shard.server, shard.servers) for shard in shards] == [(s, 3) for s in SERVERS]
     for node_type, kind in divided.schema.node_types.items():
@@ -109,9 +99,7 @@ def test_rows_belong_to_their_original_nodes_and_are_served(
         assert found.all() or divided.partitions
 
 
-def test_topology_keeps_the_original_order_of_neighbours(
-    shared_library: GraphDirectory, divided: PartitionedGraph
-) -> None:
+def test_topology_keeps_the_original_order_of_neighbours(shared_library, divided):
     assert set(divided.relations) == set(shared_library.schema.relations) or divided.partitions
     for relation in divided.relations:
         whole, topology = shared_library.topology(relation), divided.topology(relation)
@@ -129,9 +117,7 @@ def test_topology_keeps_the_original_order_of_neighbours(
         np.testing.assert_array_equal(topology.out_degrees, whole.out_degrees[src])
 
 
-def test_edge_features_stand_in_the_order_of_the_edges(
-    shared_library: GraphDirectory, divided: PartitionedGraph
-) -> None:
+def test_edge_features_stand_in_the_order_of_the_edges(shared_library, divided):
     relation, total = Relation("author", "links", "paper"), 0
     for server in SERVERS:
         stored = divided.stored(str(relation), server)
@@ -149,9 +135,7 @@ def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
     return graph.book.home(node_type, graph.global_ids(node_type))
 
 
-def test_edge_cut_and_balance_equal_plain_counts(
-    shared_library: GraphDirectory, tmp_path: Path
-) -> None:
+def test_edge_cut_and_balance_equal_plain_counts(shared_library, tmp_path):
     divided = partition_graph(shared_library, tmp_path / "parts", 3, "stream")
     description = divided.description
     cut_edges = edges = 0
@@ -183,7 +167,7 @@ def test_edge_cut_and_balance_equal_plain_counts(
         assert description["balance"][name] == pytest.approx(expected, abs=1e-6)
 
 
-def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
+def test_an_edge_target_is_balanced_and_kept(tmp_path):
     relation = Relation("author", "writes", "paper")
     types = {"author": NodeType(3), "paper": NodeType(4)}
     schema = GraphSchema("links", types, {relation: EdgeType(4)}, relation, splits={"train": 2})
@@ -198,9 +182,7 @@ def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(divided.split("train"), [0, 2])
 
 
-def test_partitioned_topology_is_the_replicated_one_in_parts(
-    shared_library: GraphDirectory, tmp_path: Path
-) -> None:
+def test_partitioned_topology_is_the_replicated_one_in_parts(shared_library, tmp_path):
     whole, parts = (
         partition_graph(shared_library, tmp_path / topology, 3, "random", 5, topology=topology)
         for topology in ("replicated", "partitioned")
@@ -235,9 +217,7 @@ def topology_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in (folder / "topology").rglob("*.npy"))
 
 
-def test_servers_and_ranks_map_their_share(
-    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_and_ranks_map_their_share(shared_library, tmp_path, monkeypatch):
     """What they map of others' nodes is what docs/inside/layouts.md says, when it is read."""
     parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="partitioned")
     schema = shared_library.schema
@@ -278,9 +258,7 @@ def test_servers_and_ranks_map_their_share(
     assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
 
 
-def test_a_machine_with_one_server_s_folder_can_read_its_topology(
-    shared_library: GraphDirectory, tmp_path: Path
-) -> None:
+def test_a_machine_with_one_server_s_folder_can_read_its_topology(shared_library, tmp_path):
     parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="partitioned")
     for server in (0, 2):
         shutil.rmtree(parts.path / f"server-{server}")

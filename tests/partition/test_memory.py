@@ -1,7 +1,5 @@
 """Memory: what is estimated, what is refused, and that ``--memory-limit`` holds while it works."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re
@@ -34,16 +32,13 @@ from hopper.partition.memory import (
     format_bytes,
     reciprocity,
 )
-from tests.partition.conftest import MakeGraph
 
 LIMIT = "288M"
 PAPERS, AUTHORS, EDGES = 800_000, 50_000, 500_000
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_method_has_a_bound_before_it_starts(
-    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_method_has_a_bound_before_it_starts(library, monkeypatch):
     """Division by relation has one too, though it reads the graph in pieces."""
     out, estimates = library.path.parent / "out", list[tuple[MemoryEstimate, int]]()
 
@@ -73,9 +68,7 @@ def test_every_method_has_a_bound_before_it_starts(
     divide("meta", 1 << 30)
 
 
-def test_an_estimate_grows_with_the_ends_of_the_undirected_graph(
-    make_graph: MakeGraph, library: GraphDirectory
-) -> None:
+def test_an_estimate_grows_with_the_ends_of_the_undirected_graph(make_graph, library):
     generator, peaks = np.random.default_rng(0), []
     for edges in (1000, 100_000):
         graph = make_graph(f"g{edges}", 5000, *generator.integers(0, 5000, (2, edges)), [])
@@ -92,8 +85,8 @@ def test_an_estimate_grows_with_the_ends_of_the_undirected_graph(
 
 
 def test_available_memory_is_what_the_control_group_and_the_environment_leave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     assert available_memory([tmp_path]) > 6000
     (tmp_path / "memory.current").write_text("7000\n")
     (tmp_path / "memory.max").write_text("12000\n")
@@ -118,7 +111,7 @@ def test_available_memory_is_what_the_control_group_and_the_environment_leave(
     assert available_memory([]) == 0
 
 
-def test_sizes_have_units_and_a_limit_chooses_the_size_of_pieces() -> None:
+def test_sizes_have_units_and_a_limit_chooses_the_size_of_pieces():
     sizes = {"5": 5, "2K": 2048, "1.5M": 1572864, "16GiB": 16 << 30, " 1 tb ": 1 << 40}
     assert {text: parse_size(text) for text in sizes} == sizes
     for text in ("", "many", "-1G", "5X", "1.2.3G"):
@@ -133,9 +126,7 @@ def test_sizes_have_units_and_a_limit_chooses_the_size_of_pieces() -> None:
     assert choose_pieces(1 << 40) == MemoryBudget(MOST_CHUNK, ((1 << 40) - (256 << 20)) // 3)
 
 
-def test_a_check_releases_the_pages_that_it_read(
-    make_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_releases_the_pages_that_it_read(make_graph, monkeypatch):
     """The pages of a topology that are in memory stay few, however large it is."""
     edges, block, peak_by_file = 300_000, 1 << 17, dict[str, int]()
     ends = np.random.default_rng(0).integers(0, 30_000, (2, edges))
@@ -173,7 +164,7 @@ def test_a_check_releases_the_pages_that_it_read(
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def large(tmp_path_factory) -> GraphDirectory:
     """Many nodes, whose arrays take more than the limit has room for, in two types."""
     counts, generator = {"paper": PAPERS, "author": AUTHORS}, np.random.default_rng(0)
     edges = {
@@ -212,7 +203,7 @@ def measure_peak(graph: Path, out: Path, method: str, *options: str) -> int:
 
 
 @pytest.mark.parametrize("method", ["random", "stream", "meta"])
-def test_memory_stays_below_the_limit(large: GraphDirectory, tmp_path: Path, method: str) -> None:
+def test_memory_stays_below_the_limit(large, tmp_path, method):
     limit = parse_size(LIMIT)
     options = ["--tables", "copy"] if method == "meta" else []
     peak = measure_peak(large.path, tmp_path / "out", method, "--memory-limit", LIMIT, *options)
@@ -221,9 +212,7 @@ def test_memory_stays_below_the_limit(large: GraphDirectory, tmp_path: Path, met
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
-def test_small_pieces_make_the_same_files(
-    shared_library: GraphDirectory, tmp_path: Path, topology: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_pieces_make_the_same_files(shared_library, tmp_path, topology, monkeypatch):
     def divide(method: str) -> Any:
         out = tmp_path / f"{method}-{len(list(tmp_path.iterdir()))}"
         return partition_graph(shared_library, out, 3, method, topology=topology)
@@ -236,7 +225,7 @@ def test_small_pieces_make_the_same_files(
     assert divide("stream").description["balance"]["nodes"] < 1.2
 
 
-def test_a_check_in_ranges_finds_bad_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_in_ranges_finds_bad_values(monkeypatch):
     topology = build_topology(*np.random.default_rng(1).integers(0, 40, (2, 300)), 40, 40)
     relation, root = Relation("node", "edge", "node"), Path("graph")
     bad_degrees, repeated_ids = topology.out_degrees.copy(), topology.edge_ids.copy()

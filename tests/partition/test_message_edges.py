@@ -1,16 +1,10 @@
 """Where edges are predicted, training reads no edges of validation and test."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.balance import training_roots
 from hopper.partition.checksums import check_structure
@@ -44,7 +38,7 @@ def link_pairs(graph: GraphDirectory | PartitionedGraph, *splits: str) -> Pairs:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def shop(tmp_path_factory) -> GraphDirectory:
     """Users buy items; a second relation is the reverse of that, and a third is unlike both."""
     generator = np.random.default_rng(3)
     edges = np.stack([generator.integers(0, 40, 300), generator.integers(0, 25, 300)])
@@ -61,7 +55,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
-def test_held_out_edges_are_not_stored(shop: GraphDirectory, topology: str, tmp_path: Path) -> None:
+def test_held_out_edges_are_not_stored(shop, topology, tmp_path):
     parts = partition_graph(shop, tmp_path / "parts", 2, "random", topology=topology)
     check_structure(tmp_path / "parts", [0, 1])
     held_out, trained = set(link_pairs(shop, "val", "test")), set(link_pairs(shop, "train"))
@@ -89,12 +83,12 @@ def test_held_out_edges_are_not_stored(shop: GraphDirectory, topology: str, tmp_
     np.testing.assert_array_equal(parts.topology(BUYS).in_degrees, degrees)
 
 
-def test_training_roots_are_where_links_end(shop: GraphDirectory) -> None:
+def test_training_roots_are_where_links_end(shop):
     links = shop.links("train")
     np.testing.assert_array_equal(training_roots(shop), np.bincount(links.dst, minlength=25))
 
 
-def test_a_symmetric_relation_is_its_own_reverse(tmp_path: Path) -> None:
+def test_a_symmetric_relation_is_its_own_reverse(tmp_path):
     pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [0, 4], [1, 3]]).T
     graph = GraphDirectory.from_arrays(
         tmp_path / "graph",

@@ -1,7 +1,5 @@
 """METIS is a process of its own: how it is chosen, fails and ends."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -40,7 +37,7 @@ assign_metis(Adjacency(indptr, src[order]), weights, 4, 0, "pymetis", Path(sys.a
 """
 
 
-def test_metis_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_metis_ends_with_the_process_that_started_it(tmp_path):
     with subprocess.Popen([sys.executable, "-c", DIVIDES, str(tmp_path)]) as process:
         parent = psutil.Process(process.pid)
         while not (children := parent.children()) and process.poll() is None:
@@ -58,9 +55,7 @@ def test_metis_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_disk_too_full_for_the_result_of_metis_is_told_before_metis_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_too_full_for_the_result_of_metis_is_told_before_metis_runs(tmp_path, monkeypatch):
     allocate = os.posix_fallocate
 
     def refuse(file: int, first: int, size: int) -> None:
@@ -74,16 +69,14 @@ def test_a_disk_too_full_for_the_result_of_metis_is_told_before_metis_runs(
         assign_metis(PAIR, np.ones((2, 1), np.int64), 2, 0, "pymetis", tmp_path)
 
 
-def test_a_failing_metis_is_an_error_that_quotes_its_output(tmp_path: Path) -> None:
+def test_a_failing_metis_is_an_error_that_quotes_its_output(tmp_path):
     text = r"(?s)could not divide 2 nodes over 2 .*exit code 1.*it said"
     with pytest.raises(RequestError, match=text):
         assign_metis(PAIR, np.ones((2, 0), np.int64), 2, 0, "pymetis", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pymetis_takes_over_where_dgl_is_missing_and_streaming_is_advised_without_any(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pymetis_takes_over_where_dgl_is_missing_and_streaming_is_advised_without_any(monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
     assert choose_backend() == "pymetis"
     with pytest.raises(RequestError, match=r"METIS needs dgl.* pip install dgl==1\.1"):
@@ -95,7 +88,7 @@ def test_pymetis_takes_over_where_dgl_is_missing_and_streaming_is_advised_withou
         choose_backend("parmetis")
 
 
-def test_classes_of_many_types_fit_the_constraints_of_metis() -> None:
+def test_classes_of_many_types_fit_the_constraints_of_metis():
     assert number_of_constraints(GraphSchema("one", {"t": NodeType(1)}, {}, "t")) == 4
     many_types = GraphSchema("many", {f"t{i}": NodeType(1) for i in range(30)}, {}, "t0")
     assert number_of_constraints(many_types) == 2 * MOST_CLASSES

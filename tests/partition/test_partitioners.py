@@ -1,7 +1,5 @@
 """What every partitioner promises, built-in or a plug-in, and what only some do."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -23,12 +21,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology, build_topology
 from hopper.partition import PartitionedGraph, label_passes, partition_graph
-from hopper.partition.balance import (
-    MOST_CLASSES,
-    balance_classes,
-    combined_weight,
-    training_roots,
-)
+from hopper.partition.balance import MOST_CLASSES, balance_classes, combined_weight, training_roots
 from hopper.partition.label_passes import NeighborStream
 from hopper.partition.metis import symmetrize
 from hopper.partition.partitioner import Assigner, assign_random
@@ -63,7 +56,7 @@ CASES = {
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> Case:
+def case(request) -> Case:
     if CASES[request.param].backend == "dgl":
         pytest.importorskip("dgl")
     return CASES[request.param]
@@ -79,9 +72,7 @@ def cut(homes: NDArray[Any], graph: GraphDirectory) -> float:
     return float((homes[topology.indices] != homes[dst]).mean())
 
 
-def test_communities_are_found_in_balance_and_again(
-    planted: GraphDirectory, case: Case, tmp_path: Path
-) -> None:
+def test_communities_are_found_in_balance_and_again(planted, case, tmp_path):
     """Planted: 7.5 % of the edges; random: three in four."""
     # DGL's METIS has no seed, so there another one must not matter.
     seeds = (1, 1, 2) if case.seeded else (1, 2)
@@ -97,9 +88,7 @@ def test_communities_are_found_in_balance_and_again(
     assert divide.uses_seed(4) == (case.seeded or case.method == RANGES)
 
 
-def test_every_node_of_every_type_has_a_server(
-    shared_library: GraphDirectory, case: Case, tmp_path: Path
-) -> None:
+def test_every_node_of_every_type_has_a_server(shared_library, case, tmp_path):
     homes = assigner(shared_library, case, tmp_path).assign(shared_library, 3, 5)
     counts = {name: kind.count for name, kind in shared_library.schema.node_types.items()}
     assert {name: of.shape for name, of in homes.items()} == {n: (k,) for n, k in counts.items()}
@@ -143,17 +132,13 @@ OWN = {
         (RANGES, {"slack": 1}, r"method_options.slack: range_part.* takes training_weight"),
         ("random", {"slack": 1}, "method_options: method random has none"),
         ("ranges", {}, r"unknown partition method 'ranges'; expected .* or package.module:Class"),
-        (
-            "meta",
-            {},
-            "unknown partition method 'meta'; expected one of: metis, stream, random, g",
-        ),
+        ("meta", {}, "unknown partition method 'meta'; expected one of: metis, stream, random, g"),
     ],
 )
 def test_bad_methods_and_bad_results_of_a_plug_in_are_refused(
-    library: GraphDirectory, method: str, options: Mapping[str, Any], message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    library, method, options, message,
+    monkeypatch,
+):  # fmt: skip
     own = ModuleType("own")
     own.__dict__.update(OWN)
     monkeypatch.setitem(sys.modules, "own", own)
@@ -163,9 +148,7 @@ def test_bad_methods_and_bad_results_of_a_plug_in_are_refused(
     assert not out.exists()
 
 
-def test_the_command_divides_by_a_plug_in(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_divides_by_a_plug_in(library, capfd):
     out = library.path.parent / "out"
     command = ["partition", str(library.path), "--servers", "2", "--out", str(out)]
     assert main([*command, "--method-options", "3"]) == 1
@@ -191,7 +174,7 @@ def deal(seed: int, servers: int = 3, **counts: int) -> dict[str, NDArray[np.int
     return assign_random(_nodes(**counts), servers, seed, ARRAYS)
 
 
-def test_random_is_balanced_by_type_and_depends_on_seed_and_type_alone() -> None:
+def test_random_is_balanced_by_type_and_depends_on_seed_and_type_alone():
     counts = {"author": 100, "paper": 31, "venue": 2, "keyword": 0}
     for servers in (1, 2, 3, 7):
         for node_type, homes in deal(4, servers, **counts).items():
@@ -237,9 +220,7 @@ def stream(
     return assign_stream(graph, servers, seed, roots, Phases(), ARRAYS)
 
 
-def test_stream_finds_communities_however_small_its_chunks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stream_finds_communities_however_small_its_chunks(monkeypatch):
     """Planted: 15 % of the edges, then 7.5 %."""
     src, dst = planted_edges(np.random.default_rng(1), 4000, 40_000, 32, 0.8)
     roots = (np.arange(4000) % 3 == 0).astype(np.int64)
@@ -269,8 +250,8 @@ def test_stream_finds_communities_however_small_its_chunks(
     seed=st.integers(0, 2**31),
 )
 def test_every_class_is_within_five_per_cent_or_one_node(
-    nodes: int, edges: int, servers: int, trained: float, skew: float, seed: int
-) -> None:
+    nodes, edges, servers, trained, skew, seed
+):
     generator = np.random.default_rng(seed)
     ends = (nodes * generator.random((2, edges)) ** skew).astype(np.int64)
     roots = (generator.random(nodes) < trained).astype(np.int64)
@@ -287,7 +268,7 @@ def check_room(homes: NDArray[np.int32], classes: NDArray[Any], servers: int) ->
         assert shares.max() <= max(-(-shares.sum() // servers), int(1.05 * shares.mean()))
 
 
-def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Path) -> None:
+def test_stream_does_not_depend_on_threads(planted, tmp_path):
     homes, threads_before = list[NDArray[np.int32]](), numba.get_num_threads()
     try:
         for threads in (1, numba.config.NUMBA_NUM_THREADS):
@@ -299,7 +280,7 @@ def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Pa
     np.testing.assert_array_equal(*homes)
 
 
-def test_nodes_without_in_edges_live_with_their_readers() -> None:
+def test_nodes_without_in_edges_live_with_their_readers():
     """Authors have no in-edges; each is read by papers of one community."""
     papers, authors, communities = 800, 1600, 4
     generator = np.random.default_rng(4)
@@ -314,7 +295,7 @@ def test_nodes_without_in_edges_live_with_their_readers() -> None:
     assert (homes[:authors][writer] != homes[authors:][paper]).mean() < 0.1
 
 
-def test_isolated_nodes_are_spread_evenly_and_every_server_gets_one() -> None:
+def test_isolated_nodes_are_spread_evenly_and_every_server_gets_one():
     nothing = np.empty(0, np.int64)
     for nodes, servers, src, dst in (
         (100, 4, nothing, nothing),
@@ -330,7 +311,7 @@ def test_isolated_nodes_are_spread_evenly_and_every_server_gets_one() -> None:
 # What methods read of a graph
 
 
-def test_all_relations_are_read_as_one_graph(shared_library: GraphDirectory) -> None:
+def test_all_relations_are_read_as_one_graph(shared_library):
     """By stacked ids: ``stream`` reads in-neighbours, METIS a symmetric graph without loops."""
     ids_of, expected = type_slices(shared_library.schema), []
     starts = {name: ids.start for name, ids in ids_of.items()}
@@ -357,7 +338,7 @@ def test_all_relations_are_read_as_one_graph(shared_library: GraphDirectory) -> 
     assert stored_pairs == sorted(pairs | {(v, u) for u, v in pairs})
 
 
-def test_classes_separate_types_and_training_nodes_and_one_weight_joins_them() -> None:
+def test_classes_separate_types_and_training_nodes_and_one_weight_joins_them():
     classes = balance_classes(_nodes(author=2, paper=4, venue=1), np.array([0, 1]))
     assert classes.tolist() == [2, 0, 1, 1, 1, 1, 3]
     many_types = _nodes(**{f"type{i}": 20 - i for i in range(12)})

@@ -1,7 +1,5 @@
 """Where nodes are: homes on servers, and owners among ranks, in turn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +12,7 @@ from hopper.partition.placement import Placement
 PAPERS = {"paper": [0, 2, 5]}
 
 
-def test_homes_step_over_servers_without_nodes() -> None:
+def test_homes_step_over_servers_without_nodes():
     book = PartitionBook(4, {"paper": [0, 2, 2, 5, 5], "venue": [0, 0, 0, 0, 0]})
     assert book.home("paper", np.arange(5)).tolist() == [0, 0, 2, 2, 2]
     assert [book.range("paper", server) for server in range(4)] == [(0, 2), (2, 2), (2, 5), (5, 5)]
@@ -31,7 +29,7 @@ def test_homes_step_over_servers_without_nodes() -> None:
         ("author", 0, "unknown node type 'author', expected one of: paper"),
     ],
 )
-def test_what_does_not_exist_is_named(node_type: str, node: int, text: str) -> None:
+def test_what_does_not_exist_is_named(node_type, node, text):
     book = PartitionBook(2, PAPERS)
     for find in (book.home, Placement(book, 2).rank_of, Placement(book, 2).place_of):
         with pytest.raises(GraphError, match=text):
@@ -41,7 +39,7 @@ def test_what_does_not_exist_is_named(node_type: str, node: int, text: str) -> N
 
 
 @pytest.mark.parametrize("offsets", [[0, 2], [1, 2, 3], [0, 3, 2], [[0, 1, 2]]])
-def test_unusable_offsets_are_refused(offsets: list[int]) -> None:
+def test_unusable_offsets_are_refused(offsets):
     with pytest.raises(GraphError, match=r"field 'offsets\.paper'"):
         PartitionBook(2, {"paper": offsets})
 
@@ -55,7 +53,7 @@ def placements(draw: st.DrawFn) -> Placement:
 
 @settings(deadline=None, max_examples=60)
 @given(placements(), st.integers(0, 99))
-def test_all_of_a_placement_follows_one_rule(placement: Placement, seed: int) -> None:
+def test_all_of_a_placement_follows_one_rule(placement, seed):
     book, ranks = placement.book, placement.ranks_per_server
     nodes = np.arange(book.total("a"))
     owners = placement.rank_of("a", nodes)
@@ -77,7 +75,7 @@ def test_all_of_a_placement_follows_one_rule(placement: Placement, seed: int) ->
     assert np.sort(np.concatenate(dealt)).tolist() == half.tolist()
 
 
-def test_tables_have_servers_of_their_own() -> None:
+def test_tables_have_servers_of_their_own():
     two_servers = Placement(PartitionBook(2, {"a": [0, 4, 8]}), 2)
     tables = two_servers.of_tables({"a under b": np.array([0, 0, 8])})
     assert tables.rank_of("a under b", np.arange(8)).tolist() == [2, 3] * 4

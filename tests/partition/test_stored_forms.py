@@ -1,10 +1,7 @@
 """Features that are stored in other forms while a graph is divided: what is written, measured, said
 and refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ from hopper.partition.stored_forms import describe_rounded_tables
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> GraphDirectory:
+def small(tmp_path) -> GraphDirectory:
     """Every form rounds the papers' numbers, and none the authors'."""
     generator = np.random.default_rng(3)
     ends = generator.integers(0, 20, (2, 90))
@@ -36,9 +33,7 @@ def small(tmp_path: Path) -> GraphDirectory:
 
 
 @pytest.mark.parametrize("method", ["random", "meta"])
-def test_rows_are_stored_in_the_requested_form(
-    method: str, small: GraphDirectory, tmp_path: Path
-) -> None:
+def test_rows_are_stored_in_the_requested_form(method, small, tmp_path):
     dtypes = ["bfloat16", "paper=int8"]
     parts = divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
     for node_type, name in (("paper", "int8"), ("author", "bfloat16")):
@@ -55,9 +50,7 @@ def test_rows_are_stored_in_the_requested_form(
     assert small.features("paper").dtype == np.float32
 
 
-def test_the_rounding_error_is_measured_and_printed(
-    small: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rounding_error_is_measured_and_printed(small, tmp_path, capsys):
     out = tmp_path / "parts"
     arguments = ["partition", str(small.path), "--servers", "2", "--method", "random"]
     arguments += ["--out", str(out), "--feature-dtype", "int8", "--locality-roots", "0"]
@@ -88,7 +81,7 @@ BAD_FORMS = {
 
 
 @pytest.mark.parametrize("method", ["random", "meta"])
-def test_bad_forms_are_refused(method: str, small: GraphDirectory, tmp_path: Path) -> None:
+def test_bad_forms_are_refused(method, small, tmp_path):
     out = tmp_path / "parts"
     for dtypes, text in BAD_FORMS.items():
         with pytest.raises(RequestError, match=f"--feature-dtype: {text}"):
@@ -102,9 +95,7 @@ def test_bad_forms_are_refused(method: str, small: GraphDirectory, tmp_path: Pat
 @pytest.mark.parametrize(
     ("value", "dtype"), [(7e4, "float16"), (np.inf, "bfloat16"), (np.nan, "int8")]
 )
-def test_numbers_beyond_a_form_are_refused(
-    value: float, dtype: str, small: GraphDirectory, tmp_path: Path
-) -> None:
+def test_numbers_beyond_a_form_are_refused(value, dtype, small, tmp_path):
     file = small.path / "features/paper.npy"
     rows = np.load(file)
     rows[11, 4] = value
@@ -115,7 +106,7 @@ def test_numbers_beyond_a_form_are_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["graph"]
 
 
-def test_rounded_rows_are_not_rounded_again(small: GraphDirectory, tmp_path: Path) -> None:
+def test_rounded_rows_are_not_rounded_again(small, tmp_path):
     """The stated error would be that of the second rounding alone."""
     parts = partition_graph(small, tmp_path / "parts", 2, "random", feature_dtypes=["int8"])
     graph = GraphDirectory(small.path, parts.schema)

@@ -1,26 +1,20 @@
 """What is refused, what an interruption leaves, and what opening checks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph import GraphDirectory, Relation, Topology
 from hopper.partition import PartitionedGraph, build, partition_graph
 from hopper.partition.layout import Replicated
 from hopper.partition.write import BuildContext, number_nodes
 from hopper.partition.write_topology import fill_topology, lay_out_topology
 from hopper.timing.phases import Silent
-from tests.partition.conftest import MakeGraph
 
 RELATION = Relation("paper", "links", "paper")
 
@@ -31,21 +25,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "spectral"}, "unknown partition method 'spectral'; expected one of: metis, stream"),
     ({"topology": "halo:1"}, "topology: expected replicated or partitioned, given 'halo:1'"),
     ({"features": "whole"}, "features: expected by-node or by-dimension, given 'whole'"),
-    (
-        {"features": "by-dimension", "topology": "partitioned"},
-        "by-dimension wants topology replicated.* given partitioned",
-    ),
-    (
-        {"features": "by-dimension", "servers": 4},
-        "wants a column a server at least; node type 'author' has 3 for 4 servers",
-    ),
-]
+    ({"features": "by-dimension", "topology": "partitioned"},
+     "by-dimension wants topology replicated.* given partitioned"),
+    ({"features": "by-dimension", "servers": 4},
+     "wants a column a server at least; node type 'author' has 3 for 4 servers"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "text"), REFUSED)
-def test_impossible_requests_are_refused_before_any_work(
-    shared_library: GraphDirectory, tmp_path: Path, options: dict[str, Any], text: str
-) -> None:
+def test_impossible_requests_are_refused_before_any_work(shared_library, tmp_path, options, text):
     with pytest.raises(RequestError, match=text) as error:
         partition_graph(
             shared_library, tmp_path / "out", **{"servers": 2, "method": "random"} | options
@@ -54,9 +42,7 @@ def test_impossible_requests_are_refused_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(
-    make_graph: MakeGraph, tmp_path: Path
-) -> None:
+def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(make_graph, tmp_path):
     out, loose = tmp_path / "out", make_graph("loose", 4, [], [], [])
     with pytest.raises(RequestError, match="graph 'empty' is empty"):
         partition_graph(make_graph("empty", 0, [], [], []), out, 1)
@@ -71,9 +57,7 @@ def test_graphs_and_destinations_that_do_not_fit_are_refused_and_kept(
     assert partition_graph(loose, out, 2, "random").description["edge_cut"] == 0
 
 
-def test_an_interrupted_write_leaves_nothing(
-    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_nothing(library, monkeypatch):
     work_folders, write_server = [], build.write_server
 
     def fail_on_second(context: BuildContext, progress: Any, server: int, *rest: Any) -> int:
@@ -89,7 +73,7 @@ def test_an_interrupted_write_leaves_nothing(
     assert [path.name for path in library.path.parent.iterdir()] == ["library"]
 
 
-def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None:
+def test_opening_names_damaged_fields_and_files(library):
     out = library.path.parent / "out"
     with pytest.raises(GraphError, match=r"partition\.json: no such file"):
         PartitionedGraph.open(library.path)
@@ -127,9 +111,7 @@ def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
-def test_locality_is_measured_before_a_partition_appears(
-    topology: str, library: GraphDirectory
-) -> None:
+def test_locality_is_measured_before_a_partition_appears(topology, library):
     locality = {"fanouts": [2], "roots": 3, "micrograph": 0.5, "subgraph": 0.25}
     out, edge_counts = library.path.parent / "out", []
 
@@ -149,9 +131,7 @@ def test_locality_is_measured_before_a_partition_appears(
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_ids_of_edges_are_as_wide_as_in_the_graph(
-    shared_library: GraphDirectory, tmp_path: Path, dtype: type[np.int32 | np.int64]
-) -> None:
+def test_ids_of_edges_are_as_wide_as_in_the_graph(shared_library, tmp_path, dtype):
     class Narrow(GraphDirectory):
         def topology(self, relation: Relation) -> Topology:
             whole = super().topology(relation)

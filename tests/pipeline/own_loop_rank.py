@@ -4,8 +4,6 @@ usage: own_loop_rank.py OUT.json PARTS [ADDRESS ...], with torchrun's environmen
 down in the midst of its second epoch, and begins anew from what it has saved.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

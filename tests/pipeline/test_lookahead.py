@@ -1,7 +1,5 @@
 """Rows that are kept for coming iterations: which ones, how many, and with which values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -71,7 +69,7 @@ traces = st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=
 
 @settings(deadline=None)
 @given(traces, st.integers(0, 6), st.integers(0, 8))
-def test_rows_are_right_and_only_needed_ones_are_kept(trace: Trace, reach: int, room: int) -> None:
+def test_rows_are_right_and_only_needed_ones_are_kept(trace, reach, room):
     fetched, cache = read_all(trace, reach, room, requests=2)
     assert cache.kept == 0
     assert fetched <= sum(len(set(iteration)) for iteration in trace)
@@ -81,7 +79,7 @@ def test_rows_are_right_and_only_needed_ones_are_kept(trace: Trace, reach: int, 
 
 @settings(deadline=None)
 @given(traces)
-def test_with_room_for_all_and_all_foreseen_a_row_is_fetched_once(trace: Trace) -> None:
+def test_with_room_for_all_and_all_foreseen_a_row_is_fetched_once(trace):
     fetched, _ = read_all(trace, len(trace), COUNT)
     assert fetched == len({node for iteration in trace for node in iteration})
 
@@ -90,6 +88,6 @@ def test_with_room_for_all_and_all_foreseen_a_row_is_fetched_once(trace: Trace) 
 @settings(deadline=None)
 @example(trace=[[2, 3], [0, 1, 2, 3], [0, 1]])
 @given(trace=traces)
-def test_no_cache_of_the_same_size_fetches_less(trace: Trace, room: int) -> None:
+def test_no_cache_of_the_same_size_fetches_less(trace, room):
     fetched, _ = read_all(trace, len(trace), room)
     assert fetched == fewest_fetches(trace, room)

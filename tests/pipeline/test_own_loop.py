@@ -1,10 +1,6 @@
 """A loop of a user's own computes the gradients of ``zero_hop``, and what it stands on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import own_loop
@@ -13,7 +9,6 @@ import torch
 
 import hopper
 from hopper.bench.parity import read_recorded
-from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
 from tests.docs.markdown_pages import read_snippets
@@ -23,18 +18,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "own_loop.py"
 RANK_SCRIPT = Path(__file__).with_name("own_loop_rank.py")
 STEPS = 10
-Serve = Callable[..., list[str]]
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 def test_a_loop_of_one_s_own_computes_the_gradients_of_zero_hop(
-    topology: Any,
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    train_cases: Callable[..., Any],
-    run_ranks: Callable[..., list[Any]],
-    tmp_path: Path,
-) -> None:
+    topology, community_graph, serve_partitions, train_cases, run_ranks, tmp_path
+):
     """On two ranks over gloo, with two servers; the loop goes on from a state in mid-epoch."""
     parts = tmp_path / "parts"
     partition_graph(community_graph, parts, 2, "random", topology=topology)
@@ -74,23 +63,14 @@ def test_a_loop_of_one_s_own_computes_the_gradients_of_zero_hop(
             assert torch.equal(own, of_engine)
 
 
-def test_the_page_shows_the_loop_that_is_tested() -> None:
+def test_the_page_shows_the_loop_that_is_tested():
     text, page = EXAMPLE.read_text(), REPOSITORY / "docs" / "howto" / "own-loop.md"
     loop, main, *_ = (s.text.strip() for s in read_snippets(page) if s.language == "python")
     assert text.endswith(f"{loop}\n\n\n{main}\n")
     assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
 
 
-@pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("own-loop") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
-
-
-def test_one_rank_has_all_roots_and_reads_all_rows(
-    community_graph: GraphDirectory, parts: Path
-) -> None:
+def test_one_rank_has_all_roots_and_reads_all_rows(community_graph, parts):
     with hopper.connect(parts) as graph:
         schedule = graph.schedule(20, roots=np.arange(50, 100), seed=5)
         assert schedule.iterations == 3
@@ -103,7 +83,7 @@ def test_one_rank_has_all_roots_and_reads_all_rows(
         assert graph.rows.traffic.take()["feature"] > 0
 
 
-def test_typed_graphs_have_blocks_of_all_relations(tmp_path: Path) -> None:
+def test_typed_graphs_have_blocks_of_all_relations(tmp_path):
     typed = make_graph(tmp_path / "typed", WITH_FEATURES)
     partition_graph(typed, tmp_path / "parts", 2, "random")
     with hopper.connect(tmp_path / "parts") as graph:
@@ -135,14 +115,12 @@ def test_typed_graphs_have_blocks_of_all_relations(tmp_path: Path) -> None:
         (lambda parts: hopper.connect(parts).schedule(99, drop_last=True), "no iteration for 83"),
     ],
 )
-def test_refusals_say_what_is_wrong(parts: Path, call: Callable[[Path], Any], text: str) -> None:
+def test_refusals_say_what_is_wrong(parts, call, text):
     with pytest.raises(hopper.HopperError, match=text):
         call(parts)
 
 
-def test_graphs_that_are_not_divided_by_node_are_refused(
-    community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_graphs_that_are_not_divided_by_node_are_refused(community_graph, tmp_path):
     typed = make_graph(tmp_path / "typed", WITH_FEATURES)
     divide_graph(typed, tmp_path / "relations", 2, "meta", layers=2)
     partition_graph(community_graph, tmp_path / "columns", 2, "random", features="by-dimension")

@@ -1,11 +1,9 @@
 """The pipeline without engines: its order, its bounds, its state, its errors and its end."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,7 +41,7 @@ def count_threads() -> int:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_loop_goes_through_an_epoch_and_the_stages_go_on(ahead: bool) -> None:
+def test_a_loop_goes_through_an_epoch_and_the_stages_go_on(ahead):
     with make(ahead=ahead) as pipeline:
         assert [list(pipeline) for _ in range(4)] == [ALL[:4], ALL[4:8], ALL[8:], []]
         with pytest.raises(IndexError):
@@ -53,7 +51,7 @@ def test_a_loop_goes_through_an_epoch_and_the_stages_go_on(ahead: bool) -> None:
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("taken", [0, 3, 4, 7, 12])
-def test_a_state_goes_on_after_the_last_item_that_was_handed_out(taken: int, ahead: bool) -> None:
+def test_a_state_goes_on_after_the_last_item_that_was_handed_out(taken, ahead):
     with make(ahead=ahead) as pipeline:
         assert [pipeline.take() for _ in range(taken)] == ALL[:taken]
         state = pipeline.state_dict()
@@ -75,12 +73,12 @@ def test_a_state_goes_on_after_the_last_item_that_was_handed_out(taken: int, ahe
         {"epoch": "0", "iteration": 0, "iterations": ITERATIONS},
     ],
 )
-def test_a_state_of_something_else_is_refused(state: Mapping[str, Any]) -> None:
+def test_a_state_of_something_else_is_refused(state):
     with pytest.raises(RequestError, match="expected the state of epochs of 4 iterations, given"):
         make().load_state_dict(state)
 
 
-def test_a_state_must_come_first() -> None:
+def test_a_state_must_come_first():
     with make() as pipeline:
         pipeline.take()
         with pytest.raises(RequestError, match="before the first item is taken"):
@@ -97,9 +95,7 @@ def test_a_state_must_come_first() -> None:
         (9, 0, [1] * 12, 1),
     ],
 )
-def test_a_stage_waits_while_enough_of_its_results_do(
-    items: int, nbytes: int, sizes: list[int], made: int
-) -> None:
+def test_a_stage_waits_while_enough_of_its_results_do(items, nbytes, sizes, made):
     results: list[str] = []
 
     def read(item: str) -> str:
@@ -120,7 +116,7 @@ def test_a_stage_waits_while_enough_of_its_results_do(
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("ahead", [True, False])
-def test_an_error_of_a_stage_is_raised_with_its_own_traceback(number: int, ahead: bool) -> None:
+def test_an_error_of_a_stage_is_raised_with_its_own_traceback(number, ahead):
     def break_down(item: Any) -> Any:
         if "1" in str(item):
             raise ZeroDivisionError("in a stage")
@@ -138,7 +134,7 @@ def test_an_error_of_a_stage_is_raised_with_its_own_traceback(number: int, ahead
     wait_until(lambda: count_threads() == 0)
 
 
-def test_an_error_of_the_consumer_does_not_wait_for_the_stages() -> None:
+def test_an_error_of_the_consumer_does_not_wait_for_the_stages():
     may_read, begun = threading.Event(), list[str]()
 
     def read(item: str) -> str:
@@ -158,7 +154,7 @@ def test_an_error_of_the_consumer_does_not_wait_for_the_stages() -> None:
         pipeline.take()
 
 
-def test_a_window_shows_the_items_after_the_one_that_is_read() -> None:
+def test_a_window_shows_the_items_after_the_one_that_is_read():
     """All that are left of them at the end of the run."""
     foreseen: list[list[str]] = []
     known: list[int] = []
@@ -174,7 +170,7 @@ def test_a_window_shows_the_items_after_the_one_that_is_read() -> None:
     assert known == [3, 4, 5, 6, 7, 8, 8, 8]
 
 
-def test_ranks_that_plan_together_may_rest_for_longer_than_their_deadline() -> None:
+def test_ranks_that_plan_together_may_rest_for_longer_than_their_deadline():
     """They have room for equally many items, though those of one are larger. They finish what they
     have begun before the end, since they wait for each other in the first stage."""
     together = threading.Barrier(2, timeout=1.0)

@@ -1,7 +1,5 @@
 """Runs with and without a pipeline: the same losses, scores, bytes and rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +12,13 @@ from hopper.config import make_config
 from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
-from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer
 from tests.engines.graphs import LEARNABLE, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-Serve = Callable[[Path, int], list[str]]
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "off": {"depth": 0},
@@ -120,40 +116,27 @@ def compare(
 
 
 @pytest.fixture(scope="module")
-def served_graph(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, list[str]]:
-    """A graph divided over two servers, and their addresses."""
-    partitioned = tmp_path_factory.mktemp("divided") / "parts"
-    partition_graph(community_graph, partitioned, 2, "random")
-    return partitioned, serve_partitions(partitioned, 2)
+def servers(parts, serve_partitions) -> list[str]:
+    return serve_partitions(parts, 2)
 
 
-def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
-    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
-) -> None:
-    partitioned, servers = served_graph
+def test_pipelines_do_not_change_runs_of_homogeneous_graphs(parts, servers, train_cases, tmp_path):
 
     def make_case(kind: str, pipeline: str) -> dict[str, Any]:
         model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
         run_dir = tmp_path / f"{kind}-{pipeline}"
-        return make_values(partitioned, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
+        return make_values(parts, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
 
     compare(train_cases, tmp_path, make_case, ONE_TYPE)
 
 
-def test_full_batches_fetch_rows_once(
-    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
-) -> None:
-    partitioned, servers = served_graph
+def test_full_batches_fetch_rows_once(parts, servers, train_cases, tmp_path):
     cases = []
     for pipeline in ("off", "as it is"):
         for engine in ("zero_hop", "hop"):
             sections = {"model": {"name": "sage", "layers": 2}, "train": {"engine": engine}}
             run_dir = tmp_path / f"{engine}-{pipeline}"
-            values = make_values(partitioned, run_dir, servers, pipeline, **sections)
+            values = make_values(parts, run_dir, servers, pipeline, **sections)
             values["train"] |= {"epochs": 3, "iterations_per_epoch": 0}
             cases.append(values | {"sampler": {"kind": "full"}})
     results = train_cases(cases, 2, tmp_path / "ranks")
@@ -168,8 +151,8 @@ def test_full_batches_fetch_rows_once(
 
 
 def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
-    serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
-) -> None:
+    serve_partitions, train_cases, tmp_path
+):
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     divisions = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
     partition_graph(graph, divisions["nodes"], 2, "random")
@@ -190,11 +173,10 @@ def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
 
 
 @pytest.fixture
-def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..., Trainer]:
+def lone_trainer(community_graph, tmp_path) -> Callable[..., Trainer]:
     """A function that makes a trainer of one rank in this process."""
     partitioned = tmp_path / "parts"
-    partition_graph(community_graph, partitioned, 1, "random")
-    graph = PartitionedGraph.open(partitioned)
+    graph = partition_graph(community_graph, partitioned, 1, "random")
 
     def make(**sections: Any) -> Trainer:
         train = {"batch_size": 8, "epochs": 2, "run_dir": str(tmp_path / "run"), "engine": "hop"}
@@ -209,9 +191,7 @@ def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..
 
 
 @pytest.mark.parametrize("stage", ["plan", "read"])
-def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
-    lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(lone_trainer, monkeypatch, stage):
     trainer = lone_trainer()
     engine = trainer.engine.engine
     work, calls = getattr(engine, stage), []
@@ -231,9 +211,7 @@ def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
     assert len(calls) == 4
 
 
-def test_spans_name_the_threads_of_the_pipeline(
-    lone_trainer: Callable[..., Trainer], tmp_path: Path
-) -> None:
+def test_spans_name_the_threads_of_the_pipeline(lone_trainer, tmp_path):
     trainer = lone_trainer()
     trainer.run()
     trainer.engine.state.log.close()

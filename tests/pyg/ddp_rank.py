@@ -4,8 +4,6 @@ usage: ddp_rank.py OUT.json PARTS KIND [ADDRESS ...], with torchrun's environmen
 "typed" or "blocks". The global batch has 8 roots on any number of ranks.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

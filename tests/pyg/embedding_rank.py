@@ -1,7 +1,5 @@
 """A rank that writes embeddings: embedding_rank.py OUT.json PARTS FOLDER BREAKS_AT [ADDRESS ...]"""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import suppress

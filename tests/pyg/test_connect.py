@@ -1,8 +1,5 @@
 """What loaders read over connections: addresses without a directory, caches, and certificates."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,6 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.doctor.test_certificates import issue
 from tests.engines.graphs import WITH_FEATURES, make_drawn_graph, make_graph
@@ -19,11 +15,9 @@ pytest.importorskip("torch_geometric")
 
 from hopper.pyg import LinkNeighborLoader, NeighborLoader
 
-Serve = Callable[..., list[str]]
-
 
 @pytest.fixture(scope="module")
-def divided(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def divided(community_graph, tmp_path_factory) -> Path:
     """Parts of which each server draws from its own topology."""
     folder = tmp_path_factory.mktemp("connect") / "parts"
     partition_graph(community_graph, folder, 2, "random", topology="partitioned")
@@ -41,8 +35,8 @@ def batches(data: Any, **arguments: Any) -> list[str]:
 
 
 def test_addresses_alone_give_the_batches_of_the_directory(
-    divided: Path, serve_partitions: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    divided, serve_partitions, tmp_path, monkeypatch
+):
     """All rows travel then, and servers make all draws."""
     addresses = serve_partitions(divided, 2)
     pairs = torch.arange(40).reshape(2, 20)
@@ -64,9 +58,7 @@ def test_addresses_alone_give_the_batches_of_the_directory(
     assert not folder.exists()
 
 
-def test_typed_addresses_give_the_batches_of_the_directory(
-    serve_partitions: Serve, tmp_path: Path
-) -> None:
+def test_typed_addresses_give_the_batches_of_the_directory(serve_partitions, tmp_path):
     parts = tmp_path / "parts"
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     partition_graph(graph, parts, 2, "random", topology="partitioned")
@@ -78,15 +70,11 @@ def test_typed_addresses_give_the_batches_of_the_directory(
 
 
 def test_what_addresses_alone_do_not_tell_is_refused(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole, timed = tmp_path / "whole", tmp_path / "timed"
-    partition_graph(community_graph, whole, 2, "random")
+    parts, serve_partitions, tmp_path, monkeypatch
+):
+    timed = tmp_path / "timed"
     with pytest.raises(hopper.RequestError, match="these servers draw no neighbors; "):
-        batches(serve_partitions(whole, 2))
+        batches(serve_partitions(parts, 2))
     drawn = make_drawn_graph(tmp_path / "graph")
     partition_graph(drawn, timed, 2, "random", topology="partitioned")
     addresses = serve_partitions(timed, 2)
@@ -105,16 +93,10 @@ def test_what_addresses_alone_do_not_tell_is_refused(
 
 
 @pytest.mark.parametrize("pipeline", [{}, {"lookahead": 3}])
-def test_cached_rows_give_the_same_batches_and_travel_less(
-    pipeline: dict[str, Any],
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    tmp_path: Path,
-) -> None:
-    partition_graph(community_graph, tmp_path / "parts", 2, "random")
-    servers, found, counts = serve_partitions(tmp_path / "parts", 2), [], []
+def test_cached_rows_give_the_same_batches_and_travel_less(pipeline, parts, serve_partitions):
+    servers, found, counts = serve_partitions(parts, 2), [], []
     for cache in (None, {"policy": "lru", "size": "50%"}):
-        with hopper.connect(tmp_path / "parts", servers, cache=cache) as graph:
+        with hopper.connect(parts, servers, cache=cache) as graph:
             found.append(batches(graph, pipeline=pipeline))
             counts.append((graph.rows.traffic.totals()["feature"], graph.rows.take_rows()))
     assert found[0] == found[1]
@@ -134,17 +116,15 @@ def test_cached_rows_give_the_same_batches_and_travel_less(
         ({"polcy": "lru"}, "cache.polcy"),
     ],
 )
-def test_a_cache_that_is_not_there_is_refused(
-    cache: dict[str, str], text: str, divided: Path
-) -> None:
+def test_a_cache_that_is_not_there_is_refused(cache, text, divided):
     with pytest.raises((hopper.RequestError, hopper.ConfigError), match=text):
         hopper.connect(divided, cache=cache)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_data_module_shows_the_certificates_of_its_configuration(
-    divided: Path, serve_partitions: Serve, tmp_path: Path
-) -> None:
+    divided, serve_partitions, tmp_path
+):
     pytest.importorskip("pytorch_lightning")
     from hopper.pyg.lightning import DataModule
 

@@ -1,15 +1,10 @@
 """Gradients of DistributedDataParallel scripts under the loaders do not depend on ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.engines.graphs import WITH_FEATURES, make_graph
 
@@ -21,12 +16,8 @@ LIMIT = 1e-10
 
 @pytest.mark.parametrize("kind", ["nodes", "typed", "blocks"])
 def test_gradients_on_any_number_of_ranks_are_those_of_one(
-    kind: str,
-    community_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    run_ranks: Callable[..., list[Any]],
-    tmp_path: Path,
-) -> None:
+    kind, community_graph, serve_partitions, run_ranks, tmp_path
+):
     """With two servers; some ranks have no roots in some steps."""
     if kind == "typed":
         community_graph = make_graph(tmp_path / "typed", WITH_FEATURES)

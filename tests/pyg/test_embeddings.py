@@ -1,8 +1,5 @@
 """Embeddings by layers of one's own are those of the whole graph, also after a break."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.engines.graphs import WITH_FEATURES, make_graph
 
@@ -25,15 +21,10 @@ RANK_SCRIPT = Path(__file__).with_name("embedding_rank.py")
 
 
 def test_two_ranks_write_the_rows_of_all_nodes(
-    community_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    run_ranks: Callable[..., list[Any]],
-    tmp_path: Path,
-) -> None:
+    community_graph, parts, serve_partitions, run_ranks, tmp_path
+):
     """The first call is broken off in its first layer, and the second one goes on."""
-    parts, out = tmp_path / "parts", tmp_path / "out"
-    partition_graph(community_graph, parts, 2, "random")
-    servers = serve_partitions(parts, 2)
+    servers, out = serve_partitions(parts, 2), tmp_path / "out"
     calls = []
     for breaks_at in ("30", "0"):
         folder = tmp_path / f"ranks-{breaks_at}"
@@ -56,7 +47,7 @@ def test_two_ranks_write_the_rows_of_all_nodes(
     assert np.allclose(found, rows, atol=1e-4)
 
 
-def test_typed_layers_are_called_for_every_type(tmp_path: Path) -> None:
+def test_typed_layers_are_called_for_every_type(tmp_path):
     graph = make_graph(tmp_path / "typed", WITH_FEATURES)
     partition_graph(graph, tmp_path / "parts", 2, "random")
     called: list[str] = []

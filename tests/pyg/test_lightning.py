@@ -1,16 +1,11 @@
 """A LightningModule trains on the splits of a configuration."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import hopper
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 
 pytest.importorskip("torch_geometric")
 pytest.importorskip("pytorch_lightning")
@@ -40,13 +35,10 @@ class Sage(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trainer_of_lightning_trains_on_the_splits(
-    community_graph: GraphDirectory, tmp_path: Path
-) -> None:
-    partition_graph(community_graph, tmp_path / "parts", 2, "random")
+def test_a_trainer_of_lightning_trains_on_the_splits(parts):
     config = hopper.make_config(
         {
-            "data": {"partitioned": str(tmp_path / "parts")},
+            "data": {"partitioned": str(parts)},
             "model": {"layers": 2},
             "sampler": {"fanouts": [5, 5]},
             "train": {"batch_size": 20},
@@ -78,9 +70,7 @@ def test_a_trainer_of_lightning_trains_on_the_splits(
         ({"dependence": 8}, "sampler.dependence: expected 1 here, given 8"),
     ],
 )
-def test_what_the_loader_has_not_is_refused(
-    sampler: dict[str, Any], text: str, tmp_path: Path
-) -> None:
+def test_what_the_loader_has_not_is_refused(sampler, text, tmp_path):
     values = {"data": {"partitioned": str(tmp_path)}, "sampler": sampler}
     with pytest.raises(hopper.RequestError, match=text):
         DataModule(hopper.make_config(values))

@@ -1,8 +1,5 @@
 """Batches of the loaders: what they hold, and that it follows from the roots alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +29,19 @@ INPUT = ("paper", "train")
 
 
 @pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pyg") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def typed_graph(tmp_path_factory) -> GraphDirectory:
     return make_graph(tmp_path_factory.mktemp("pyg") / "typed", WITH_FEATURES)
 
 
 @pytest.fixture(scope="module")
-def typed(typed_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def typed(typed_graph, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pyg") / "typed"
     partition_graph(typed_graph, folder, 2, "random")
     return folder
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def drawn(tmp_path_factory) -> Path:
     """Papers with times, and relations with times and weights."""
     folder = tmp_path_factory.mktemp("pyg") / "drawn"
     partition_graph(make_drawn_graph(folder / "graph"), folder / "parts", 2, "random")
@@ -108,9 +98,7 @@ def check_batch(
 
 
 @pytest.mark.parametrize("fanouts", [[3, 3], [4, 2], [-1, -1], "by relation"])
-def test_typed_batches_are_what_pyg_says_of_its_own(
-    fanouts: Any, typed: Path, typed_graph: GraphDirectory
-) -> None:
+def test_typed_batches_are_what_pyg_says_of_its_own(fanouts, typed, typed_graph):
     relations = [tuple(relation) for relation in typed_graph.schema.relations]
     if fanouts == "by relation":
         fanouts = {name: [2, 2] if name == CITES else [1, 0] for name in relations}
@@ -134,7 +122,7 @@ def test_typed_batches_are_what_pyg_says_of_its_own(
 
 
 @pytest.mark.parametrize("placement", ["home", "random", "local"])
-def test_ranks_share_the_global_batches_of_one(placement: Any, parts: Path) -> None:
+def test_ranks_share_the_global_batches_of_one(placement, parts):
     """With equal fanouts each root's neighborhood is the one that it has on any rank."""
 
     def epoch(rank: int, world: int) -> list[Data]:
@@ -164,7 +152,7 @@ def test_ranks_share_the_global_batches_of_one(placement: Any, parts: Path) -> N
         assert all(own[batch.n_id[: batch.batch_size]].all() for batch in ranks[1])
 
 
-def test_nodes_come_in_their_order_without_shuffling(parts: Path) -> None:
+def test_nodes_come_in_their_order_without_shuffling(parts):
     ids = torch.tensor([7, 3, 250, 11, 5])
     with NeighborLoader(parts, [2], ids, batch_size=2) as loader:
         batches = list(loader)
@@ -181,7 +169,7 @@ def test_nodes_come_in_their_order_without_shuffling(parts: Path) -> None:
     assert len(NeighborLoader(parts, [2], batch_size=100)) == 3
 
 
-def test_a_loader_goes_on_in_the_midst_of_an_epoch(parts: Path) -> None:
+def test_a_loader_goes_on_in_the_midst_of_an_epoch(parts):
     def make() -> NeighborLoader:
         pipeline = {"lookahead": 3}
         return NeighborLoader(
@@ -206,7 +194,7 @@ def test_a_loader_goes_on_in_the_midst_of_an_epoch(parts: Path) -> None:
             loader.load_state_dict({"epoch": 1})
 
 
-def test_weights_times_and_replacement(drawn: Path) -> None:
+def test_weights_times_and_replacement(drawn):
     graph = hopper.PartitionedGraph.open(drawn)
     times = torch.from_numpy(np.array(graph.times("paper")))
     for strategy in ("uniform", "last"):
@@ -236,12 +224,7 @@ def test_weights_times_and_replacement(drawn: Path) -> None:
     assert sizes[True].unique().numel() < sizes[True].numel()
 
 
-def test_partitioned_topology_draws_on_servers(
-    community_graph: GraphDirectory,
-    parts: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    tmp_path: Path,
-) -> None:
+def test_partitioned_topology_draws_on_servers(community_graph, parts, serve_partitions, tmp_path):
     divided = tmp_path / "divided"
     partition_graph(community_graph, divided, 2, "random", topology="partitioned")
     with hopper.connect(divided, serve_partitions(divided, 2)) as graph:
@@ -271,9 +254,7 @@ class TrimmedSage(torch.nn.Module):
         return x[: batch.batch_size]
 
 
-def test_all_neighbors_give_what_the_whole_graph_gives(
-    community_graph: GraphDirectory, parts: Path
-) -> None:
+def test_all_neighbors_give_what_the_whole_graph_gives(community_graph, parts):
     torch.manual_seed(1)
     model = TrimmedSage()
     features = community_graph.features("item")
@@ -319,7 +300,7 @@ class Hgt(torch.nn.Module):
         return self.head(rows["paper"][: batch["paper"].batch_size])
 
 
-def test_models_of_pyg_are_trained(typed: Path) -> None:
+def test_models_of_pyg_are_trained(typed):
     torch.manual_seed(3)
     model = Hgt(hopper.PartitionedGraph.open(typed))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -338,9 +319,7 @@ def test_models_of_pyg_are_trained(typed: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "labels", "binary", "triplet", "in time"])
-def test_links_come_with_negatives_and_labels(
-    mode: str, typed: Path, typed_graph: GraphDirectory, drawn: Path
-) -> None:
+def test_links_come_with_negatives_and_labels(mode, typed, typed_graph, drawn):
     edges = edges_of(typed_graph, CITES)
     options: dict[str, Any] = {}
     if mode in ("binary", "triplet"):
@@ -381,7 +360,7 @@ def test_links_come_with_negatives_and_labels(
     assert torch.cat(seen).sort().values.tolist() == list(range(400))
 
 
-def test_negatives_do_not_depend_on_ranks(parts: Path) -> None:
+def test_negatives_do_not_depend_on_ranks(parts):
     def triplets(rank: int, world: int) -> list[set[tuple[int, ...]]]:
         with hopper.connect(parts, rank=rank, world=world) as graph:
             loader = LinkNeighborLoader(
@@ -426,7 +405,7 @@ def edges_count(parts: Path) -> int:
         (([-2], INPUT), "num_neighbors: of .*-1"),
     ],
 )
-def test_senseless_inputs_are_refused(arguments: Any, text: str, typed: Path) -> None:
+def test_senseless_inputs_are_refused(arguments, text, typed):
     with pytest.raises(HopperError, match=text):
         NeighborLoader(typed, *arguments)
 
@@ -447,9 +426,7 @@ def test_senseless_inputs_are_refused(arguments: Any, text: str, typed: Path) ->
         ({"pipeline": {"dept": 1}}, "pipeline.dept"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(
-    options: dict[str, Any], text: str, typed: Path
-) -> None:
+def test_what_cannot_be_honoured_is_refused(options, text, typed):
     with pytest.raises(HopperError, match=text):
         NeighborLoader(typed, [2, 2], INPUT, **options)
 
@@ -466,14 +443,12 @@ def test_what_cannot_be_honoured_is_refused(
         ((CITES, None), {"time_attr": "time"}, "edge_label_time"),
     ],
 )
-def test_senseless_links_are_refused(
-    index: Any, options: dict[str, Any], text: str, typed: Path
-) -> None:
+def test_senseless_links_are_refused(index, options, text, typed):
     with pytest.raises(HopperError, match=text):
         LinkNeighborLoader(typed, [2, 2], index, **options)
 
 
-def test_blocks_as_dgl_are_the_blocks(typed: Path, typed_graph: GraphDirectory) -> None:
+def test_blocks_as_dgl_are_the_blocks(typed, typed_graph):
     dgl = pytest.importorskip("dgl")
     with hopper.loader(typed, [3, 2], batch_size=8, seed=1) as loader:
         batch = next(iter(loader))

@@ -1,11 +1,9 @@
 """PyG's own loaders over Hopper's servers, with and without workers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ CITES = ("paper", "to", "paper")
 
 @pytest.fixture(scope="module")
 def graph(
-    serve_partitions: Callable[[Path, int], list[str]], tmp_path_factory: pytest.TempPathFactory
+    serve_partitions, tmp_path_factory
 ) -> Iterator[tuple[GraphDirectory, hopper.ConnectedGraph]]:
     folder = tmp_path_factory.mktemp("remote")
     typed = make_graph(folder / "typed", WITH_FEATURES)
@@ -37,9 +35,7 @@ def graph(
         yield typed, connected
 
 
-def test_pyg_s_loader_of_nodes_reads_from_servers(
-    graph: tuple[GraphDirectory, hopper.ConnectedGraph],
-) -> None:
+def test_pyg_s_loader_of_nodes_reads_from_servers(graph):
     typed, connected = graph
     train = torch.from_numpy(np.array(typed.split("train")))
     loader = NodeLoader(
@@ -63,9 +59,7 @@ def test_pyg_s_loader_of_nodes_reads_from_servers(
     assert torch.equal(torch.cat(roots).sort().values, train)
 
 
-def test_workers_connect_by_themselves(
-    graph: tuple[GraphDirectory, hopper.ConnectedGraph],
-) -> None:
+def test_workers_connect_by_themselves(graph):
     """Forked ones and spawned ones, of a process that has not drawn; then of one that has."""
     connected = graph[1]
     servers = connected.__reduce__()[0].args[1]
@@ -78,9 +72,7 @@ def test_workers_connect_by_themselves(
     assert "num_workers: this process drew neighbors before it forked" in counts["drew"]
 
 
-def test_pyg_s_loader_of_links_reads_from_servers(
-    graph: tuple[GraphDirectory, hopper.ConnectedGraph],
-) -> None:
+def test_pyg_s_loader_of_links_reads_from_servers(graph):
     _, connected = graph
     stores = FeatureStore(connected), GraphStore(connected)
     row, col, _ = stores[1].coo([CITES])
@@ -103,11 +95,7 @@ def test_pyg_s_loader_of_links_reads_from_servers(
     assert seen == 400
 
 
-def test_edges_have_no_ids_where_topology_is_on_other_servers(
-    graph: tuple[GraphDirectory, hopper.ConnectedGraph],
-    serve_partitions: Callable[[Path, int], list[str]],
-    tmp_path: Path,
-) -> None:
+def test_edges_have_no_ids_where_topology_is_on_other_servers(graph, serve_partitions, tmp_path):
     """Their places in the servers' lists are not ids of the user's."""
     parts = tmp_path / "parts"
     partition_graph(graph[0], parts, 2, "random", topology="partitioned")
@@ -123,7 +111,7 @@ def test_edges_have_no_ids_where_topology_is_on_other_servers(
     assert "e_id" not in batch[CITES]
 
 
-def test_stores_can_only_be_read(graph: tuple[GraphDirectory, hopper.ConnectedGraph]) -> None:
+def test_stores_can_only_be_read(graph):
     features = FeatureStore(graph[1])
     assert features.get_tensor_size("paper", "x", None) == (120, 7)
     assert features.get_tensor("paper", "x", torch.tensor([3, 1])).shape == (2, 7)

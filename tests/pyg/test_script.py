@@ -1,8 +1,6 @@
 """The scripts of the pages train the same however they are started, and the pages show their
 loops."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -19,7 +17,6 @@ import torch
 
 import hopper
 from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 from tests.conftest import free_ports
 
 pytest.importorskip("torch_geometric")
@@ -30,13 +27,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 HOPPER = [sys.executable, "-m", "hopper.cli"]
 LIMIT = 120.0
-
-
-@pytest.fixture(scope="module")
-def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scripts") / "parts"
-    partition_graph(community_graph, folder, 2, "random")
-    return folder
 
 
 def start(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -69,7 +59,7 @@ def losses(ended: subprocess.CompletedProcess[str], ranks: int) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def alone(parts: Path) -> Callable[[str], list[float]]:
+def alone(parts) -> Callable[[str], list[float]]:
     """The losses of a script that runs by itself."""
     seen: dict[str, list[float]] = {}
 
@@ -83,12 +73,7 @@ def alone(parts: Path) -> Callable[[str], list[float]]:
 
 
 @pytest.mark.parametrize("script", ["pyg_script.py", "dgl_script.py"])
-def test_a_script_trains_the_same_under_torchrun(
-    script: str,
-    parts: Path,
-    alone: Callable[[str], list[float]],
-    serve_partitions: Callable[..., list[str]],
-) -> None:
+def test_a_script_trains_the_same_under_torchrun(script, parts, alone, serve_partitions):
     if script == "dgl_script.py":
         pytest.importorskip("dgl")
     command = [*(sys.executable, "-m", "torch.distributed.run"), "--standalone"]
@@ -100,9 +85,7 @@ def test_a_script_trains_the_same_under_torchrun(
 
 @pytest.mark.timeout(3 * LIMIT)
 @pytest.mark.parametrize("way", ["configuration", "host", "train"])
-def test_a_script_trains_the_same_without_arguments(
-    way: str, parts: Path, alone: Callable[[str], list[float]], tmp_path: Path
-) -> None:
+def test_a_script_trains_the_same_without_arguments(way, parts, alone, tmp_path):
     """A configuration that the environment names tells it all, and launchers name theirs."""
     first, script = free_ports(3), EXAMPLES / "pyg_script.py"
     if way == "configuration":
@@ -120,9 +103,7 @@ def test_a_script_trains_the_same_without_arguments(
 
 
 @pytest.mark.timeout(3 * LIMIT)
-def test_the_page_brings_a_script_from_one_machine_to_four(
-    community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_the_page_brings_a_script_from_one_machine_to_four(community_graph, tmp_path):
     """Followed to the letter, with hosts of loopback."""
     page = (REPOSITORY / "docs/start/from-pyg.md").read_text()
     section = page.split("## Keep your script")[1]
@@ -192,9 +173,7 @@ with hopper.connect() as graph:
         ("os.kill(os.getpid(), 9)", r"rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks"),
     ],
 )
-def test_the_rank_whose_script_failed_first_is_named(
-    line: str, text: str, parts: Path, tmp_path: Path
-) -> None:
+def test_the_rank_whose_script_failed_first_is_named(line, text, parts, tmp_path):
     (tmp_path / "script.py").write_text(FAILING.format(line))
     file = config(tmp_path, parts, tmp_path / "script.py")
     words = ["--train.script", f"{tmp_path / 'script.py'} 'no paint'"]
@@ -219,7 +198,7 @@ with hopper.connect() as graph:
 """
 
 
-def test_a_started_script_may_have_workers(parts: Path, tmp_path: Path) -> None:
+def test_a_started_script_may_have_workers(parts, tmp_path):
     (tmp_path / "script.py").write_text(WORKERS)
     ended = start([*HOPPER, "train", config(tmp_path, parts, tmp_path / "script.py")])
     assert ended.returncode == 0, ended.stderr
@@ -229,7 +208,7 @@ def test_a_started_script_may_have_workers(parts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_result_has_what_the_script_wrote(writes: bool, parts: Path, tmp_path: Path) -> None:
+def test_a_result_has_what_the_script_wrote(writes, parts, tmp_path):
     script = tmp_path / "script.py"
     line = f"pathlib.Path({str(tmp_path)!r}, 'run/summary.json').write_text('{{\"ranks\": 2}}')"
     script.write_text(f"import pathlib\n{line if writes else ''}\n")
@@ -241,7 +220,7 @@ def test_a_result_has_what_the_script_wrote(writes: bool, parts: Path, tmp_path:
         _ = result.ranks
 
 
-def test_a_script_that_is_not_there_is_told(parts: Path, tmp_path: Path) -> None:
+def test_a_script_that_is_not_there_is_told(parts, tmp_path):
     ended = start([*HOPPER, "train", config(tmp_path, parts, tmp_path / "none.py")])
     assert ended.returncode == 1
     assert f"train.script: expected a file, given '{tmp_path}/none.py'" in ended.stderr
@@ -251,7 +230,7 @@ def test_a_script_that_is_not_there_is_told(parts: Path, tmp_path: Path) -> None
     ("page", "script"),
     [("howto/pyg.md", "pyg_script.py"), ("start/from-distdgl.md", "dgl_script.py")],
 )
-def test_the_page_shows_the_loop(page: str, script: str) -> None:
+def test_the_page_shows_the_loop(page, script):
     text = (REPOSITORY / "docs" / page).read_text()
     loop = text.split("```python\n")[1].split("```")[0]
     assert "for batch in loader:" in loop

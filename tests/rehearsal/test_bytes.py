@@ -1,7 +1,5 @@
 """Estimated bytes equal those that real runs count, cause by cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,7 +29,7 @@ TYPED = {"model": MODELS["rgcn"], "learnable": LEARNABLE, "train": {"batch_size"
 
 
 @pytest.fixture(scope="module")
-def divide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def divide(tmp_path_factory) -> Callable[[str], Path]:
     """Divide a graph over two servers. Few batches of the untyped one represent all."""
     folder = tmp_path_factory.mktemp("graphs")
     graph = make_community_graph(folder / "graph", nodes=1200, train=370)
@@ -72,13 +70,8 @@ def estimate_bytes(values: dict[str, Any], most: int) -> dict[str, int]:
     ],
 )
 def test_estimated_bytes_equal_those_of_real_epochs(
-    division: str,
-    ranks: int,
-    engines: tuple[str, ...],
-    divide: Callable[[str], Path],
-    train_cases: Callable[..., list[dict[str, Any]]],
-    tmp_path: Path,
-) -> None:
+    division, ranks, engines, divide, train_cases, tmp_path
+):
     parts, is_typed = divide(division), division.startswith("by")
     cases = [
         merged(

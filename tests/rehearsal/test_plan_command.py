@@ -1,7 +1,5 @@
 """``hopper plan``: what it prints, and what it refuses before any work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,21 +7,17 @@ from typing import Any
 import pytest
 
 from hopper.cli import main
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
 
 
 @pytest.fixture(scope="module")
-def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plan")
-    partition_graph(community_graph, folder / "parts", 2, "random")
+def config(parts, tmp_path_factory) -> Path:
     values: dict[str, Any] = {
-        "data": {"partitioned": str(folder / "parts")},
+        "data": {"partitioned": str(parts)},
         "model": {"layers": 2, "hidden": 8},
         "sampler": {"fanouts": [4, 3]},
         "train": {"batch_size": 8},
     }
-    path = folder / "config.json"
+    path = tmp_path_factory.mktemp("plan") / "config.json"
     path.write_text(json.dumps(values))
     return path
 
@@ -33,9 +27,7 @@ def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-def test_engines_are_printed_fastest_first_and_refusals_last(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_engines_are_printed_fastest_first_and_refusals_last(config, capsys):
     words = ["--link-rate", "1gbit", "--cores", "0.5", "--engines", "locality,raf"]
     assert main(["plan", str(config), *words]) == 0
     text = capsys.readouterr().out
@@ -44,9 +36,7 @@ def test_engines_are_printed_fastest_first_and_refusals_last(
     assert "over its 0.5 cores" in " ".join(text.split())
 
 
-def test_a_slower_link_and_fewer_cores_take_longer(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slower_link_and_fewer_cores_take_longer(config, capsys):
     words = (str(config), "--engines", "model_centric", "--iterations", "1")
     [slow] = run_plan(capsys, *words, "--link-rate", "1mbit")["engines"]
     [fast] = run_plan(capsys, *words, "--link-rate", "none")["engines"]
@@ -58,11 +48,7 @@ def test_a_slower_link_and_fewer_cores_take_longer(
     assert few["iteration_seconds"] > 4 * fast["iteration_seconds"]
 
 
-def test_a_graph_is_divided_for_other_numbers_of_servers(
-    config: Path,
-    community_graph: GraphDirectory,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_graph_is_divided_for_other_numbers_of_servers(config, community_graph, capsys):
     plan = run_plan(
         *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
         *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
@@ -87,16 +73,12 @@ def test_a_graph_is_divided_for_other_numbers_of_servers(
         (["--graph", "nowhere"], "--graph: expected --servers"),
     ],
 )
-def test_refusals_name_the_option(
-    config: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
-) -> None:
+def test_refusals_name_the_option(config, capsys, words, text):
     assert main(["plan", str(config), *words]) == 1
     assert f"error: {text}" in " ".join(capsys.readouterr().err.split())
 
 
-def test_memory_includes_the_model_and_what_backward_needs(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_memory_includes_the_model_and_what_backward_needs(config, capsys):
     words = (str(config), "--engines", "zero_hop", "--iterations", "1")
     [narrow] = run_plan(capsys, *words)["engines"]
     [wide] = run_plan(capsys, *words, "--model.hidden", "256")["engines"]

@@ -1,8 +1,5 @@
 """Ranks that are threads: no wait is endless, and messages take time on their clocks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,9 +37,7 @@ def leave(cluster: ThreadCluster) -> None:
         (leave, LINK, DeadlineExceeded, "meeting did not finish within 0.25 s"),
     ],
 )
-def test_a_rank_that_fails_or_does_not_come_ends_the_others(
-    work: Callable[[ThreadCluster], None], link: Link | None, error: type[Exception], text: str
-) -> None:
+def test_a_rank_that_fails_or_does_not_come_ends_the_others(work, link, error, text):
     with pytest.raises(error, match=text):
         run_ranks(4, 2, work, link, 0.25)
 
@@ -60,9 +55,7 @@ def test_a_rank_that_fails_or_does_not_come_ends_the_others(
         (8, True, 2 * 10**9, 32),
     ],
 )
-def test_seconds_of_an_iteration(
-    cores: float, is_pipelined: bool, nbytes: int, seconds: float
-) -> None:
+def test_seconds_of_an_iteration(cores, is_pipelined, nbytes, seconds):
     """Phases compute and wait for a link as long."""
     phases = [(2, 2, 14), *[(2, 6, 6)] * 3]
     ranks = [IterationCost(each, sum(each) / 2, {"feature": nbytes}, 0) for each in phases]
@@ -70,18 +63,18 @@ def test_seconds_of_an_iteration(
 
 
 @pytest.mark.parametrize(("depth", "plans", "rows"), [(0, 10, 7), (3, 30, 4 * 7)])
-def test_what_waits_in_a_pipeline_takes_memory(depth: int, plans: int, rows: int) -> None:
+def test_what_waits_in_a_pipeline_takes_memory(depth, plans, rows):
     config = {"data": {"partitioned": "x"}, "pipeline": {"depth": depth, "reads": 2}}
     costs = [IterationCost((), 0, {"feature": nbytes}, 3 + nbytes) for nbytes in (5, 7)]
     request: Any = SimpleNamespace(config=make_config(config))
     assert _count_waiting(request, costs) == (plans, rows)
 
 
-def test_a_message_takes_processors_by_number_and_by_bytes() -> None:
+def test_a_message_takes_processors_by_number_and_by_bytes():
     assert MessageCost(0.5, 0.25).of(3, 8) == 3.5
 
 
-def test_a_message_takes_its_latency_and_its_bytes_once_the_last_rank_has_come() -> None:
+def test_a_message_takes_its_latency_and_its_bytes_once_the_last_rank_has_come():
     """Over links of 1 Gbit/s, in a world whose processors take no time."""
 
     def work(cluster: ThreadCluster) -> float:

@@ -1,7 +1,5 @@
 """Decoders: their formulas, and that all candidates at once score as single pairs do."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -43,7 +41,7 @@ def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_all_candidates_score_as_pairs_do(name: str) -> None:
+def test_all_candidates_score_as_pairs_do(name):
     decoder, (heads, relations, tails) = make(name), examples()
     candidates = examples(7)[0]
     for side in SIDES:
@@ -58,7 +56,7 @@ def test_all_candidates_score_as_pairs_do(name: str) -> None:
                 torch.testing.assert_close(scores[link, candidate], alone[0, 0])
 
 
-def test_formulas() -> None:
+def test_formulas():
     heads, relations, tails = examples()
     h, t = (torch.complex(*rows.chunk(2, -1)) for rows in (heads, tails))
 
@@ -77,7 +75,7 @@ def test_formulas() -> None:
     check(decoder, 9.0 - (turned - t).abs().sum(1))
 
 
-def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
+def test_a_pair_that_fits_perfectly_has_a_gradient():
     decoder = make("rotate")
     rows = torch.zeros(1, 1, WIDTH, dtype=torch.float64, requires_grad=True)
     decoder(rows, torch.tensor([0]), rows).sum().backward()
@@ -85,7 +83,7 @@ def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
     assert rows.grad.isfinite().all()
 
 
-def test_formulas_of_edges_with_labels() -> None:
+def test_formulas_of_edges_with_labels():
     heads, relations, tails = examples()
     decoder = make("bilinear", 4, bases=3)
     for edge, relation in enumerate(relations):
@@ -113,7 +111,7 @@ class Wide(Decoder):
         return (heads * tails).sum((1, 2))
 
 
-def test_wrong_decoders_are_refused_before_a_run() -> None:
+def test_wrong_decoders_are_refused_before_a_run():
     with pytest.raises(ConfigError, match=re.escape("decoder: expected auto, dot, distmult")):
         config(decoder="dott")
     with pytest.raises(ConfigError, match="expected something of each pair by itself, of shapes"):

@@ -1,7 +1,5 @@
 """Losses and metrics of links."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -34,7 +32,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", LINK_LOSSES)
-def test_losses(name: str) -> None:
+def test_losses(name):
     loss = LINK_LOSSES[name](classes=8)
     check_loss("train.loss", name, loss, "link", 8)
     expected = torch.tensor(EXPECTED[name], dtype=torch.float64)
@@ -42,7 +40,7 @@ def test_losses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LINK_LOSSES)
-def test_a_link_without_negatives_has_a_finite_loss(name: str) -> None:
+def test_a_link_without_negatives_has_a_finite_loss(name):
     scores = torch.tensor([[1.0, 4.0]], requires_grad=True)
     loss = LINK_LOSSES[name](classes=8).root_losses(scores, torch.tensor([[1.0, -1.0]]))
     loss.sum().backward()
@@ -52,7 +50,7 @@ def test_a_link_without_negatives_has_a_finite_loss(name: str) -> None:
     assert scores.grad[0, 1] == 0
 
 
-def test_metrics_are_means_over_links() -> None:
+def test_metrics_are_means_over_links():
     ranks = torch.tensor([[1.0], [2.5], [10.0], [11.0]], dtype=torch.float64)
     expected = {"mrr": (1 + 0.4 + 0.1 + 1 / 11) / 4, "hits@1": 0.25, "hits@3": 0.5, "hits@10": 0.75}
     for name, kind in LINK_METRICS.items():

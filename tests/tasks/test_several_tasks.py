@@ -1,9 +1,5 @@
 """Several tasks of one model: a weighted sum of losses, the metrics of each, tables with tasks."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,18 +8,17 @@ from torch.nn import functional
 from hopper.config import make_config
 from hopper.engines.training_parts import make_objective
 from hopper.errors import GraphError
-from hopper.graph import GraphDirectory
+from hopper.graph import GraphDirectory, Labels
 from hopper.graph.describe import describe
 from hopper.graph.importers import import_graph
 from hopper.graph.layout import label_names_file
-from hopper.graph.schema import Labels
 from tests.engines.features import TASKS
 from tests.engines.graphs import NODES, make_tasks
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
 
 
-def test_the_loss_is_the_weighted_sum(tmp_path: Path) -> None:
+def test_the_loss_is_the_weighted_sum(tmp_path):
     """A root adds nothing to the loss of a task that it has no label of. Every task has scores."""
     graph = make_tasks(tmp_path / "graph")
     config = make_config({"data": {"partitioned": "parts"}, "task": TASKS})
@@ -75,7 +70,7 @@ def test_the_loss_is_the_weighted_sum(tmp_path: Path) -> None:
     assert list(description["tasks"]) == [*tasks]
 
 
-def test_imported_tables_have_tasks(tmp_path: Path) -> None:
+def test_imported_tables_have_tasks(tmp_path):
     folder = tmp_path / "tables"
     folder.mkdir()
     (folder / "nodes.csv").write_text(

@@ -1,7 +1,5 @@
 """Training runs on a tiny graph over two servers: in processes of their own, or in the pool."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,8 +17,7 @@ import psutil
 import pytest
 
 from hopper.cli import main
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory, Relation
 from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
@@ -47,7 +44,7 @@ END_LIMIT = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ranks(launched_in_pool: None) -> None:
+def _ranks(launched_in_pool) -> None:
     """Ranks that a test itself launches are those of the pool."""
 
 
@@ -309,7 +306,7 @@ class Runs:
 
 
 @pytest.fixture(scope="session")
-def partitioned(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def partitioned(community_graph, tmp_path_factory) -> Path:
     """The community graph over two servers."""
     out = tmp_path_factory.mktemp("train") / "parts"
     partition_graph(community_graph, out, SERVERS, "random")
@@ -317,9 +314,7 @@ def partitioned(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
-def runs(
-    partitioned: Path, tmp_path_factory: pytest.TempPathFactory, rank_pool: RankPool
-) -> Iterator[Runs]:
+def runs(partitioned, tmp_path_factory, rank_pool) -> Iterator[Runs]:
     """Makes training runs."""
     runs = Runs(partitioned, tmp_path_factory.mktemp("runs"), rank_pool)
     yield runs
@@ -327,7 +322,7 @@ def runs(
 
 
 @pytest.fixture
-def as_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def as_ranks_start(tmp_path, monkeypatch) -> Callable[[str], None]:
     """Run lines of Python in each rank before it does anything else of its own."""
 
     def begin(lines: str) -> None:
@@ -341,40 +336,29 @@ def as_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 
 @pytest.fixture(scope="session")
-def reference(runs: Runs) -> Run:
+def reference(runs) -> Run:
     """Three epochs of ``hopper train``. Other ways to the same run must give the same losses."""
     return runs.train_to_end("reference")
 
 
 @pytest.fixture
-def papers(tmp_path: Path) -> GraphDirectory:
+def papers(tmp_path) -> GraphDirectory:
     """A graph of papers with features and authors without."""
     generator = np.random.default_rng(0)
-    schema = GraphSchema(
-        name="papers",
-        node_types={"author": NodeType(60), "paper": NodeType(90, 5, "float32")},
-        relations={relation: EdgeType(count) for relation, count in RELATIONS.items()},
-        target="paper",
-        labels={"paper": Labels("class", 3)},
-        splits={"train": 40, "val": 30},
+    edges = {
+        relation: [generator.integers(0, NODES[end], count) for end in (relation.src, "paper")]
+        for relation, count in RELATIONS.items()
+    }
+    features = {"paper": generator.standard_normal((90, 5))}
+    labels, order = {"paper": generator.integers(0, 3, 90)}, generator.permutation(90)
+    splits = {"train": order[:40], "val": order[40:70]}
+    return GraphDirectory.from_arrays(
+        *(tmp_path / "graph", edges, features, labels, splits), counts=NODES, target="paper"
     )
-    with GraphWriter(tmp_path / "graph", schema) as writer:
-        for relation, count in RELATIONS.items():
-            ends = (
-                generator.integers(0, NODES[node_type], count)
-                for node_type in (relation.src, "paper")
-            )
-            writer.topology(relation, *ends)
-        writer.features("paper")[:] = generator.standard_normal((90, 5))
-        writer.labels("paper", generator.integers(0, 3, 90))
-        order = generator.permutation(90)
-        writer.split("train", np.sort(order[:40]))
-        writer.split("val", np.sort(order[40:70]))
-    return GraphDirectory.open(tmp_path / "graph")
 
 
 @pytest.fixture
-def typed_runs(papers: GraphDirectory, tmp_path: Path, rank_pool: RankPool) -> Iterator[Runs]:
+def typed_runs(papers, tmp_path, rank_pool) -> Iterator[Runs]:
     """Makes runs on these papers, over two servers."""
     partition_graph(papers, tmp_path / "parts", SERVERS, "random")
     runs = Runs(tmp_path / "parts", tmp_path, rank_pool)

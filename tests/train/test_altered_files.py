@@ -1,7 +1,5 @@
 """Altered files of checkpoints and divisions are refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -17,6 +15,7 @@ import pytest
 import torch
 
 from cache_server.store.manifest import set_division
+from hopper.cluster.cluster import Cluster
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import (
@@ -31,7 +30,7 @@ from hopper.train import verify as verification
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
 from hopper.train.verify import RowCheck
-from tests.cache_server.test_store import in_memory
+from tests.cache_server.test_store import drop_pages, in_memory
 
 SERVERS = [0, 1]
 FLIPS = 60
@@ -44,12 +43,12 @@ def flip_bit(file: Path, bit: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkpointed_run(runs: Any) -> Path:
+def checkpointed_run(runs) -> Path:
     """The folder of a finished run with checkpoints."""
     return Path(runs.train_to_end("checkpointed", epochs=1, checkpoint_every=5).run_dir)
 
 
-def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path) -> None:
+def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run, tmp_path):
     original, draw = (checkpointed_run / "best.safetensors").read_bytes(), random.Random(3)
     size, file = len(original), tmp_path / "altered"
     file.write_bytes(original)
@@ -66,7 +65,7 @@ def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path)
             check_file(file)
 
 
-def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Path) -> None:
+def test_a_run_passes_over_an_altered_checkpoint(runs, checkpointed_run):
     """It resumes from the checkpoint before. If no checkpoint is whole it fails, or begins anew
     with ``resume = "auto"``."""
     folder = checkpointed_run.with_name("flipped")
@@ -99,7 +98,7 @@ def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Pa
 
 
 @pytest.fixture
-def copy(partitioned: Path, tmp_path: Path) -> Path:
+def copy(partitioned, tmp_path) -> Path:
     """A copy of the partitioned directory, which a test may alter."""
     return Path(shutil.copytree(partitioned, tmp_path / "copy"))
 
@@ -129,7 +128,7 @@ ALTERATIONS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_no_file_of_a_division_may_be_altered(partitioned: Path, copy: Path, name: str) -> None:
+def test_no_file_of_a_division_may_be_altered(partitioned, copy, name):
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):
         ALTERATIONS[name](file)
         with pytest.raises(HopperError) as caught:
@@ -144,7 +143,7 @@ def test_no_file_of_a_division_may_be_altered(partitioned: Path, copy: Path, nam
     verify(copy)
 
 
-def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
+def test_a_machine_needs_its_own_servers_rows_alone(copy):
     shutil.rmtree(copy / "server-1")
     check_structure(copy, [0])
     check_rows(copy, [0])
@@ -152,37 +151,20 @@ def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
         check_structure(copy, [1])
 
 
-def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_beyond_memory_are_checked_without_filling_the_page_cache(copy, monkeypatch):
     monkeypatch.setattr("cache_server.store.mapped_rows.available_memory", lambda: 0)
     file = next((copy / "server-0" / "features").rglob("*.npy"))
     table = np.load(file, mmap_mode="r")
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if in_memory(table).any():
-        pytest.skip(f"{file} stays in memory")
+    drop_pages(file, table)
     assert check_rows(copy, [0])
     assert not in_memory(table).any()
 
 
-class _Alone:
-    """The part of a cluster of one rank that the end of a check uses."""
-
-    rank, server, timeout, ranks_per_server = 0, 0, 60.0, 1
-
-    def all_gather(self, tensor: torch.Tensor, *_: str) -> torch.Tensor:
-        return tensor[None]
-
-
-def test_a_run_that_has_ended_waits_for_no_slow_check(
-    partitioned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_has_ended_waits_for_no_slow_check(partitioned, monkeypatch):
     """At a byte a second the check would take hours."""
     monkeypatch.setattr(verification, "_BYTES_A_SECOND", 1.0)
     said: list[str] = []
-    cluster: Any = _Alone()
+    cluster = Cluster(0, 1, 1, torch.device("cpu"), 60.0)
     RowCheck("quick", partitioned, cluster).finish(said.append)
     assert not said
 
@@ -225,16 +207,14 @@ def set_id_out_of_range(copy: Path, array: str) -> None:
         ),
     ],
 )
-def test_a_division_that_is_not_whole_is_refused(
-    copy: Path, alter: Callable[[Path], object], text: str
-) -> None:
+def test_a_division_that_is_not_whole_is_refused(copy, alter, text):
     alter(copy)
     with pytest.raises(GraphError, match=text):
         verify(copy)
 
 
 @pytest.mark.parametrize("way", ["structure", "quick", "full"])
-def test_a_run_that_would_read_altered_files_fails(runs: Any, copy: Path, way: str) -> None:
+def test_a_run_that_would_read_altered_files_fails(runs, copy, way):
     """It does not begin if files were altered that are read before, and else does not end well."""
     is_structure = way == "structure"
     folder, name = (copy, "indices.npy") if is_structure else (copy / "server-1/features", "*.npy")
@@ -251,9 +231,7 @@ def test_a_run_that_would_read_altered_files_fails(runs: Any, copy: Path, way: s
     assert run.run_dir.exists() == (way == "quick")
 
 
-def test_servers_of_another_division_are_refused(
-    runs: Any, copy: Path, serve_partitions: Callable[[Path, int], list[str]]
-) -> None:
+def test_servers_of_another_division_are_refused(runs, copy, serve_partitions):
     """Without the check they would serve wrong rows, because the shapes are the same."""
     expected = read_division(copy)
     for server in SERVERS:

@@ -1,10 +1,7 @@
 """Commands for a cache: profiling, planning, and training with a profile."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,7 @@ from hopper.partition import PartitionedGraph
 from hopper.train.warm_cache import check_profile
 
 
-def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profiles_are_kept_and_used_again(runs, capsys):
     """The command makes a profile. Planning and training use it, and do not sample again."""
     config = runs.config("profiled", engine="model_centric")
     config_words = [str(config), "--train.seed=9"]
@@ -57,8 +54,8 @@ def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixtu
 
 
 def test_a_folder_that_takes_no_profiles_is_told_before_profiling(
-    runs: Any, partitioned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    runs, partitioned, tmp_path, capsys
+):
     copy = tmp_path / "parts"
     shutil.copytree(partitioned, copy)
     shutil.rmtree(copy / FOLDER, ignore_errors=True)
@@ -70,9 +67,7 @@ def test_a_folder_that_takes_no_profiles_is_told_before_profiling(
     assert error.endswith(": profiles cannot be written there: Not a directory\n")
 
 
-def test_bad_settings_of_a_cache_are_refused_before_a_run(
-    runs: Any, partitioned: Path, tmp_path: Path
-) -> None:
+def test_bad_settings_of_a_cache_are_refused_before_a_run(runs, partitioned, tmp_path):
     """The error names the key."""
 
     def error_of(engine: str, **cache: Any) -> str:

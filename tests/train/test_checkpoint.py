@@ -1,7 +1,5 @@
 """Checkpoints without processes: what they restore, and which runs and files they refuse."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,6 @@ from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines.optimizer import Adam, Optimizer
 from hopper.errors import RequestError
-from hopper.graph.directory import GraphDirectory
 from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.migrate.flat_model import FlatModel
@@ -45,9 +42,7 @@ FILE = Path("step-1.safetensors")
 
 
 @pytest.fixture(scope="module")
-def partitions(
-    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, PartitionedGraph]:
+def partitions(community_graph, tmp_path_factory) -> dict[str, PartitionedGraph]:
     folder = tmp_path_factory.mktemp("parts")
     return {
         name: partition_graph(community_graph, folder / name, 2, "random", seed=seed)
@@ -75,8 +70,8 @@ def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str,
     ],
 )
 def test_a_run_goes_on_only_where_it_stays_the_same_but_for_rounding(
-    engine: str, change: dict[str, Any], refused: str, partitions: dict[str, PartitionedGraph]
-) -> None:
+    engine, change, refused, partitions
+):
     saved = identity(partitions["one"], engine=engine)
     change = {"engine": engine} | change
     now = identity(partitions[change.pop("graph", "one")], **change)
@@ -87,7 +82,7 @@ def test_a_run_goes_on_only_where_it_stays_the_same_but_for_rounding(
         assert find_moves(FILE, saved, now)
 
 
-def test_a_run_does_not_go_on_with_moved_columns(partitions: dict[str, PartitionedGraph]) -> None:
+def test_a_run_does_not_go_on_with_moved_columns(partitions):
     now = identity(partitions["one"])
     tiers = [{"name": "tier", "categories": ["bronze", "gold"]}]
     moved = [{"name": "tier", "categories": ["gold", "platinum"]}]
@@ -175,9 +170,7 @@ class RunOfOneRank:
     ("kind", "optimizer"),
     [("memory", "adam"), ("mmap", "adam"), ("held", "adam"), ("held, recent", "adagrad")],
 )
-def test_training_resumes_from_either_of_two_kept_checkpoints(
-    kind: str, optimizer: str, tmp_path: Path
-) -> None:
+def test_training_resumes_from_either_of_two_kept_checkpoints(kind, optimizer, tmp_path):
     """Training is interrupted at random steps, also between writing rows and the models."""
     generator, files = np.random.default_rng(5), CheckpointFiles(tmp_path)
     run, saved = RunOfOneRank(tmp_path, kind, optimizer), dict[int, Any]()
@@ -217,7 +210,7 @@ def test_training_resumes_from_either_of_two_kept_checkpoints(
     assert list(files.folder.iterdir()) == []
 
 
-def test_a_rank_that_was_killed_before_it_wrote_costs_one_checkpoint(tmp_path: Path) -> None:
+def test_a_rank_that_was_killed_before_it_wrote_costs_one_checkpoint(tmp_path):
     """Also if only one checkpoint is kept."""
     run, files = RunOfOneRank(tmp_path, "memory", "adam", keep=1), CheckpointFiles(tmp_path)
     for _ in range(3):
@@ -230,7 +223,7 @@ def test_a_rank_that_was_killed_before_it_wrote_costs_one_checkpoint(tmp_path: P
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_rows_move_to_another_number_of_ranks(ranks: int, tmp_path: Path) -> None:
+def test_rows_move_to_another_number_of_ranks(ranks, tmp_path):
     files, generator = [tmp_path / f"{rank}.safetensors" for rank in range(3)], torch.Generator()
     expected: dict[str, dict[int, list[Any]]] = {"records": {}, "kept": {}}
     for rank, file in enumerate(files):
@@ -252,14 +245,14 @@ def test_rows_move_to_another_number_of_ranks(ranks: int, tmp_path: Path) -> Non
             assert moved == [rows[node] for node in table.originals.tolist()]
 
 
-def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     file = tmp_path / "old.safetensors"
     save_tensors(file, {}, {"identity": {}, "progress": {"step": 3}, "format": 9})
     with pytest.raises(RequestError, match=r"of format 9, .*; expected format 2"):
         read_checkpoint(file)
 
 
-def test_files_tell_their_rank_and_step(tmp_path: Path) -> None:
+def test_files_tell_their_rank_and_step(tmp_path):
     files = CheckpointFiles(tmp_path)
     files.learnable(0, 7).parent.mkdir(exist_ok=True)
     for file in (files.model(4), files.model(8), files.model(12), files.learnable(3, 8)):
@@ -272,15 +265,13 @@ def test_files_tell_their_rank_and_step(tmp_path: Path) -> None:
     assert files.newest == files.model(8)
 
 
-def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
+def test_half_a_line_of_epochs_is_dropped(tmp_path):
     (tmp_path / EPOCHS_FILE).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2, "lo')
     assert keep_epochs_before(tmp_path, 2) == [{"epoch": 0}, {"epoch": 1}]
     assert (tmp_path / EPOCHS_FILE).read_text() == '{"epoch": 0}\n{"epoch": 1}\n'
 
 
-def test_safetensors_reads_what_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_safetensors_reads_what_was_written(tmp_path, monkeypatch):
     monkeypatch.setattr(tensor_file, "_VALUES_AT_ONCE", 7)
     generator, file = torch.Generator().manual_seed(0), tmp_path / "tensors.safetensors"
     tensors = {

@@ -1,7 +1,5 @@
 """Runs that predict links or labels of edges, from start to scores and predictions."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,8 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
-from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.tasks import decoder_of
 
@@ -24,9 +21,7 @@ EDGE = Relation("node", "edge", "node")
 
 
 @pytest.fixture(scope="module")
-def graphs(
-    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, GraphDirectory]:
+def graphs(community_graph, tmp_path_factory) -> dict[str, GraphDirectory]:
     """The community graph as tables, whose edges are predicted, or their labels.
 
     An edge's label says whether its ends are of one community. Nine edges in ten have a label.
@@ -70,9 +65,7 @@ def make_values(graph: GraphDirectory, run_dir: Path, **train: Any) -> dict[str,
     }
 
 
-def test_scores_of_links_equal_those_of_predicted_rows(
-    graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
+def test_scores_of_links_equal_those_of_predicted_rows(graphs, tmp_path):
     values = make_values(graphs["links"], tmp_path / "run", engine="zero_hop", epochs=3)
     run = hopper.train(values | {"task": {"decoder": "distmult", "num_negatives": 20}})
     with pytest.raises(hopper.RequestError, match="--what labels: the run predicts links"):
@@ -89,16 +82,12 @@ def test_scores_of_links_equal_those_of_predicted_rows(
 
 
 @pytest.fixture(scope="module")
-def trained_run(
-    graphs: dict[str, GraphDirectory], tmp_path_factory: pytest.TempPathFactory
-) -> hopper.RunResult:
+def trained_run(graphs, tmp_path_factory) -> hopper.RunResult:
     run_dir = tmp_path_factory.mktemp("runs") / "run"
     return hopper.train(make_values(graphs["labels"], run_dir))
 
 
-def test_predictions_of_edges(
-    trained_run: hopper.RunResult, graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
+def test_predictions_of_edges(trained_run, graphs, tmp_path):
     import pandas
 
     run, graph = trained_run.run_dir, graphs["labels"]
@@ -132,9 +121,7 @@ def test_predictions_of_edges(
         hopper.predict(run, nodes="nobody")
 
 
-def test_predictions_where_topology_is_divided(
-    trained_run: hopper.RunResult, graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
+def test_predictions_where_topology_is_divided(trained_run, graphs, tmp_path):
     """Ranks exchange the edges that only some of them store."""
     divided = tmp_path / "parts"
     partition_graph(graphs["labels"], divided, 2, "random", seed=5, topology="partitioned")

@@ -1,8 +1,5 @@
 """Scores of links and labelled edges on ranks that are threads, against all predictions."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +12,8 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.training_parts import make_objective
 from hopper.features import PartitionedRows, open_graph
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import EndRows, Scene, Wanted, make_inference
 from hopper.partition import partition_graph
@@ -31,7 +27,7 @@ NODES = 300
 NEAR = ("item", "near", "item")
 
 
-def test_only_the_rows_that_a_rank_needs_are_sent_to_it_and_their_bits_stay() -> None:
+def test_only_the_rows_that_a_rank_needs_are_sent_to_it_and_their_bits_stay():
     nodes = np.array([2, 3, 5, 7, 11, 13])
     rows = torch.tensor([[-0.0], [1.0], [float("nan")], [-3.0], [4.0], [5.0]])
     wanted = [np.array([13, 2, 2, 5]), np.array([], np.int64), np.array([7])]
@@ -55,9 +51,7 @@ def test_only_the_rows_that_a_rank_needs_are_sent_to_it_and_their_bits_stay() ->
 
 
 @pytest.fixture(scope="module")
-def graphs(
-    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, GraphDirectory]:
+def graphs(community_graph, tmp_path_factory) -> dict[str, GraphDirectory]:
     """The community graph, whose edges are predicted, or whether their ends are of a community.
 
     They are divided over one server and over two.
@@ -152,9 +146,7 @@ def ranks_of(graph: GraphDirectory, rows: torch.Tensor, decoder: Any, others: An
 @pytest.mark.parametrize(
     ("how", "decoder"), [("all", "mlp"), ("some", "distmult"), ("file", "distmult")]
 )
-def test_links_are_ranked_as_by_one_process(
-    how: str, decoder: str, graphs: dict[str, GraphDirectory], tmp_path: Path
-) -> None:
+def test_links_are_ranked_as_by_one_process(how, decoder, graphs, tmp_path):
     graph, task, others = graphs["link"], {"decoder": decoder}, None
     if how == "some":
         task["candidates"] = 40
@@ -177,7 +169,7 @@ def test_links_are_ranked_as_by_one_process(
     assert 0 < expected.by_metric["mrr"] < 1
 
 
-def test_labelled_edges_are_scored_as_by_one_process(graphs: dict[str, GraphDirectory]) -> None:
+def test_labelled_edges_are_scored_as_by_one_process(graphs):
     """torchmetrics computes the metrics of what the decoder predicts."""
     metrics = {"more_metrics": ["macro_f1", "roc_auc"]}
     [expected], model, rows = evaluate(graphs["edge"], 1, 1, **metrics)

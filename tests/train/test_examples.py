@@ -1,7 +1,5 @@
 """The examples run and print what their texts say."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
@@ -19,9 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture
-def run_example(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str, Path], str]:
+def run_example(monkeypatch, capsys) -> Callable[[str, Path], str]:
     """Run an example in this process; returns what it printed."""
 
     def run(name: str, folder: Path) -> str:
@@ -34,9 +30,7 @@ def run_example(
     return run
 
 
-def test_the_heterogeneous_example_learns(
-    run_example: Callable[[str, Path], str], tmp_path: Path
-) -> None:
+def test_the_heterogeneous_example_learns(run_example, tmp_path):
     printed = run_example("heterogeneous.py", tmp_path)
     assert "server 0 aggregates paper/cites/paper" in printed
     match = re.search(r"test accuracy (0\.\d+); features of two papers: \(2, 128\)", printed)
@@ -62,9 +56,7 @@ def _schema(folder: Path) -> hopper.GraphSchema:
     return hopper.PartitionedGraph.open(folder / "parts").schema
 
 
-def test_the_example_of_training_from_python_learns(
-    run_example: Callable[[str, Path], str], tmp_path: Path
-) -> None:
+def test_the_example_of_training_from_python_learns(run_example, tmp_path):
     printed = run_example("train_from_python.py", tmp_path)
     assert len(re.findall(r"^epoch \d: loss [\d.]+ in .* sent feature", printed, re.M)) == 4
     [run_accuracy] = re.findall(r"test accuracy of the run (0\.\d+)", printed)

@@ -1,7 +1,5 @@
 """If a process of a run fails, the error names it and all other processes end."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time
@@ -27,10 +25,7 @@ HANGS: dict[str, Callable[[Any], Any]] = {
 def start_run(runs: Any, name: str, timeout: float) -> Any:
     """Start a run of a million epochs; returns it once its second epoch has begun."""
     run = runs.train(
-        name,
-        *("--cluster.timeout_seconds", str(timeout)),
-        epochs=1_000_000,
-        evaluate_every=0,
+        name, *("--cluster.timeout_seconds", str(timeout)), epochs=1_000_000, evaluate_every=0
     )
     run.await_epochs(1)
     assert len(run.ranks()) == 2
@@ -39,7 +34,7 @@ def start_run(runs: Any, name: str, timeout: float) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def hanging_runs(runs: Any) -> Iterator[dict[str, Future[tuple[str, float]]]]:
+def hanging_runs(runs) -> Iterator[dict[str, Future[tuple[str, float]]]]:
     """The errors of runs in which a process hangs, and the seconds until then, by that process.
 
     Other runs and tests begin while one waits for its deadline.
@@ -67,7 +62,7 @@ def wait_for_error(run: Any) -> str:
     return str(error)
 
 
-def test_a_killed_rank_is_named(runs: Any) -> None:
+def test_a_killed_rank_is_named(runs):
     run = start_run(runs, "killed", TIMEOUT)
     victim = run.ranks()[1]
     victim.kill()
@@ -78,16 +73,14 @@ def test_a_killed_rank_is_named(runs: Any) -> None:
     assert f"output of ranks: {run.run_dir / 'ranks'}\n" in run.stderr
 
 
-def test_of_several_ended_ranks_the_first_is_named() -> None:
+def test_of_several_ended_ranks_the_first_is_named():
     """Torchrun's agent tells only the second in which a rank ended, so times may be equal."""
     failures = [Failure(rank, 40 + rank, -signal.SIGTERM, "no record", 1e9) for rank in (2, 0, 1)]
     message = str(explain(failures))
     assert message == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
 
 
-def test_a_rank_that_hangs_ends_the_run_at_its_deadline(
-    hanging_runs: dict[str, Future[tuple[str, float]]],
-) -> None:
+def test_a_rank_that_hangs_ends_the_run_at_its_deadline(hanging_runs):
     """A stopped process is alive and does not react, so only the deadline finds it."""
     error, seconds = hanging_runs["rank 0"].result()
     assert re.fullmatch(
@@ -98,17 +91,13 @@ def test_a_rank_that_hangs_ends_the_run_at_its_deadline(
     assert seconds < DEADLINE + BOUND + SLACK
 
 
-def test_a_server_that_hangs_ends_the_run_at_its_deadline(
-    hanging_runs: dict[str, Future[tuple[str, float]]],
-) -> None:
+def test_a_server_that_hangs_ends_the_run_at_its_deadline(hanging_runs):
     error, seconds = hanging_runs["server 1"].result()
     assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
     assert seconds < DEADLINE + BOUND + SLACK
 
 
-def test_an_iteration_that_does_not_fit_memory_is_refused(
-    runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_iteration_that_does_not_fit_memory_is_refused(runs, monkeypatch):
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
     error = wait_for_error(runs.train("no room", epochs=1))
     assert re.search(

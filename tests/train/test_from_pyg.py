@@ -1,13 +1,10 @@
 """The page for users of PyTorch Geometric: its code and its commands run as they stand."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "from-pyg.md"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """A folder with ``config.toml`` and ``data.pt``: two communities with different features."""
     generator = torch.Generator().manual_seed(0)
     community = torch.arange(60) % 2
@@ -49,9 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_code_runs_as_it_stands(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_runs_as_it_stands(folder, monkeypatch, capsys):
     pytest.importorskip("pandas", reason="pandas is not installed")
     [code] = read_code(PAGE, "python")
     assert len(code.strip().splitlines()) <= 15
@@ -62,9 +57,7 @@ def test_the_code_runs_as_it_stands(
     assert re.search(r"\n59 +59 +[01]\n", printed), printed
 
 
-def test_the_commands_run_as_they_stand(
-    folder: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_run_as_they_stand(folder, runs, monkeypatch):
     monkeypatch.chdir(folder)
     commands = read_code(PAGE, "")[0].strip().splitlines()
     assert len(commands) == 4
@@ -78,9 +71,7 @@ def test_the_commands_run_as_they_stand(
     assert set(predictions.values) <= {0, 1}
 
 
-def test_a_model_of_pyg_convolutions_trains(
-    folder: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_pyg_convolutions_trains(folder, runs, monkeypatch):
     pytest.importorskip("torch_geometric", reason="PyG is not installed")
     hopper.GraphDirectory.from_pyg(
         torch.load(folder / "data.pt", weights_only=True), folder / "graph"
@@ -96,7 +87,7 @@ def test_a_model_of_pyg_convolutions_trains(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_blocks_convert_to_pyg_and_dgl(partitioned: Path) -> None:
+def test_blocks_convert_to_pyg_and_dgl(partitioned):
     config = hopper.make_config(
         {
             "data": {"partitioned": str(partitioned)},

@@ -1,13 +1,11 @@
 """The pages for users of a database, of a data lake and of other systems' directories: their
 statements, files and commands run as they stand, against servers that really run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -83,15 +81,7 @@ class Page:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_from_a_database_to_plans_by_name(
-    kind: str,
-    shop: tuple[Rows, dict[str, str]],
-    tmp_path: Path,
-    runs: Any,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_from_a_database_to_plans_by_name(kind, shop, tmp_path, runs, request, monkeypatch, capsys):
     (rows, plans), address = shop, "sqlite:shop.sqlite"
     monkeypatch.chdir(tmp_path)
     if kind == "postgres":
@@ -138,13 +128,8 @@ def fill(address: str, statements: str, rows: Rows) -> None:
 
 
 def test_from_a_data_lake_to_predictions_beside_it(
-    shop: tuple[Rows, dict[str, str]],
-    bucket: str,
-    tmp_path: Path,
-    runs: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    shop, bucket, tmp_path, runs, monkeypatch, capsys
+):
     (rows, plans), page = shop, Page("start/from-a-data-lake.md", ("s3://lake", bucket))
     monkeypatch.chdir(tmp_path)
     for name, values in rows.items():
@@ -211,12 +196,8 @@ def ends_of(graph: GraphDirectory) -> tuple[NDArray[np.int64], NDArray[np.int64]
 @pytest.mark.filterwarnings("ignore")  # of DGL
 @pytest.mark.parametrize("write", [write_graphbolt, write_distdgl])
 def test_other_systems_directories_lead_to_predictions(
-    write: Callable[[GraphDirectory], NDArray[np.int64]],
-    community_graph: GraphDirectory,
-    tmp_path: Path,
-    runs: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    write, community_graph, tmp_path, runs, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     originals = write(community_graph)
     (tmp_path / "config.toml").write_text(

@@ -1,10 +1,7 @@
 """``hopper host``: one machine's part of a run."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import Any
 
 import pytest
 
@@ -16,7 +13,7 @@ from tests.conftest import free_ports
 SERVERS = '["127.0.0.1:1", "127.0.0.1:2"]'
 
 
-def test_several_servers_of_a_run_on_one_machine(runs: Any, reference: Any) -> None:
+def test_several_servers_of_a_run_on_one_machine(runs, reference):
     """Their ranks are this machine's, and the run is that of ``hopper train``."""
     first = free_ports(3)
     servers = json.dumps([f"127.0.0.1:{first + 1}", f"127.0.0.1:{first + 2}"])
@@ -34,32 +31,22 @@ def test_several_servers_of_a_run_on_one_machine(runs: Any, reference: Any) -> N
     ("words", "message"),
     [
         (["--server", "0"], "cluster.servers: expected the addresses of 2 servers, given 0"),
-        (
-            ["--server", "2", "--cluster.servers", SERVERS],
-            "--server: expected a number from 0 to 1, given 2",
-        ),
-        (
-            ["--server", "0", "--cluster.servers", SERVERS],
-            "cluster.insecure: listening on 0.0.0.0:0, which is no loopback",
-        ),
-        (
-            ["--server", "0", "--listen", "127.0.0.1", "--cluster.servers", SERVERS],
-            "--meet: expected HOST:PORT, found ''",
-        ),
-        (
-            ["--server", "0", "--cluster.servers", SERVERS, "--train.run_dir="],
-            "train.run_dir: name one: machines cannot agree on one by themselves",
-        ),
+        (["--server", "2", "--cluster.servers", SERVERS],
+         "--server: expected a number from 0 to 1, given 2"),
+        (["--server", "0", "--cluster.servers", SERVERS],
+         "cluster.insecure: listening on 0.0.0.0:0, which is no loopback"),
+        (["--server", "0", "--listen", "127.0.0.1", "--cluster.servers", SERVERS],
+         "--meet: expected HOST:PORT, found ''"),
+        (["--server", "0", "--cluster.servers", SERVERS, "--train.run_dir="],
+         "train.run_dir: name one: machines cannot agree on one by themselves"),
     ],
-)
-def test_what_cannot_be_started_is_refused(
-    runs: Any, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+)  # fmt: skip
+def test_what_cannot_be_started_is_refused(runs, capsys, words, message):
     assert main(["host", str(runs.config("refused-host")), *words]) == 1
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-def test_a_silent_launcher_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_launcher_is_given_up(monkeypatch):
     """Its connection may be open for hours after its machine has gone."""
     reading, writing = os.pipe()
     monkeypatch.setattr(host_module, "_INPUT", reading)

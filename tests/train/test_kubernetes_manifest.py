@@ -1,7 +1,5 @@
 """The manifest for Kubernetes: its objects, and its command."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ def pods(objects: Objects) -> list[Any]:
     return [pod(objects, "Job", "hopper")]
 
 
-def test_nothing_has_more_rights_than_it_needs(objects: Objects) -> None:
+def test_nothing_has_more_rights_than_it_needs(objects):
     for template in pods(objects):
         spec = template["spec"]
         assert spec["automountServiceAccountToken"] is False
@@ -51,7 +49,7 @@ def test_nothing_has_more_rights_than_it_needs(objects: Objects) -> None:
         assert {"cpu", "memory"} <= set(container["resources"]["requests"])
 
 
-def test_every_name_refers_to_an_object_of_the_manifest(objects: Objects) -> None:
+def test_every_name_refers_to_an_object_of_the_manifest(objects):
     for template in pods(objects):
         mounted = {mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]}
         volumes = template["spec"]["volumes"]
@@ -76,7 +74,7 @@ def test_every_name_refers_to_an_object_of_the_manifest(objects: Objects) -> Non
     assert template["spec"]["subdomain"] == "hopper"
 
 
-def test_values_that_users_must_change_are_explained() -> None:
+def test_values_that_users_must_change_are_explained():
     text = (REPOSITORY / "docs" / "howto" / "launch.md").read_text()
     section = text.partition("## Kubernetes")[2].partition("\n## ")[0]
     explained = set(re.findall(r"`([^`]+)`", section.replace("```", "")))
@@ -89,7 +87,7 @@ def test_values_that_users_must_change_are_explained() -> None:
     assert [line_words for line_words in words_of_lines if not line_words & explained] == []
 
 
-def test_its_command_is_understood(objects: Objects) -> None:
+def test_its_command_is_understood(objects):
     """``tests/train/test_slurm_script.py`` trains by the same command on two nodes."""
     [container] = pods(objects)[0]["spec"]["containers"]
     python, *words = [*container["command"], *container["args"]]

@@ -1,12 +1,9 @@
 """``hopper train``, ``torchrun -m hopper.train`` and ``hopper serve``."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -15,13 +12,12 @@ from hopper.cli import main
 from hopper.config import load_config, make_config
 from hopper.launch.run import write_config
 from hopper.train import rank_process
-from tests.rank_pool import RankPool
 
 # 83 training nodes, two ranks with two roots each.
 ITERATIONS = 11
 
 
-def test_ranks_get_absolute_folders(tmp_path: Path) -> None:
+def test_ranks_get_absolute_folders(tmp_path):
     """Ray starts ranks in another directory."""
     values = {
         "data": {"partitioned": "parts"},
@@ -37,7 +33,7 @@ def test_ranks_get_absolute_folders(tmp_path: Path) -> None:
     assert config.train.checkpoint_copy == "s3://bucket/folder"
 
 
-def test_a_run_writes_its_results(reference: Any) -> None:
+def test_a_run_writes_its_results(reference):
     summary, epochs = reference.summary(), reference.epochs()
     assert summary["engine"] == "hop"
     assert summary["ranks"] == len(summary["peak_rss_mib"]) == 2
@@ -59,7 +55,7 @@ def test_a_run_writes_its_results(reference: Any) -> None:
     assert sum(array.size for array in tensors.values()) == 270
 
 
-def test_training_nodes_are_scored_with_score_training(reference: Any, runs: Any) -> None:
+def test_training_nodes_are_scored_with_score_training(reference, runs):
     """Scoring them changes nothing of the run."""
     epochs = runs.train_to_end("scores-training", score_training=True, evaluate_every=3).epochs()
     assert [epoch["iteration_losses"] for epoch in epochs] == reference.losses()
@@ -71,7 +67,7 @@ def test_training_nodes_are_scored_with_score_training(reference: Any, runs: Any
     assert all(epoch["train"] is None for epoch in reference.epochs())
 
 
-def test_every_rank_writes_spans(reference: Any) -> None:
+def test_every_rank_writes_spans(reference):
     for rank in range(2):
         lines = (reference.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
         spans = [json.loads(line) for line in lines]
@@ -82,7 +78,7 @@ def test_every_rank_writes_spans(reference: Any) -> None:
         assert all(span["seconds"] >= 0 for span in spans if "span" in span)
 
 
-def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
+def test_a_run_prints_a_line_per_epoch(reference):
     lines = [re.sub(r"^\d\d:\d\d:\d\d  ", "", line) for line in reference.stdout.splitlines()]
     assert lines[0].startswith(
         f"engine hop: 2 ranks on 2 servers, {ITERATIONS} iterations an epoch"
@@ -92,9 +88,7 @@ def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
     assert "\x1b" not in reference.stdout
 
 
-def test_a_finished_run_is_not_overwritten(
-    reference: Any, runs: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_is_not_overwritten(reference, runs, capsys):
     before = reference.epochs_file.read_bytes()
     assert main(["train", str(runs.config("reference"))]) == 1
     message = f"train.run_dir: {reference.run_dir} holds a finished run"
@@ -110,10 +104,7 @@ def test_a_finished_run_is_not_overwritten(
         ("--data.partitioned /nowhere", "/nowhere"),
         ("--train.loss huber", "train.loss: expected auto, cross_entropy, "),
         ("--train.loss nowhere:Loss", "train.loss: nowhere:Loss: module 'nowhere' cannot be impor"),
-        (
-            "--train.metric lion:Lion",
-            "train.metric: lion:Lion: expected a Metric (docs",
-        ),
+        ("--train.metric lion:Lion", "train.metric: lion:Lion: expected a Metric (docs"),
         ("--train.optimizer lion:Tiger", "lion:Tiger: module 'lion' has no 'Tiger'"),
         ("--train.schedule step", "train.schedule_options.step_size: missing; step needs it"),
         ("--train.loggers='[\"lion:Lion\"]'", "lion:Lion: expected a subclass of hopper.train.cal"),
@@ -123,12 +114,8 @@ def test_a_finished_run_is_not_overwritten(
     ],
 )
 def test_a_bad_configuration_is_refused_before_anything_starts(
-    overrides: str,
-    message: str,
-    runs: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    overrides, message, runs, tmp_path, capsys
+):
     config = runs.config("refused", run_dir=str(tmp_path / "run"))
     assert main(["train", str(config), *shlex.split(overrides)]) == 1
     printed = capsys.readouterr().err
@@ -137,7 +124,7 @@ def test_a_bad_configuration_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_words_that_are_no_overrides_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_are_no_overrides_are_refused(capsys):
     for words in (
         ["train", "config.toml", "epochs", "3"],
         ["inspect", "graph", "graph", "--data.place=3"],
@@ -149,15 +136,13 @@ def test_words_that_are_no_overrides_are_refused(capsys: pytest.CaptureFixture[s
     assert "--data.place=3: this command reads no configuration" in printed
 
 
-def test_a_wrong_number_of_ranks_is_refused(runs: Any, rank_pool: RankPool, tmp_path: Path) -> None:
+def test_a_wrong_number_of_ranks_is_refused(runs, rank_pool, tmp_path):
     words, log = ("-m", "hopper.train", str(runs.config("lonely"))), tmp_path / "log"
     assert rank_pool.run(lambda _: words, 1, lambda _: (log, log)) == [1]
     text = "has 2 partitions; with cluster.ranks_per_server = 1 start 2 ranks, not 1"
     assert text in log.read_text()
 
 
-def test_a_rank_without_a_configuration_prints_its_usage(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_rank_without_a_configuration_prints_its_usage(capsys):
     assert rank_process.main([], pytest.fail) == 2
     assert capsys.readouterr().err.startswith("usage: torchrun")

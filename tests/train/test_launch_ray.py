@@ -1,11 +1,8 @@
 """Servers and ranks on a Ray cluster of this machine train the same run."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -53,7 +50,7 @@ def assert_nothing_remains(run: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _mark_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _mark_processes(tmp_path, monkeypatch) -> None:
     """Set a variable that Ray's processes inherit, by which the test finds them.
 
     No other test has its value, not even the same one of tests that run beside these.
@@ -62,9 +59,7 @@ def _mark_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(2 * START_LIMIT)
-def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
-    reference: Any, runs: Any, request: pytest.FixtureRequest
-) -> None:
+def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(reference, runs, request):
     run = launch(runs, request.node.name, "--restarts", "1", checkpoint_every=4)
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint", START_LIMIT)
     assert {rank.nice() for rank in run.ranks()} == {psutil.Process().nice()}
@@ -80,7 +75,7 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
 
 
 @pytest.mark.timeout(2 * START_LIMIT)
-def test_a_script_runs_on_rays_machines(runs: Any, tmp_path: Path) -> None:
+def test_a_script_runs_on_rays_machines(runs, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import hopper, torch\n"
@@ -93,7 +88,7 @@ def test_a_script_runs_on_rays_machines(runs: Any, tmp_path: Path) -> None:
     assert sorted(run.stdout.splitlines()) == ["0 of 2 2", "1 of 2 2"]
 
 
-def test_addresses_of_servers_are_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_addresses_of_servers_are_refused(runs, capsys):
     config = runs.config("given")
     addresses = '["127.0.0.1:1", "127.0.0.1:2"]'
     assert main(["train", str(config), "--on", "ray", "--cluster.servers", addresses]) == 1

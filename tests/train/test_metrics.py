@@ -1,7 +1,5 @@
 """The metrics of a real run of two ranks, read while it trains."""
 
-from __future__ import annotations
-
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,7 @@ from tests.conftest import free_ports
 DATA = {"data": {"partitioned": "parts"}}
 
 
-def test_the_page_names_every_metric() -> None:
+def test_the_page_names_every_metric():
     state: Any = SimpleNamespace(cluster=SimpleNamespace(traffic=Traffic(), server=0), log=RunLog())
     run = Running(torch.nn.Linear(2, 2), make_config(DATA), 0, 1, iterations=9, batch=9)
     metrics = RunMetrics("hop", state, run)
@@ -30,7 +28,7 @@ def test_the_page_names_every_metric() -> None:
     assert named_in(PAGE, "hopper_rank") == collected_names
 
 
-def test_metrics_of_ranks_and_servers_grow_while_a_run_trains(runs: Any) -> None:
+def test_metrics_of_ranks_and_servers_grow_while_a_run_trains(runs):
     """SIGTERM ends the launcher, even if restarts are left."""
     ranks, servers = free_ports(2), free_ports(2)
     run = runs.train(
@@ -72,7 +70,7 @@ def test_metrics_of_ranks_and_servers_grow_while_a_run_trains(runs: Any) -> None
             assert probe.connect_ex(("127.0.0.1", port))
 
 
-def test_a_run_with_a_port_in_use_does_not_start(runs: Any) -> None:
+def test_a_run_with_a_port_in_use_does_not_start(runs):
     port = free_ports(2)
     with socket.create_server(("127.0.0.1", port + 1)):
         run = runs.try_to_train("taken", "--cluster.metrics", f"127.0.0.1:{port}")
@@ -82,7 +80,7 @@ def test_a_run_with_a_port_in_use_does_not_start(runs: Any) -> None:
     assert not run.epochs_file.exists()
 
 
-def test_bad_addresses_of_metrics_are_refused() -> None:
+def test_bad_addresses_of_metrics_are_refused():
     for address in ("here", ":9", "127.0.0.1:0", "127.0.0.1:65536"):
         with pytest.raises(ConfigError, match=r"cluster\.metrics: .*expected HOST:PORT"):
             make_config({**DATA, "cluster": {"metrics": address}})

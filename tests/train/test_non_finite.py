@@ -1,7 +1,5 @@
 """Runs whose loss or gradient is not finite: what they say, and how they end or go on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,7 @@ def read_strictly(file: Path) -> Any:
     return json.loads(file.read_text(), parse_constant=pytest.fail)
 
 
-def test_a_loss_that_is_nan_ends_the_run_and_the_run_can_go_on_without_that_update(
-    runs: Any,
-) -> None:
+def test_a_loss_that_is_nan_ends_the_run_and_the_run_can_go_on_without_that_update(runs):
     run = runs.try_to_train("nan", **NAN_ON_RANK_1)
     assert run.code == 1
     assert "the loss is nan on rank 1 (epoch 0, iteration 7): the run ends" in run.stderr
@@ -52,7 +48,7 @@ def test_a_loss_that_is_nan_ends_the_run_and_the_run_can_go_on_without_that_upda
     assert all(tensor.isfinite().all() for tensor in load_file(result.model_file).values())
 
 
-def test_a_model_whose_predictions_are_nan_is_no_success(runs: Any) -> None:
+def test_a_model_whose_predictions_are_nan_is_no_success(runs):
     """The last update is the bad one, so no later loss tells."""
     run = runs.try_to_train("last", learning_rate=1e30, iterations_per_epoch=1, epochs=1)
     assert run.code == 1
@@ -60,7 +56,7 @@ def test_a_model_whose_predictions_are_nan_is_no_success(runs: Any) -> None:
     assert not (run.run_dir / "best.safetensors").exists()
 
 
-def test_a_trial_that_diverges_ranks_last_and_the_others_go_on(runs: Any) -> None:
+def test_a_trial_that_diverges_ranks_last_and_the_others_go_on(runs):
     config = runs.config("swept nan", batch_size=10)
     words = ("--train.learning_rate=[1e30, 0.01]", "--train.gradient_norms=true")
     run = runs.call("swept nan", "sweep", str(config), *words)
@@ -77,7 +73,7 @@ def test_a_trial_that_diverges_ranks_last_and_the_others_go_on(runs: Any) -> Non
     assert summary["epochs"][1]["gradient_norms"] == epochs[1]["gradient_norms"]
 
 
-def test_float16_goes_on_after_an_overflow_and_resumes_with_the_same_bits(runs: Any) -> None:
+def test_float16_goes_on_after_an_overflow_and_resumes_with_the_same_bits(runs):
     train = {
         "autocast": "float16",
         "callbacks": ["tests.engines.own_parts:InfiniteOnce"],
@@ -98,14 +94,14 @@ def test_float16_goes_on_after_an_overflow_and_resumes_with_the_same_bits(runs: 
     assert resumed.losses() == losses
 
 
-def test_nan_is_never_the_best_score() -> None:
+def test_nan_is_never_the_best_score():
     nan = float("nan")
     for higher_is_better in (True, False):
         assert best_first({0: 0.1, 1: nan}, higher_is_better)[0] == 0
         assert best_first({0: nan, 1: 0.1}, higher_is_better)[0] == 1
 
 
-def test_a_link_whose_scores_are_nan_has_no_rank() -> None:
+def test_a_link_whose_scores_are_nan_has_no_rank():
     nan = float("nan")
     scores = torch.tensor([[1.0, 3.0, 2.0], [nan, 0.0, 0.0], [0.0, 0.0, 0.0]])
     better = _count_better(scores, torch.tensor([[2.0], [1.0], [nan]]))

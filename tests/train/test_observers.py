@@ -4,8 +4,6 @@ Guards against: a callback that relies on calls that may not come, a logger's er
 and a callback's error that does not.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import socket
@@ -25,8 +23,7 @@ import hopper
 from hopper.cluster.traffic import Traffic
 from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.features import RowCounts
-from hopper.features.cached import Lookups
+from hopper.features import Lookups, RowCounts
 from hopper.launch.run import train
 from hopper.timing.run_log import RunLog
 from hopper.train import console as run_console
@@ -51,7 +48,7 @@ DATA = {"data": {"partitioned": "parts"}}
 
 
 @pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def screen(monkeypatch) -> io.StringIO:
     """What a console writes to a terminal of 80 columns."""
     screen = io.StringIO()
 
@@ -109,8 +106,8 @@ def check_written(name: str, folder: Path, reference: Any) -> None:
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_an_observer_follows_a_run_and_may_be_closed_before_it_starts(
-    name: str, reference: Any, tmp_path: Path, monkeypatch: Any, screen: io.StringIO
-) -> None:
+    name, reference, tmp_path, monkeypatch, screen
+):
     if name in TRACKERS:
         pytest.importorskip(name, reason=f"{name} is not installed")
     monkeypatch.chdir(tmp_path)
@@ -144,9 +141,7 @@ class Told(Callback):
         self._note("close")
 
 
-def test_a_run_goes_on_without_a_logger_that_fails_and_ends_with_a_callback_that_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_goes_on_without_a_logger_that_fails_and_ends_with_a_callback_that_does(capsys):
     calls: list[str] = []
     observers, run = Observers(RunConsole(True)), make_running()
     observers.add(Told(calls, "logger", "epoch", "close"), "own:Logger")
@@ -170,7 +165,7 @@ def test_a_run_goes_on_without_a_logger_that_fails_and_ends_with_a_callback_that
     ]
 
 
-def test_numbers_of_an_epoch(reference: Any) -> None:
+def test_numbers_of_an_epoch(reference):
     record = reference.epochs()[1]
     numbers = numbers_of(record)
     assert (numbers["loss"], numbers["val/accuracy"]) == (record["loss"], record["val"])
@@ -205,8 +200,8 @@ class Derived(Callback):
     ],
 )
 def test_loggers_that_cannot_be_called_are_refused_in_a_line(
-    name: str, options: dict[str, str], message: str, tmp_path: Path, monkeypatch: Any
-) -> None:
+    name, options, message, tmp_path, monkeypatch
+):
     (tmp_path / "old_form.py").write_text(OLD_FORM)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(run_observers, "find_spec", lambda _name: None)
@@ -217,9 +212,7 @@ def test_loggers_that_cannot_be_called_are_refused_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_the_bar_fits_into_80_columns_and_shows_the_last_loss_that_is_known(
-    screen: io.StringIO,
-) -> None:
+def test_the_bar_fits_into_80_columns_and_shows_the_last_loss_that_is_known(screen):
     run = make_running(iterations=12345, batch=10**6, epoch=123, iteration=5)
     console = RunConsole(True)
     console._score = "  val balanced_accuracy 0.9876"
@@ -243,9 +236,7 @@ def test_the_bar_fits_into_80_columns_and_shows_the_last_loss_that_is_known(
     assert "…" not in text
 
 
-def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(tmp_path, monkeypatch):
     printed = io.StringIO()
     monkeypatch.setattr(sys, "stderr", printed)
     for name in ("first", "second"):
@@ -258,7 +249,7 @@ def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(
     assert printed.getvalue() == "first\nsecond\nthird\n"
 
 
-def test_an_epoch_s_record_combines_all_ranks() -> None:
+def test_an_epoch_s_record_combines_all_ranks():
     """The other rank, on another server, has twice the numbers of this one."""
     cluster: Any = SimpleNamespace(rank=0, ranks_per_server=1, traffic=Traffic())
     cluster.arrive = lambda _operation: None
@@ -286,7 +277,7 @@ def test_an_epoch_s_record_combines_all_ranks() -> None:
     assert record.nic_bytes[1] == 2 * record.nic_bytes[0]
 
 
-def test_what_an_interface_sends_is_counted_and_an_unknown_one_is_refused_first() -> None:
+def test_what_an_interface_sends_is_counted_and_an_unknown_one_is_refused_first():
     before = interface_bytes("lo")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = socket.create_connection(listener.getsockname())

@@ -4,8 +4,6 @@ The tests inspect the running processes: their sockets, their secrets, and what 
 libraries unpickle.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import signal
@@ -20,6 +18,7 @@ import psutil
 import pytest
 
 from tests.cache_server.test_security import issue
+from tests.server_processes import run_python
 
 LIMIT = 60.0
 TOKEN = "nobody-else-knows-this-0123456789"
@@ -48,7 +47,7 @@ sys.addaudithook(note)
 
 
 @pytest.fixture
-def cluster_keys(tmp_path: Path) -> dict[str, str]:
+def cluster_keys(tmp_path) -> dict[str, str]:
     """Keys of ``[cluster]`` that name certificates and a token."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
@@ -63,12 +62,8 @@ def is_loopback(address: str) -> bool:
 
 
 def test_a_run_is_closed_and_runs_no_foreign_code(
-    runs: Any,
-    reference: Any,
-    cluster_keys: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    runs, reference, cluster_keys, tmp_path, monkeypatch
+):
     """Nothing can be reached from another host, nothing is unpickled, nothing is imported from the
     folder. With the same seed, losses and model have the same bits.
 
@@ -84,9 +79,7 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(audit), before))))
     monkeypatch.setenv("UNPICKLED", str(log))
     # The audit itself works: it sees what is unpickled.
-    subprocess.run(
-        [sys.executable, "-c", "import pickle; pickle.loads(pickle.dumps(print))"], check=True
-    )
+    run_python("-c", "import pickle; pickle.loads(pickle.dumps(print))").check_returncode()
     assert "'print'" in log.read_text()
     log.unlink()
     # A folder that others may write to, with modules that every process of a run imports.
@@ -125,23 +118,17 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     assert not any(TOKEN.encode() in content for content in files)
 
 
-def test_a_rank_whose_parent_has_ended_ends_at_once() -> None:
+def test_a_rank_whose_parent_has_ended_ends_at_once():
     """A rank is given the id of its parent. If the parent has ended, the rank must not run on."""
     parent = subprocess.Popen([sys.executable, "-c", ""])
     parent.wait()
-    child = subprocess.run(
-        [sys.executable, "-m", "hopper.train", "nowhere.toml"],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=os.environ | {"HOPPER_DIE_WITH_PARENT": str(parent.pid)},
-        check=False,
-    )
+    words = "-m", "hopper.train", "nowhere.toml"
+    child = run_python(*words, HOPPER_DIE_WITH_PARENT=str(parent.pid), limit=LIMIT)
     assert child.returncode == 1
     assert child.stderr == f"error: process {parent.pid}, which started this one, has ended\n"
 
 
-def test_a_killed_launcher_leaves_nothing(runs: Any) -> None:
+def test_a_killed_launcher_leaves_nothing(runs):
     """It is killed while its servers and ranks start."""
     run = runs.train("orphans", epochs=1_000_000, evaluate_every=0)
     run.await_condition(lambda: bool(run.members()), "a feature server")
@@ -159,7 +146,7 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupted_run_ends_with_one_line(runs: Any, moment: str) -> None:
+def test_an_interrupted_run_ends_with_one_line(runs, moment):
     """A terminal sends SIGINT to all processes in the foreground."""
     name = f"interrupted-{moment.replace(' ', '-')}"
     command = [*runs.hopper, "train", str(runs.config(name, epochs=1_000_000, evaluate_every=0))]

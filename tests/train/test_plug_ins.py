@@ -4,19 +4,15 @@ One run reads features from files. Another reads them from a database, is ended 
 resumed. Both compute the same bits.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlite_features import write_rows
 
 from hopper.bench.parity import read_recorded
-from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
 from ..conftest import make_community_graph
@@ -44,9 +40,7 @@ def read_calls(run: Any) -> list[list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def plugged_run(
-    community_graph: GraphDirectory, runs: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Any:
+def plugged_run(community_graph, runs, tmp_path_factory) -> Any:
     parts = tmp_path_factory.mktemp("own") / "parts"
     partition_graph(community_graph, parts, 2, METHOD)
     return runs.train_to_end(
@@ -54,7 +48,7 @@ def plugged_run(
     )
 
 
-def test_the_run_learns_and_tells_the_loggers_of_rank_0_alone(plugged_run: Any) -> None:
+def test_the_run_learns_and_tells_the_loggers_of_rank_0_alone(plugged_run):
     epochs, summary = plugged_run.epochs(), plugged_run.summary()
     assert epochs[-1]["loss"] < 0.7 * epochs[0]["loss"]
     assert "val macro_f1 " in plugged_run.stdout
@@ -75,8 +69,8 @@ def test_the_run_learns_and_tells_the_loggers_of_rank_0_alone(plugged_run: Any) 
 
 
 def test_an_interrupted_run_from_a_database_computes_the_same_bits(
-    plugged_run: Any, community_graph: GraphDirectory, runs: Any, tmp_path: Path
-) -> None:
+    plugged_run, community_graph, runs, tmp_path
+):
     graph = make_community_graph(tmp_path / "graph", nodes=300, with_features=False)
     assert not graph.schema.node_types["item"].feature_dim
     partition_graph(graph, tmp_path / "parts", 2, METHOD)
@@ -108,7 +102,7 @@ def test_an_interrupted_run_from_a_database_computes_the_same_bits(
     assert (resumed.run_dir / best).read_bytes() == (plugged_run.run_dir / best).read_bytes()
 
 
-def test_a_callback_ends_a_run_on_all_ranks_and_freezes_parameters(runs: Any) -> None:
+def test_a_callback_ends_a_run_on_all_ranks_and_freezes_parameters(runs):
     options = {"loss": 1e9, "frozen": ["layers.0"], "epochs": 1}
     callbacks = {"callbacks": ["early_enough:EarlyEnough"], "callbacks_options": [options]}
     run = runs.train_to_end("called", **callbacks, epochs=3, record_gradients=[0, 1])

@@ -1,7 +1,5 @@
 """``hopper predict``: predictions of a finished run's model, also after interruptions."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path
@@ -31,9 +29,7 @@ def run_predict(runs: Any, run_dir: Path, out: Path, *words: str) -> Predictions
     return Predictions.open(out)
 
 
-def test_predictions_have_the_scores_of_the_run(
-    reference: Any, runs: Any, community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_predictions_have_the_scores_of_the_run(reference, runs, community_graph, tmp_path):
     """The graph is the one of training, then the same graph on three servers."""
     scores = reference.summary()["scores"]
     labels, count = community_graph.labels("item"), community_graph.schema.node_types["item"].count
@@ -80,9 +76,7 @@ def test_predictions_have_the_scores_of_the_run(
             )
 
 
-def test_a_loaded_model_computes_the_same_embeddings(
-    reference: Any, runs: Any, community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_a_loaded_model_computes_the_same_embeddings(reference, runs, community_graph, tmp_path):
     """The nodes come from a file, unsorted. Embeddings are the rows that the last layer reads."""
     nodes = np.array([7, 3, 11])
     np.save(tmp_path / "nodes.npy", nodes)
@@ -102,9 +96,7 @@ def test_a_loaded_model_computes_the_same_embeddings(
     np.testing.assert_allclose(embeddings.values, hidden[:3].numpy(), atol=1e-5)
 
 
-def test_learnable_rows_are_used_for_predictions(
-    typed_runs: Any, papers: GraphDirectory, tmp_path: Path
-) -> None:
+def test_learnable_rows_are_used_for_predictions(typed_runs, papers, tmp_path):
     """Also where the graph is divided by relation."""
     run = typed_runs.train_to_end("to predict", *RGCN, epochs=2, engine="zero_hop")
     labels = run_predict(typed_runs, run.run_dir, tmp_path / "labels")
@@ -122,9 +114,7 @@ def test_learnable_rows_are_used_for_predictions(
     }
 
 
-def test_a_prediction_is_put_to_an_address(
-    reference: Any, runs: Any, bucket: str, tmp_path: Path
-) -> None:
+def test_a_prediction_is_put_to_an_address(reference, runs, bucket, tmp_path):
     local = run_predict(runs, reference.run_dir, tmp_path / "here", "--what=probabilities")
     words = ["--what=probabilities", "--top=2", "--out", f"{bucket}/top"]
     run = runs.call("there", "predict", str(reference.run_dir), *words)
@@ -146,9 +136,7 @@ def test_a_prediction_is_put_to_an_address(
         predict_into(reference.run_dir, "nosuch://me:secret@host/x", PredictionRequest())
 
 
-def test_rounded_features_are_reported_once(
-    reference: Any, runs: Any, community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_rounded_features_are_reported_once(reference, runs, community_graph, tmp_path):
     """The message is the one of training, printed once for all ranks."""
     small = tmp_path / "small"
     partition_graph(community_graph, small, 2, "random", feature_dtypes=["int8"])
@@ -162,20 +150,13 @@ MANY_PIECES = ("--what=logits", "--format=npy", "--memory=128")
 
 
 @pytest.fixture(scope="module")
-def undisturbed_prediction(
-    reference: Any, runs: Any, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Predictions]:
+def undisturbed_prediction(reference, runs, tmp_path_factory) -> tuple[Path, Predictions]:
     """The folder of a prediction in many pieces, and what was predicted."""
     folder = tmp_path_factory.mktemp("undisturbed") / "undisturbed"
     return folder, run_predict(runs, reference.run_dir, folder, *MANY_PIECES)
 
 
-def test_a_killed_prediction_goes_on(
-    undisturbed_prediction: tuple[Path, Predictions],
-    reference: Any,
-    runs: Any,
-    tmp_path: Path,
-) -> None:
+def test_a_killed_prediction_goes_on(undisturbed_prediction, reference, runs, tmp_path):
     """After kill -9 the next start goes on, and writes the same files as an undisturbed one."""
     folder, expected = undisturbed_prediction
     out = tmp_path / "killed"
@@ -210,9 +191,7 @@ def _processes_of(out: Path) -> list[psutil.Process]:
     return [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_bad_requests_are_refused_before_any_work(
-    reference: Any, community_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_bad_requests_are_refused_before_any_work(reference, community_graph, tmp_path):
     def assert_refused(match: str, **options: Any) -> None:
         out = options.pop("out", tmp_path / "new")
         with pytest.raises((hopper.RequestError, hopper.ConfigError), match=match):
@@ -248,7 +227,7 @@ def test_bad_requests_are_refused_before_any_work(
         predict_into(altered, tmp_path / "new", PredictionRequest())
 
 
-def test_labels_of_every_kind() -> None:
+def test_labels_of_every_kind():
     rows = torch.tensor([[-1.0, 2.0], [3.0, -4.0]])
 
     def finish(what: Any, label_kind: Any, values: torch.Tensor = rows) -> Any:
@@ -271,9 +250,7 @@ def test_labels_of_every_kind() -> None:
 @pytest.mark.parametrize("file_format", ["parquet", "npy"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (0, 3), (0,)])
-def test_parts_are_read_as_they_were_written(
-    file_format: Any, shape: tuple[int, ...], dtype: str, tmp_path: Path
-) -> None:
+def test_parts_are_read_as_they_were_written(file_format, shape, dtype, tmp_path):
     from hopper.predict.parts import _read
 
     values = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
@@ -288,7 +265,7 @@ def test_parts_are_read_as_they_were_written(
     assert read_back.names is None
 
 
-def test_nodes_are_named_in_a_file(tmp_path: Path) -> None:
+def test_nodes_are_named_in_a_file(tmp_path):
     GraphDirectory.from_sql(
         tmp_path / "graph",
         nodes={"a": "SELECT 'n' || i AS id, i % 2 AS label, 'train' AS split FROM range(20) t(i)"},

@@ -1,13 +1,8 @@
 """Runs that a launcher restarts resume where they were, and compute the same bits."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import hopper
 from tests.cache_server.test_metrics import scrape
@@ -24,13 +19,8 @@ if os.environ["RANK"] == "1" and not os.path.exists({file!r}):
 
 
 def test_a_run_that_torchrun_restarts_computes_the_same_bits(
-    runs: Any,
-    reference: Any,
-    partitioned: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    as_ranks_start: Callable[[str], None],
-    tmp_path: Path,
-) -> None:
+    runs, reference, partitioned, serve_partitions, as_ranks_start, tmp_path
+):
     """A rank is killed before there is a checkpoint, so ``train.resume = "auto"`` begins anew. Then
     its connections are cut, and the run is resumed. Then another rank is killed, and it is resumed
     again. No launcher wrote the configuration."""
@@ -60,8 +50,8 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
 
 
 def test_hopper_train_restarts_after_losing_a_rank_and_a_server(
-    runs: Any, reference: Any, as_ranks_start: Callable[[str], None], tmp_path: Path
-) -> None:
+    runs, reference, as_ranks_start, tmp_path
+):
     """The run loses a rank before there is a checkpoint, then a feature server. It reports both, as
     lines of JSON, and its metrics tell the step that it resumed from. Losses and model are those of
     an undisturbed run."""

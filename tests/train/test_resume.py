@@ -1,11 +1,6 @@
 """A run computes the same bits when it resumes from a checkpoint, and it begins with what another
 one learned."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
@@ -17,7 +12,7 @@ RGCN = "--model.name=rgcn"
 MAPPED = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
 
 
-def test_a_resumed_run_with_rows_on_disk_has_the_losses_of_one_in_memory(typed_runs: Any) -> None:
+def test_a_resumed_run_with_rows_on_disk_has_the_losses_of_one_in_memory(typed_runs):
     """It goes on from a checkpoint in the middle of its third epoch of five iterations."""
     options = {"engine": "zero_hop", "checkpoint_every": 12, "iterations_per_epoch": 5}
     on_disk = (*MAPPED, "--cache.decline=false")
@@ -37,7 +32,7 @@ def test_a_resumed_run_with_rows_on_disk_has_the_losses_of_one_in_memory(typed_r
     assert misses > 0
 
 
-def test_a_cache_for_rows_that_are_in_memory_is_declined(typed_runs: Any) -> None:
+def test_a_cache_for_rows_that_are_in_memory_is_declined(typed_runs):
     """The files of learnable rows are so small that the kernel keeps them in memory. Features of
     the other server are cached."""
     run = typed_runs.train_to_end("declined", *MAPPED, epochs=2, engine="zero_hop")
@@ -51,7 +46,7 @@ def test_a_cache_for_rows_that_are_in_memory_is_declined(typed_runs: Any) -> Non
     assert run.losses() == in_memory.losses()
 
 
-def test_a_run_begins_with_parameters_and_rows_of_another(typed_runs: Any) -> None:
+def test_a_run_begins_with_parameters_and_rows_of_another(typed_runs):
     """A run whose learning rate is almost 0 ends with the values that it began with."""
     words = (RGCN, "--learnable.dim=4", "--learnable.storage=mmap")
     first = typed_runs.train_to_end("first", *words, epochs=2, engine="zero_hop")
@@ -67,9 +62,7 @@ def test_a_run_begins_with_parameters_and_rows_of_another(typed_runs: Any) -> No
     assert torch.equal(rows[0]["author"], rows[1]["author"])
 
 
-def test_an_unusable_run_to_begin_with_is_refused(
-    reference: Any, runs: Any, tmp_path: Path
-) -> None:
+def test_an_unusable_run_to_begin_with_is_refused(reference, runs, tmp_path):
     file, finished = runs.config("not begun"), f"--train.init_from={reference.run_dir}"
     for words, match in (
         ([f"--train.init_from={tmp_path}"], "train.init_from: .*expected the folder of a finished"),

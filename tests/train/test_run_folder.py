@@ -1,7 +1,5 @@
 """A run folder belongs to one run. A folder that cannot be used is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,20 +7,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hopper.cli import main
 from hopper.errors import RequestError
-from hopper.train.run_lock import Holder, lock_run_folder
+from hopper.train.run_lock import lock_run_folder
 
 IS_ROOT = os.geteuid() == 0
 
 
-def test_a_folder_belongs_to_one_run_which_ends_when_it_is_moved_away(
-    runs: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_belongs_to_one_run_which_ends_when_it_is_moved_away(runs, capsys):
     first = runs.train("shared", epochs=1_000_000, evaluate_every=0, checkpoint_every=1)
     first.await_epochs(2)
     config = runs.config("shared", epochs=2)
@@ -47,9 +42,7 @@ def test_a_folder_belongs_to_one_run_which_ends_when_it_is_moved_away(
 
 
 @pytest.mark.parametrize("holder", ["launcher", "rank-0"])
-def test_a_launcher_respects_locks_of_launchers_and_of_ranks(
-    tmp_path: Path, holder: Holder
-) -> None:
+def test_a_launcher_respects_locks_of_launchers_and_of_ranks(tmp_path, holder):
     """Ranks that torchrun started have no launcher, so rank 0 holds the lock."""
     run_lock = lock_run_folder(tmp_path, holder)
     with (
@@ -61,7 +54,7 @@ def test_a_launcher_respects_locks_of_launchers_and_of_ranks(
         pass
 
 
-def test_a_killed_run_leaves_its_folder_free(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_its_folder_free(tmp_path):
     program = (
         "import sys, time; from pathlib import Path\n"
         "from hopper.train.run_lock import lock_run_folder\n"
@@ -80,9 +73,7 @@ def test_a_killed_run_leaves_its_folder_free(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_used_is_refused(
-    runs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_used_is_refused(runs, tmp_path, capsys):
     config = str(runs.config("unusable"))
     (tmp_path / "file").write_text("")
     cases = {
@@ -102,7 +93,7 @@ def test_a_folder_that_cannot_be_used_is_refused(
         assert error.count("\n") == 1
 
 
-def test_a_disk_that_fills_up_ends_the_run_with_one_line(runs: Any, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_ends_the_run_with_one_line(runs, small_disk):
     config = runs.config("full", epochs=1_000_000, evaluate_every=0, checkpoint_every=3)
     folder = small_disk / "run"
     run = runs.call("full", "train", str(config), "--train.run_dir", str(folder))
@@ -116,7 +107,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line(runs: Any, small_disk: 
         json.loads(line)
 
 
-def test_half_written_files_of_a_killed_run_are_removed(runs: Any) -> None:
+def test_half_written_files_of_a_killed_run_are_removed(runs):
     run_dir = Path(json.loads(runs.config("left").read_text())["train"]["run_dir"])
     (run_dir / "checkpoints").mkdir(parents=True)
     for name in ("checkpoints/step-3.safetensors.unfinished", "summary.json.unfinished"):
@@ -126,9 +117,7 @@ def test_half_written_files_of_a_killed_run_are_removed(runs: Any) -> None:
 
 
 @pytest.mark.parametrize("free", [0, 16384])
-def test_a_disk_that_is_full_at_the_start_is_reported_in_one_line(
-    runs: Any, small_disk: Path, free: int
-) -> None:
+def test_a_disk_that_is_full_at_the_start_is_reported_in_one_line(runs, small_disk, free):
     size = shutil.disk_usage(small_disk).free - free
     (small_disk / "ballast").write_bytes(bytes(size))
     run = runs.try_to_train("full-start", "--train.run_dir", str(small_disk / "run"))

@@ -1,17 +1,13 @@
 """``hopper.train`` trains the run of the command line, and its result loads the model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import hopper
-from hopper.graph.directory import GraphDirectory
 from hopper.train.tensor_file import read_tensors
 
 
@@ -33,11 +29,11 @@ def accuracy(
 
 
 @pytest.fixture
-def reference_result(reference: Any) -> hopper.RunResult:
+def reference_result(reference) -> hopper.RunResult:
     return hopper.RunResult.open(reference.run_dir)
 
 
-def test_training_from_python_is_the_same_run(reference: Any, runs: Any) -> None:
+def test_training_from_python_is_the_same_run(reference, runs):
     """With the same seed, the losses have the same bits."""
     result = hopper.train(json.loads(runs.config("from-python").read_text()))
     assert result.run_dir == reference.run_dir.with_name("from-python")
@@ -45,9 +41,7 @@ def test_training_from_python_is_the_same_run(reference: Any, runs: Any) -> None
     assert hopper.RunResult.open(result.run_dir).summary == result.summary
 
 
-def test_a_result_shows_what_the_run_wrote(
-    reference_result: hopper.RunResult, reference: Any
-) -> None:
+def test_a_result_shows_what_the_run_wrote(reference_result, reference):
     result, summary = reference_result, reference.summary()
     assert [vars(epoch) for epoch in result.epochs] == reference.epochs()
     assert result.epochs[0].bytes["feature"] > 0
@@ -63,11 +57,8 @@ def test_a_result_shows_what_the_run_wrote(
 
 
 def test_the_loaded_model_is_the_one_that_was_scored(
-    reference_result: hopper.RunResult,
-    community_graph: GraphDirectory,
-    partitioned: Path,
-    tmp_path: Path,
-) -> None:
+    reference_result, community_graph, partitioned, tmp_path
+):
     """It is loaded from a copy of the run folder, whose graph no longer exists."""
     folder = tmp_path / "elsewhere"
     shutil.copytree(reference_result.run_dir, folder)
@@ -83,9 +74,7 @@ def test_the_loaded_model_is_the_one_that_was_scored(
     assert score == pytest.approx(reference_result.metrics["accuracy"]["test"], abs=1e-12)
 
 
-def test_a_folder_without_a_finished_run_or_whole_model_is_refused(
-    reference_result: hopper.RunResult, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_finished_run_or_whole_model_is_refused(reference_result, tmp_path):
     with pytest.raises(hopper.RequestError, match=r"it has no summary\.json"):
         hopper.RunResult.open(tmp_path)
     folder = Path(shutil.copytree(reference_result.run_dir, tmp_path / "altered"))
@@ -96,7 +85,7 @@ def test_a_folder_without_a_finished_run_or_whole_model_is_refused(
         hopper.RunResult.open(folder).load_model()
 
 
-def test_without_evaluation_the_last_model_is_loaded(runs: Any) -> None:
+def test_without_evaluation_the_last_model_is_loaded(runs):
     run = runs.train_to_end("never-scored", evaluate_every=0, epochs=1, checkpoint_every=9)
     result = hopper.RunResult.open(run.run_dir)
     assert (result.metrics, result.best_epoch) == ({"accuracy": {}}, None)

@@ -1,10 +1,7 @@
 """The Slurm script, with stand-ins for Slurm's commands that present this machine as two nodes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +33,7 @@ printf '127.0.0.1\\nlocalhost\\n'
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def slurm(tmp_path, monkeypatch) -> None:
     """Slurm's commands and a job's environment."""
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
         (tmp_path / name).write_text(text)
@@ -49,7 +46,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_PORT", str(first + 1))
 
 
-def test_the_job_trains_the_same_run(reference: Any, runs: Any, slurm: None) -> None:
+def test_the_job_trains_the_same_run(reference, runs, slurm):
     config = runs.config("by-slurm")
     run = runs.start(["bash", str(SCRIPT), str(config), "--cluster.insecure", "true"], "by-slurm")
     assert run.finish() == 0, run.stdout + run.stderr

@@ -1,7 +1,5 @@
 """``hopper train --on ssh``: two machines that are this one, by an sshd on a loopback port."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -45,7 +43,7 @@ Host *
 
 
 @pytest.fixture(scope="module")
-def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def ssh(tmp_path_factory) -> Iterator[list[str]]:
     """The words that let ``hopper train`` use an sshd of this user's; skips if there is none."""
     programs = SSHD, shutil.which("ssh"), shutil.which("ssh-keygen")
     if None in programs:
@@ -87,9 +85,7 @@ def start(runs: Any, ssh: list[str], name: str, *words: str, **train: Any) -> An
     return runs.start(command, name, start_new_session=True)
 
 
-def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
-    reference: Any, runs: Any, ssh: list[str]
-) -> None:
+def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(reference, runs, ssh):
     run = start(runs, ssh, "over-ssh", "--restarts", "1", checkpoint_every=4)
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint")
     victim = run.ranks()[1]
@@ -105,9 +101,7 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
 
 
 @pytest.mark.parametrize("way", ["connection", "launcher"])
-def test_nothing_outlives_the_connection_or_the_launcher(
-    runs: Any, ssh: list[str], way: str
-) -> None:
+def test_nothing_outlives_the_connection_or_the_launcher(runs, ssh, way):
     run = start(runs, ssh, f"cut-{way}", epochs=1_000_000, evaluate_every=0)
     run.await_epochs(1)
     if way == "launcher":
@@ -127,9 +121,7 @@ def test_nothing_outlives_the_connection_or_the_launcher(
     run.assert_nothing_remains(limit=LIMIT)
 
 
-def test_a_machine_that_cannot_be_reached_is_named(
-    runs: Any, ssh: list[str], tmp_path: Path
-) -> None:
+def test_a_machine_that_cannot_be_reached_is_named(runs, ssh, tmp_path):
     (tmp_path / "hosts").write_text(f"127.0.0.1:{free_ports()}\n" * 2)
     run = start(runs, ["--on", f"ssh:{tmp_path / 'hosts'}", *ssh[2:]], "unreachable")
     assert run.finish() == 1
@@ -137,7 +129,7 @@ def test_a_machine_that_cannot_be_reached_is_named(
     run.assert_nothing_remains(limit=LIMIT)
 
 
-def test_a_hostfile_is_read(tmp_path: Path) -> None:
+def test_a_hostfile_is_read(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# all\nnode0:2222 slots=2\n\nme@node1 address=10.0.0.2 # far\n[::1]:22\n")
     assert read_hostfile(file) == [
@@ -158,7 +150,7 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
         ("a\n\na slots=none\n", "line 3: slots: expected a number from 1, given 'none'"),
     ],
 )
-def test_a_wrong_line_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_line_is_refused(tmp_path, text, message):
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(RequestError, match=f"^--on ssh: {tmp_path}/hosts.*{message}"):
         read_hostfile(tmp_path / "hosts")
@@ -171,23 +163,19 @@ def test_a_wrong_line_is_refused(tmp_path: Path, text: str, message: str) -> Non
         ("a\nb slots=2\n", "line 2: slots: expected 1, as cluster.ranks_per_server says, given 2"),
     ],
 )
-def test_a_hostfile_that_does_not_fit_the_run_is_refused(
-    runs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], hosts: str, message: str
-) -> None:
+def test_a_hostfile_that_does_not_fit_the_run_is_refused(runs, tmp_path, capsys, hosts, message):
     (tmp_path / "hosts").write_text(hosts)
     assert main(["train", str(runs.config("unfit")), "--on", f"ssh:{tmp_path}/hosts"]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_another_way_is_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_way_is_refused(runs, capsys):
     assert main(["train", str(runs.config("nowhere")), "--on", "mpi:hosts"]) == 1
     expected = "error: --on: expected ssh:HOSTFILE, ray or ray:HOST:PORT, given 'mpi:hosts'"
     assert capsys.readouterr().err.strip() == expected
 
 
-def test_a_line_that_a_message_of_the_host_cuts_is_printed_whole(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_line_that_a_message_of_the_host_cuts_is_printed_whole(capsys):
     said = r'1 of \036{"ready": 1}\n2\n\036{"place": {}}\nno end\036{"ended": 0}\n'
     machine = _Machine(0, ProcessChannel(["printf", said], label="[0] "))
     while "ended" not in machine.facts:

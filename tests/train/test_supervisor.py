@@ -1,16 +1,11 @@
 """Ranks that hang, fail and are started, as the process that started them sees it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -26,7 +21,7 @@ from hopper.launch.processes import ForkedProcess, start_module
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.process.signal_handlers import EndSignals, defer_signals
 from hopper.train.rank_process import record_failure
-from tests.server_processes import own_path
+from tests.server_processes import own_path, run_python
 
 LIMIT, SLACK = 2.0, 10.0
 START = "import os, signal, sys, time\n"
@@ -47,9 +42,7 @@ with processes.forked_ahead(make_config({"data": {"partitioned": sys.argv[1]}}))
 
 
 @pytest.fixture(params=["anew", "forked"])
-def supervise(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Supervisor]]:
+def supervise(request, tmp_path, monkeypatch) -> Iterator[Callable[..., Supervisor]]:
     """Makes a supervisor of ranks that run some lines, with no servers. They are started anew, or
     have been forked from this process."""
     waiting: list[ForkedProcess] = []
@@ -76,7 +69,7 @@ def go(supervisor: Supervisor, check: Callable[[], None] = lambda: None) -> None
     supervisor.await_ranks(check)
 
 
-def test_a_rank_that_stops_after_its_work_ends_the_run(supervise: Any) -> None:
+def test_a_rank_that_stops_after_its_work_ends_the_run(supervise):
     """The other rank has ended, so only the launcher waits for this one."""
     start = time.monotonic()
     message = (
@@ -89,9 +82,7 @@ def test_a_rank_that_stops_after_its_work_ends_the_run(supervise: Any) -> None:
 
 
 @pytest.mark.parametrize(("already", "share"), [(None, "500"), ("7", "7")])
-def test_places_share_the_memory_of_their_machine(
-    supervise: Any, monkeypatch: pytest.MonkeyPatch, already: str | None, share: str
-) -> None:
+def test_places_share_the_memory_of_their_machine(supervise, monkeypatch, already, share):
     monkeypatch.delenv("HOPPER_MEMORY_LIMIT", raising=False)
     if already is not None:
         monkeypatch.setenv("HOPPER_MEMORY_LIMIT", already)
@@ -101,7 +92,7 @@ def test_places_share_the_memory_of_their_machine(
         go(supervisor)
 
 
-def test_the_rank_that_made_the_others_fail_is_named(supervise: Any) -> None:
+def test_the_rank_that_made_the_others_fail_is_named(supervise):
     """Rank 0 misses rank 1, and says so first."""
     fails = """
 from hopper.errors import ConfigError, RankLost
@@ -118,7 +109,7 @@ os._exit(1)
     assert "failed: train.seed: wrong" in str(explain(raised.value.failures))
 
 
-def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(supervise: Any) -> None:
+def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(supervise):
     """The launcher kills the other after its deadline."""
     fails = """
 if os.environ["RANK"] == "1":
@@ -133,9 +124,7 @@ time.sleep(600)
     assert re.fullmatch(text, str(explain(raised.value.failures)))
 
 
-def test_a_signal_while_ranks_start_leaves_none(
-    supervise: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_ranks_start_leaves_none(supervise, monkeypatch):
     start, started = start_module, []
 
     def start_one(*arguments: Any, **options: Any) -> Any:
@@ -154,7 +143,7 @@ def test_a_signal_while_ranks_start_leaves_none(
     assert not any(psutil.pid_exists(process.pid) for process in started)
 
 
-def test_a_fork_whose_parent_ends_at_once_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_whose_parent_ends_at_once_ends_too(monkeypatch):
     """The signal that says so comes while its parent defers signals, as its handlers still do."""
     ends = lambda _parent: signal.raise_signal(signal.SIGTERM)  # noqa: E731
     monkeypatch.setattr(processes, "end_with_parent", ends)
@@ -166,7 +155,7 @@ def test_a_fork_whose_parent_ends_at_once_ends_too(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("supervise", ["forked"], indirect=True)
-def test_a_fork_that_is_killed_while_it_waits_is_a_lost_rank(supervise: Any) -> None:
+def test_a_fork_that_is_killed_while_it_waits_is_a_lost_rank(supervise):
     made = supervise("time.sleep(600)")
     processes._waiting[-1].kill()
     with pytest.raises(RanksFailed) as raised, made as supervisor:
@@ -175,7 +164,7 @@ def test_a_fork_that_is_killed_while_it_waits_is_a_lost_rank(supervise: Any) -> 
     assert "was killed by SIGKILL" in text
 
 
-def test_a_fork_is_as_a_new_process(supervise: Any, tmp_path: Path) -> None:
+def test_a_fork_is_as_a_new_process(supervise, tmp_path):
     """Each has a session, numbers and signal handlers of its own, nothing to read, and ends as
     Python does."""
     says = """
@@ -208,32 +197,26 @@ atexit.register(file.write_text, json.dumps(facts))
     assert [first, second] == [{"rank": 0, **expected}, {"rank": 1, **expected}]
 
 
-def test_processes_are_forked_before_threads_start_and_gpus_are_touched(tmp_path: Path) -> None:
+def test_processes_are_forked_before_threads_start_and_gpus_are_touched(tmp_path):
     (tmp_path / "partition.json").write_text('{"servers": 2}')
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(tmp_path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", FORKS, str(tmp_path), OMP_NUM_THREADS="1", PYTHONPATH=own_path())
+    assert done.returncode == 0, done.stderr
     # numba has as many threads as there are cores, also where it shares OpenMP with torch.
     assert done.stdout == "4 forks, 1 threads, False\n1\n"
 
 
-def test_where_memory_runs_out_a_rank_ends_before_its_launcher() -> None:
+def test_where_memory_runs_out_a_rank_ends_before_its_launcher():
     says = (
         "from hopper.train import rank_process\n"
         "rank_process.main = lambda *_: print(open('/proc/self/oom_score_adj').read())\n"
         "rank_process.run(None, '')\n"
     )
-    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    done = run_python("-c", says)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 500
 
 
-def test_what_torchrun_prints_of_an_own_error_is_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_torchrun_prints_of_an_own_error_is_its_line(tmp_path, monkeypatch):
     """torchrun prints the call stack that it finds in the record."""
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     error = DeadlineExceeded("rank 1", "connecting to the other ranks", 5.0, "set a variable")

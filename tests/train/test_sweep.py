@@ -1,8 +1,6 @@
 """``hopper sweep``: lists become trials in a documented order, wrong sweeps are refused, and a run
 of several trials writes, prints and resumes all of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -29,7 +27,7 @@ CHECKPOINT_EVERY = 25
 LISTS = (f"--model.hidden={list(HIDDEN)}", "--hop.merge=adaptive")
 
 
-def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
+def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest():
     values = {
         "train": {"weight_decay": [0.0, 0.1], "learning_rate": [0.03, 0.01]},
         "model": {"dropout": 0.2, "hidden": [16, 8]},
@@ -48,38 +46,24 @@ def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
 @pytest.mark.parametrize(
     ("sections", "keys", "expected"),
     [
-        (
-            {"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}},
-            ("task.decoder", "task.dim"),
-            [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)],
-        ),
+        ({"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}}, ("task.decoder", "task.dim"),
+         [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)]),
         # A list of seeds shares the draws of the first, unless each trial draws for itself.
         (SEEDS, ("train.seed", "train.own_seed"), [(7, 7), (7, 8)]),
-        (
-            SEEDS | {"hop": {"share_sampling": False}},
-            ("train.seed", "train.own_seed"),
-            [(7, 7), (8, 8)],
-        ),
+        (SEEDS | {"hop": {"share_sampling": False}}, ("train.seed", "train.own_seed"),
+         [(7, 7), (8, 8)]),
         # Trials with other fanouts do. A list of loggers is one value.
-        (
-            {
-                "sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]},
-                "train": {"loggers": ["tensorboard"]},
-            },
-            ("sampler.fanouts", "train.loggers"),
-            [([5, 5, 5], ["tensorboard"]), ([3, 2, 2], ["tensorboard"])],
-        ),
+        ({
+             "sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]},
+             "train": {"loggers": ["tensorboard"]},
+         }, ("sampler.fanouts", "train.loggers"),
+         [([5, 5, 5], ["tensorboard"]), ([3, 2, 2], ["tensorboard"])]),
         # Models of several kinds keep layers and fanouts.
-        (
-            {"model": {"name": ["gcn", "deepgcn"]}},
-            ("model.name", "model.layers", "sampler.fanouts"),
-            [("gcn", 3, [10, 10, 10]), ("deepgcn", 3, [10, 10, 10])],
-        ),
+        ({"model": {"name": ["gcn", "deepgcn"]}}, ("model.name", "model.layers", "sampler.fanouts"),
+         [("gcn", 3, [10, 10, 10]), ("deepgcn", 3, [10, 10, 10])]),
     ],
-)
-def test_each_trial_has_its_own_configuration(
-    sections: dict[str, Any], keys: tuple[str, ...], expected: list[tuple[Any, ...]]
-) -> None:
+)  # fmt: skip
+def test_each_trial_has_its_own_configuration(sections, keys, expected):
     trials = [trial.config for trial in trial_configs(make_sweep(DATA | sections), 2)]
     pairs = [key.split(".") for key in keys]
     values = [tuple(getattr(getattr(t, section), key) for section, key in pairs) for t in trials]
@@ -90,10 +74,8 @@ def test_each_trial_has_its_own_configuration(
     ("sections", "message"),
     [
         ({}, "neither lists nor hop.trials"),
-        (
-            {"model": {"hidden": [1, 2]}, "hop": {"trials": [{"model.hidden": 3}]}},
-            "both lists and hop.trials",
-        ),
+        ({"model": {"hidden": [1, 2]}, "hop": {"trials": [{"model.hidden": 3}]}},
+         "both lists and hop.trials"),
         ({"model": {"layers": [2, 3]}}, "model.layers: trials cannot differ in it"),
         ({"task": {"num_negatives": [1, 2]}}, "task.num_negatives: trials cannot differ in it"),
         ({"train": {"batch_size": [2, 3]}}, "train.batch_size: trials cannot differ in it"),
@@ -102,37 +84,31 @@ def test_each_trial_has_its_own_configuration(
         ({"train": {"seed": [1, 2], "model_seed": [1, 2]}}, "train.seed: with train.model_seed"),
         ({"model": {"hidden": [4, "x"]}}, "hop.trials[1]: model.hidden: "),
         ({"model": {"dropout": [0.5, 1.5]}}, "hop.trials[1]: model.dropout: "),
-        (
-            {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}},
-            "sampler.fanouts: all trials share their draws",
-        ),
-        (
-            {"model": {"hidden": [1, 2]}, "train": {"engine": "zero_hop"}},
-            'needs train.engine = "hop"',
-        ),
+        ({"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}},
+         "sampler.fanouts: all trials share their draws"),
+        ({"model": {"hidden": [1, 2]}, "train": {"engine": "zero_hop"}},
+         'needs train.engine = "hop"'),
         ({"model": {"hidden": [1, 2]}, "hop": {"merge": 1}}, "hop.merge: 1 time steps cannot"),
         ({"model": {"hidden": [1, 2]}, "hop": {"migrate": "gradients"}}, "hop.migrate: "),
-        (
-            {"model": {"hidden": [1, 2]}, "train": {"record_gradients": [3]}},
-            "train.record_gradients: expected no value",
-        ),
+        ({"model": {"hidden": [1, 2]}, "train": {"record_gradients": [3]}},
+         "train.record_gradients: expected no value"),
         ({"hop": {"trials": [{"train.epochs": 3}]}}, "train.epochs: trials cannot differ in it"),
         ({"hop": {"trials": [{"train.seed": 3}]}}, "use train.model_seed"),
         ({"hop": 3, "model": {"hidden": [1, 2]}}, "hop: "),
     ],
-)
-def test_wrong_sweeps_are_refused_with_the_key(sections: dict[str, Any], message: str) -> None:
+)  # fmt: skip
+def test_wrong_sweeps_are_refused_with_the_key(sections, message):
     with pytest.raises(ConfigError) as caught:
         trial_configs(make_sweep(DATA | sections), 2)
     assert message in str(caught.value)
 
 
-def test_trials_need_independent_replicas() -> None:
+def test_trials_need_independent_replicas():
     with pytest.raises(ConfigError, match=r"hop\.trials: they need replicas"):
         make_config(DATA | {"hop": {"trials": [{"model.hidden": 3}]}})
 
 
-def test_the_best_comes_first_and_the_table_is_ranked() -> None:
+def test_the_best_comes_first_and_the_table_is_ranked():
     scores = {0: 0.5, 1: None, 2: 0.7, 3: float("nan"), 4: 0.5}
     assert best_first(scores, higher_is_better=True) == [2, 0, 4, 1, 3]
     assert best_first(scores, higher_is_better=False) == [0, 4, 2, 1, 3]
@@ -167,11 +143,11 @@ def trial_epochs(run: Any, trial: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def sweep_run(runs: Any) -> Any:
+def sweep_run(runs) -> Any:
     return sweep_to_end(runs, "swept")
 
 
-def test_a_sweep_writes_a_folder_per_trial_and_a_summary(sweep_run: Any) -> None:
+def test_a_sweep_writes_a_folder_per_trial_and_a_summary(sweep_run):
     summary, epochs = sweep_run.summary(), sweep_run.epochs()
     assert summary["epochs"] == epochs
     assert [t["overrides"] for t in summary["trials"]] == [{"model.hidden": n} for n in HIDDEN]
@@ -191,7 +167,7 @@ def test_a_sweep_writes_a_folder_per_trial_and_a_summary(sweep_run: Any) -> None
         assert epoch["val"] == max(record["val"] for record in records)
 
 
-def test_the_result_of_a_sweep_loads_every_trial(sweep_run: Any) -> None:
+def test_the_result_of_a_sweep_loads_every_trial(sweep_run):
     result, summary = hopper.RunResult.open(sweep_run.run_dir), sweep_run.summary()
     assert [vars(epoch) for epoch in result.epochs] == sweep_run.epochs()
     assert result.ranking == summary["ranking"]
@@ -212,7 +188,7 @@ def test_the_result_of_a_sweep_loads_every_trial(sweep_run: Any) -> None:
         assert torch.equal(value, expected[name])
 
 
-def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run: Any) -> None:
+def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run):
     before, _, after = sweep_run.stdout.partition(
         "engine hop, independent replicas: 3 trials, 2 ranks"
     )
@@ -230,7 +206,7 @@ def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run: Any) 
     assert "hidden 8" in write_report(sweep_run.run_dir / "trial-1").read_text()
 
 
-def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
+def test_spans_name_the_model_that_a_rank_trained(sweep_run):
     for rank in range(2):
         lines = (sweep_run.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
         visits = {
@@ -241,7 +217,7 @@ def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
         assert visits == {(trial, (rank - trial) % 2) for trial in range(3)}
 
 
-def test_a_resumed_sweep_has_the_same_bits(sweep_run: Any, runs: Any) -> None:
+def test_a_resumed_sweep_has_the_same_bits(sweep_run, runs):
     copy = type(sweep_run)(sweep_run.run_dir.with_name("sweep-halted"), sweep_run.run_dir.parent)
     shutil.copytree(sweep_run.run_dir, copy.run_dir)
     copy.halt_after(CHECKPOINT_EVERY)

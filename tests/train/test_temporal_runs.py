@@ -1,8 +1,6 @@
 """Runs on graphs with times, from tables to predictions. The last event before a node decides its
 label."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -26,7 +24,7 @@ CHECKPOINT_EVERY = 67
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def graph(tmp_path_factory) -> GraphDirectory:
     """Shops with a time each. The label says whether the last payment before it was above 0."""
     generator, folder = np.random.default_rng(3), tmp_path_factory.mktemp("payments")
     (folder / "tables").mkdir()
@@ -78,9 +76,7 @@ def read_losses(run: Path) -> list[list[float]]:
     return [json.loads(line)["iteration_losses"] for line in lines]
 
 
-def test_the_label_by_the_last_payment_is_learned_and_predicted(
-    graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_the_label_by_the_last_payment_is_learned_and_predicted(graph, tmp_path):
     """Evaluation sees the last payment too. A resumed run has the same bits."""
     parts = tmp_path / "parts"
     partition_graph(graph, parts, 2, "random")
@@ -105,7 +101,7 @@ def test_the_label_by_the_last_payment_is_learned_and_predicted(
     )
 
 
-def test_purchases_are_predicted_at_their_times(tmp_path: Path) -> None:
+def test_purchases_are_predicted_at_their_times(tmp_path):
     """Users buy what the user before them bought. Labels of edges and links are learned in time."""
     generator = np.random.default_rng(1)
     bought_at = np.arange(600)
@@ -155,9 +151,7 @@ def test_purchases_are_predicted_at_their_times(tmp_path: Path) -> None:
             hopper.predict(run_dir, what=what, at=at)
 
 
-def test_with_divided_relations_predictions_have_the_scores_of_the_run(
-    graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_with_divided_relations_predictions_have_the_scores_of_the_run(graph, tmp_path):
     divide_graph(graph, tmp_path / "parts", 2, "meta", layers=1)
     run = hopper.train(make_values(tmp_path / "parts", tmp_path / "run", engine="raf", epochs=4))
     predictions = hopper.predict(run.run_dir, nodes="test")

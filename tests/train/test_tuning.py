@@ -69,7 +69,7 @@ class Race:
         return tries
 
 
-def test_a_slower_setting_leaves_as_soon_as_the_rounds_show_it() -> None:
+def test_a_slower_setting_leaves_as_soon_as_the_rounds_show_it():
     slow_race = Race({"slow": [3.0, 3.1, 3.2], "even": [1.0, 1.3], "best": [1.1, 1.0]})
     best, even, slow = slow_race.run()
     assert [best.setting, even.setting, slow.setting] == ["best", "even", "slow"]
@@ -85,7 +85,7 @@ def test_a_slower_setting_leaves_as_soon_as_the_rounds_show_it() -> None:
     assert (best.seconds, best.bytes) == (pytest.approx(1.05), 10)
 
 
-def test_settings_train_the_same_batches_in_a_round_and_take_turns_to_be_first() -> None:
+def test_settings_train_the_same_batches_in_a_round_and_take_turns_to_be_first():
     two = Race({"a": [1.0, 1.1, 0.9], "b": [2.0, 2.2, 1.9]})
     assert two.run()[0].setting == "a"
     # The race ends once the best is shown to be faster.
@@ -102,21 +102,19 @@ def test_settings_train_the_same_batches_in_a_round_and_take_turns_to_be_first()
         ([1.0, 1.1, 0.9], [1.0, 1.1, 0.89], "first", LEAST_ROUNDS),
     ],
 )
-def test_an_option_stays_unless_another_is_shown_to_be_faster(
-    first: list[float], second: list[float], chosen: str, rounds: int
-) -> None:
+def test_an_option_stays_unless_another_is_shown_to_be_faster(first, second, chosen, rounds):
     tries = Race({"first": first, "second": second}).run(first_stays=True)
     assert tries[0].setting == chosen
     assert len(tries[0].round_seconds) == rounds
 
 
-def test_a_setting_that_is_refused_is_left_out() -> None:
+def test_a_setting_that_is_refused_is_left_out():
     assert [each.setting for each in Race({"a": [1.0], "b": "not with this"}).run()] == ["a"]
     with pytest.raises(RequestError, match="not with that one either"):
         Race({"a": "not with this", "b": "not with that one either"}).run()
 
 
-def test_no_round_begins_after_the_limit() -> None:
+def test_no_round_begins_after_the_limit():
     short = Race({"a": [1.0, 1.0], "b": [1.5, 1.0]})
     moments = iter([0.0, 1.0, MOST_SECONDS + 1])
     short.cluster.clock = lambda: next(moments)
@@ -127,17 +125,17 @@ def test_no_round_begins_after_the_limit() -> None:
     ]
 
 
-def test_trials_with_learnable_rows_are_closed_after_each_turn() -> None:
+def test_trials_with_learnable_rows_are_closed_after_each_turn():
     learned = Race({"a": [1.0, 1.1, 0.9], "b": [2.0, 2.2, 1.9]}, tables=("paper",))
     assert learned.run()[0].setting == "a"
     assert learned.settings["a"].closed > LEAST_ROUNDS
 
 
-def test_settings_are_ranked_by_the_geometric_mean_of_their_rounds() -> None:
+def test_settings_are_ranked_by_the_geometric_mean_of_their_rounds():
     assert sort_by_speed({"a": [1.0, 16.0], "b": [3.0, 3.0], "c": [2.0, 5.0]}) == ["b", "c", "a"]
 
 
-def test_a_try_is_printed_with_its_interval() -> None:
+def test_a_try_is_printed_with_its_interval():
     rounds = (0.1, 0.2, 0.4)
     line = str(Try("hop", 0.2, 1_500_000, rounds, Ratio(1.5, 1.2, 1.875, 3)))
     assert line == "hop 0.2 s, 1.5 MB, takes 1.50x the time (1.20 to 1.88)"
@@ -146,7 +144,7 @@ def test_a_try_is_printed_with_its_interval() -> None:
 
 
 @pytest.fixture(scope="module")
-def auto_run(runs: Any) -> Any:
+def auto_run(runs) -> Any:
     return runs.train_to_end("auto", engine="auto", batch_size=BATCH, epochs=2, checkpoint_every=4)
 
 
@@ -160,7 +158,7 @@ def chosen_words(choice: Mapping[str, Any]) -> list[str]:
     return [f"--train.engine={choice['engine']}", *options]
 
 
-def test_engines_and_then_the_options_of_the_best_are_tried(auto_run: Any) -> None:
+def test_engines_and_then_the_options_of_the_best_are_tried(auto_run):
     choice = read_choice(auto_run)
     names = [attempt["setting"] for attempt in choice["tries"]]
     assert sorted(names[:4]) == ["cooperative", "hop", "model_centric", "zero_hop"]
@@ -177,7 +175,7 @@ def test_engines_and_then_the_options_of_the_best_are_tried(auto_run: Any) -> No
     assert min(sent["model_centric"], sent["zero_hop"]) > sent["cooperative"] > 0
 
 
-def test_tuning_does_not_change_training(auto_run: Any, runs: Any) -> None:
+def test_tuning_does_not_change_training(auto_run, runs):
     words = chosen_words(read_choice(auto_run))
     run = runs.train_to_end("named", *words, batch_size=BATCH, epochs=2)
     assert not (run.run_dir / TUNING_FILE).exists()
@@ -186,7 +184,7 @@ def test_tuning_does_not_change_training(auto_run: Any, runs: Any) -> None:
         assert [epoch[key] for epoch in run.epochs()] == [epoch[key] for epoch in auto_run.epochs()]
 
 
-def test_a_resumed_run_keeps_the_choice(auto_run: Any, runs: Any) -> None:
+def test_a_resumed_run_keeps_the_choice(auto_run, runs):
     before = read_choice(auto_run)
     options = {"batch_size": BATCH, "epochs": 3, "checkpoint_every": 4}
     run = runs.train_to_end("auto", engine="auto", resume=True, **options)
@@ -195,7 +193,7 @@ def test_a_resumed_run_keeps_the_choice(auto_run: Any, runs: Any) -> None:
     assert "tuning" not in run.stdout
 
 
-def test_merging_is_chosen_before_the_run_and_replayed(runs: Any) -> None:
+def test_merging_is_chosen_before_the_run_and_replayed(runs):
     """Two ranks can dissolve one time step or none. A cache is filled and kept all the same."""
     run = runs.train_to_end("merged", *ADAPTIVE, epochs=2)
     choice = read_choice(run)
@@ -224,7 +222,7 @@ def test_merging_is_chosen_before_the_run_and_replayed(runs: Any) -> None:
         (["--train.replay=.", "--hop.merge=adaptive"], "expected what was chosen in tuning.json"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_run(runs: Any, words: list[str], text: str) -> None:
+def test_what_cannot_be_is_refused_before_a_run(runs, words, text):
     refused = runs.try_to_train("refused", *words)
     assert refused.code == 1
     assert text in refused.stderr

@@ -1,7 +1,5 @@
 """Runs on a user's tables: names of nodes and classes, moved columns, and several tasks."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -58,7 +56,7 @@ def make_values(folder: Path, **train: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained_run(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
+def trained_run(tmp_path_factory) -> hopper.RunResult:
     """A run that predicts colours of towns."""
     folder, generator = tmp_path_factory.mktemp("towns"), np.random.default_rng(3)
 
@@ -73,9 +71,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
     return hopper.train(make_values(folder, engine="zero_hop", epochs=4, **recorded))
 
 
-def test_a_graph_with_other_class_names_is_refused(
-    trained_run: hopper.RunResult, tmp_path: Path
-) -> None:
+def test_a_graph_with_other_class_names_is_refused(trained_run, tmp_path):
     folder = Path(trained_run.run_dir).parent
     shutil.copytree(folder / "parts", tmp_path / "parts")
     (tmp_path / "parts" / "names" / "labels" / "node.txt").write_text("blue\nred\ngreen\n")
@@ -85,9 +81,7 @@ def test_a_graph_with_other_class_names_is_refused(
         hopper.predict(trained_run.run_dir, tmp_path / "out", format="npy", overrides=words)
 
 
-def test_moved_columns_are_refused_until_they_are_encoded_alike(
-    trained_run: hopper.RunResult, tmp_path: Path
-) -> None:
+def test_moved_columns_are_refused_until_they_are_encoded_alike(trained_run, tmp_path):
     """Next week one coast is amber, which comes before all other colours."""
     folder = Path(trained_run.run_dir).parent
     shutil.copytree(folder / "tables", tmp_path / "tables")
@@ -119,9 +113,7 @@ def test_moved_columns_are_refused_until_they_are_encoded_alike(
     assert (predictions.values == labels[predictions.ids]).mean() > 0.9
 
 
-def test_predictions_show_names_of_nodes_and_classes(
-    trained_run: hopper.RunResult, tmp_path: Path
-) -> None:
+def test_predictions_show_names_of_nodes_and_classes(trained_run, tmp_path):
     import pandas
 
     predictions = hopper.predict(trained_run.run_dir, out=tmp_path / "out")
@@ -139,7 +131,7 @@ def test_predictions_show_names_of_nodes_and_classes(
     assert logits.names.tolist() == predictions.names.tolist()
 
 
-def test_norms_of_gradients_are_recorded(trained_run: hopper.RunResult) -> None:
+def test_norms_of_gradients_are_recorded(trained_run):
     run = Path(trained_run.run_dir)
     epochs = [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
     (recorded,) = read_recorded(run / "gradients")
@@ -148,7 +140,7 @@ def test_norms_of_gradients_are_recorded(trained_run: hopper.RunResult) -> None:
     assert all(len(epoch["gradient_norms"]) == epoch["iterations"] == 2 for epoch in epochs)
 
 
-def test_names_are_lines_of_a_file(tmp_path: Path) -> None:
+def test_names_are_lines_of_a_file(tmp_path):
     file = tmp_path / "names.txt"
     file.write_text("eins\n\nдва\n", encoding="utf-8")
     names = Names.open(file, 3)
@@ -161,7 +153,7 @@ def test_names_are_lines_of_a_file(tmp_path: Path) -> None:
     assert len(Names(file)) == 0
 
 
-def test_each_of_several_tasks_is_learned_scored_and_predicted(tmp_path: Path) -> None:
+def test_each_of_several_tasks_is_learned_scored_and_predicted(tmp_path):
     """Neighbours share their colour and their height, so both can be learned."""
 
     def height(town: int, colour: int) -> object:

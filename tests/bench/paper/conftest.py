@@ -1,7 +1,5 @@
 """Jobs that tell nobody, and a graph of two node types, one without features."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,7 @@ def start_job(
 
 
 @pytest.fixture(scope="session")
-def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+def typed_graph(tmp_path_factory) -> GraphDirectory:
     """Its roots are papers; rows of authors are learned."""
     generator, counts = np.random.default_rng(0), {"author": 60, "paper": 90}
     relations = (

@@ -1,7 +1,5 @@
 """All experiments of ``benchmarks/experiments`` are sound, and what is wrong is told in a line."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from benchmarks.paper import ab, command
 from benchmarks.paper.cells import LEAST_BATCH, make_cells
 from benchmarks.paper.command import MEASURES, build_parser, change, make_job
-from benchmarks.paper.experiment import Experiment, Grid, MeasureName, load_experiments
+from benchmarks.paper.experiment import Grid, MeasureName, load_experiments
 from benchmarks.peers.distdgl import PEERS
 from hopper.bench.contender import Contender
 from hopper.errors import RequestError
@@ -40,7 +38,7 @@ def check(name: str, folder: Path, *words: str) -> Any:
     return make_job(EXPERIMENTS[name], options, (), ignore, ignore)
 
 
-def test_every_figure_and_table_has_its_experiment() -> None:
+def test_every_figure_and_table_has_its_experiment():
     assert Counter(experiment.paper for experiment in EXPERIMENTS.values()) == PAPERS
     place = r"([Ss]ections?|Tables?|Figures?) \d"
     for experiment in EXPERIMENTS.values():
@@ -55,7 +53,7 @@ def test_every_figure_and_table_has_its_experiment() -> None:
 
 
 @each_experiment
-def test_cells_and_sides_make_valid_configurations(experiment: Experiment, tmp_path: Path) -> None:
+def test_cells_and_sides_make_valid_configurations(experiment, tmp_path):
     cells = make_cells(experiment.grid)
     assert len({cell.name for cell in cells}) == len(cells) > 0
     for cell in cells:
@@ -69,7 +67,7 @@ def test_cells_and_sides_make_valid_configurations(experiment: Experiment, tmp_p
 
 
 @each_experiment
-def test_sides_and_comparisons_are_sound(experiment: Experiment) -> None:
+def test_sides_and_comparisons_are_sound(experiment):
     assert len(set(experiment.sides.values())) == len(experiment.sides)
     assert bool(experiment.sides) != (
         experiment.measure in ("locality", "layer-epochs", "layer-operators", "layer-rates")
@@ -83,12 +81,12 @@ def test_sides_and_comparisons_are_sound(experiment: Experiment) -> None:
             Contender.parse(label)
 
 
-def test_every_measure_is_carried_out_and_used() -> None:
+def test_every_measure_is_carried_out_and_used():
     assert set(MEASURES) == set(get_args(MeasureName))
     assert set(MEASURES) == {experiment.measure for experiment in EXPERIMENTS.values()}
 
 
-def test_the_guide_names_every_experiment_with_its_place_in_the_paper() -> None:
+def test_the_guide_names_every_experiment_with_its_place_in_the_paper():
     _, _, text = GUIDE.read_text().partition("## The experiments")
     lines = [line for line in text.partition("## Options")[0].splitlines() if line[:3] == "| `"]
     told = {}
@@ -98,7 +96,7 @@ def test_the_guide_names_every_experiment_with_its_place_in_the_paper() -> None:
     assert told == {e.name: (e.where, e.title) for e in EXPERIMENTS.values()}
 
 
-def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_experiment(capsys):
     assert command.main(["--list"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in EXPERIMENTS)
@@ -118,14 +116,14 @@ def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> 
         ("[tiny", r"own\.toml: .*"),
     ],
 )
-def test_a_wrong_file_is_refused_in_a_line(text: str, error: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_in_a_line(text, error, tmp_path):
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(RequestError, match=error) as raised:
         load_experiments(tmp_path)
     assert "\n" not in str(raised.value)
 
 
-def test_an_experiment_is_like_another_one_and_has_the_defaults(tmp_path: Path) -> None:
+def test_an_experiment_is_like_another_one_and_has_the_defaults(tmp_path):
     (tmp_path / "own.toml").write_text(
         '[defaults]\npaper = "A paper"\ndiffers = ["one"]\n[sides]\nX = "hop"\n'
         '[a]\ntitle = "A"\nsides = ["X"]\ndiffers = ["two"]\n'
@@ -158,9 +156,7 @@ def test_an_experiment_is_like_another_one_and_has_the_defaults(tmp_path: Path) 
         (["baselines", "--loopback", "--sides", "DistDGL 1.1.3"], "over emulated hosts alone"),
     ],
 )
-def test_bad_requests_are_refused_in_a_line_before_anything_is_made(
-    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_requests_are_refused_in_a_line_before_anything_is_made(words, text, tmp_path, capsys):
     out = tmp_path / "out"
     places = ["--out", str(out), "--work", str(tmp_path / "work")]
     assert command.main([*words, *places]) == 1
@@ -171,27 +167,25 @@ def test_bad_requests_are_refused_in_a_line_before_anything_is_made(
     assert not (tmp_path / "work").exists()
 
 
-def test_without_out_nothing_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_out_nothing_is_run(capsys):
     assert command.main(["hopgnn-fig11"]) == 1
     assert "--out DIR: name the folder" in capsys.readouterr().err
 
 
-def test_a_wrong_grid_is_refused_before_the_first_experiment_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_grid_is_refused_before_the_first_experiment_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "run_job", None)
     words = ["hopgnn-fig13", "hopgnn-fig23b", "--emulate", "3", "--out", str(tmp_path)]
     with pytest.raises(RequestError, match="hopgnn-fig23b varies the number of servers itself"):
         command.run(words, ())
 
 
-def test_utilisation_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_utilisation_needs_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(ab, "gpu_name", lambda: None)
     with pytest.raises(RequestError, match="hopgnn-gpu-util: this machine has no GPU"):
         check("hopgnn-gpu-util", tmp_path)
 
 
-def test_options_replace_what_the_experiment_has() -> None:
+def test_options_replace_what_the_experiment_has():
     experiment = change(
         EXPERIMENTS["heta-fig16"],
         parse("x", "--models=rgcn", "--rounds=2", "--link-rate=1gbit,none", "--emulate=3"),
@@ -203,15 +197,15 @@ def test_options_replace_what_the_experiment_has() -> None:
         *("mag240m-like-rgcn-64-link-1gbit", "mag240m-like-rgcn-64-link-none"),
     ]
     assert {(cell.scale, cell.servers, cell.link) for cell in cells} == {
-        *((0.5, 3, "1gbit"), (0.5, 3, "none")),
+        *((0.5, 3, "1gbit"), (0.5, 3, "none"))
     }
     # Without names, the pairs of graph and model of the experiment are run.
     assert [cell.name for cell in make_cells(EXPERIMENTS["heta-fig16"].grid)] == [
-        *("igbhet-like-rgat-64", "mag240m-like-hgt-64"),
+        *("igbhet-like-rgat-64", "mag240m-like-hgt-64")
     ]
 
 
-def test_the_batch_is_scaled_with_the_graph() -> None:
+def test_the_batch_is_scaled_with_the_graph():
     grid = EXPERIMENTS["hopgnn-fig22a"].grid
     assert [cell.batch_size for cell in make_cells(grid, 0.25)] == [128, 256, 512, 1024, 2048, 4096]
     # What falls below the least is one cell, not several alike.
@@ -221,7 +215,7 @@ def test_the_batch_is_scaled_with_the_graph() -> None:
     assert [cell.batch_size for cell in shared] == [512, 341, 256]
 
 
-def test_hosts_share_the_machine_evenly(tmp_path: Path) -> None:
+def test_hosts_share_the_machine_evenly(tmp_path):
     job = check("hopgnn-fig23b", tmp_path)
     shares = {job.request(cell).host_cpus for cell in job.cells}
     assert len(shares) == 1

@@ -4,8 +4,6 @@ DistDGL is run by the tests' own interpreter. Skipped with the reason where it h
 network namespaces cannot be had.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
@@ -23,7 +21,6 @@ from benchmarks.peers.distdgl import DistDGL
 from hopper.bench.emulate.hosts import emulate_hosts
 from hopper.bench.emulate.request import make_request
 from hopper.config import make_config
-from hopper.graph import GraphDirectory
 
 from .conftest import start_job
 
@@ -42,7 +39,7 @@ def hosts() -> None:
 
 
 @pytest.fixture
-def _has_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def _has_peer(monkeypatch) -> None:
     """Let "own" stand for a DistDGL that the tests' own interpreter runs."""
     monkeypatch.setattr(
         "benchmarks.paper.job.PEERS", {**distdgl.PEERS, TEST_DISTDGL.name: TEST_DISTDGL}
@@ -75,22 +72,18 @@ def check_entry(entry: dict[str, Any]) -> None:
     assert entry["record"]["notes"] == [TEST_DISTDGL.note]
     rows = [row for row in entry["rows"] if row.baseline == PEER]
     assert [(row.side, row.measure) for row in rows] == [
-        *(("hopper", "epoch seconds"), ("hopper", "interface MB")),
+        *(("hopper", "epoch seconds"), ("hopper", "interface MB"))
     ]
     assert all(row.ratio > 0 for row in rows)
 
 
 @pytest.mark.usefixtures("hosts", "_has_peer")
-def test_distdgl_runs_beside_raf_on_several_node_types(
-    typed_graph: GraphDirectory, tmp_path: Path
-) -> None:
+def test_distdgl_runs_beside_raf_on_several_node_types(typed_graph, tmp_path):
     check_entry(run_beside("raf:partitioned={meta}", "rgcn", typed_graph.path, tmp_path))
 
 
 @pytest.mark.usefixtures("_has_peer")
-def test_a_system_that_cannot_train_a_cell_is_left_out(
-    tiny_graph: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_that_cannot_train_a_cell_is_left_out(tiny_graph, tmp_path, monkeypatch):
     """On loopback, and where its environment is not made."""
     experiment = load_experiments()["baselines"]
     job = start_job(experiment, tiny_graph.path.parent / "graph", tmp_path, emulated=True)
@@ -125,9 +118,7 @@ SAGE = {"model": "sage", "in_dim": 5, "hidden": 8, "heads": 1, "classes": 3, "fa
     ],
     ids=["sage", "rgcn", "rgcn with a head"],
 )
-def test_models_of_distdgl_have_the_widths_of_hoppers(
-    job: dict[str, Any], expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_of_distdgl_have_the_widths_of_hoppers(job, expected, monkeypatch):
     pytest.importorskip("dgl")
     monkeypatch.syspath_prepend(str(Path(distdgl.__file__).parent))
     model = importlib.import_module("distdgl_models").make_model(job)
@@ -136,7 +127,7 @@ def test_models_of_distdgl_have_the_widths_of_hoppers(
     assert sorted(shapes) == sorted(expected)
 
 
-def test_distdgl_says_why_it_cannot_train_a_configuration(tmp_path: Path) -> None:
+def test_distdgl_says_why_it_cannot_train_a_configuration(tmp_path):
     absent = replace(TEST_DISTDGL, python=tmp_path / "environments" / "distdgl" / "bin" / "python")
     config = lambda **words: make_config({"data": {"partitioned": "parts"}, **words})  # noqa: E731
     reason = absent.why_not(config(model={"name": "sage"}))
@@ -150,7 +141,7 @@ def test_distdgl_says_why_it_cannot_train_a_configuration(tmp_path: Path) -> Non
     assert TEST_DISTDGL.why_not(pooled) == "its GraphSAGE takes means, and not pool"
 
 
-def test_requirements_of_environments_name_the_versions_of_dgl() -> None:
+def test_requirements_of_environments_name_the_versions_of_dgl():
     requirements = distdgl.ENVIRONMENTS.with_name("requirements")
     for version in distdgl.PEERS.values():
         name = version.python.relative_to(distdgl.ENVIRONMENTS).parts[0]

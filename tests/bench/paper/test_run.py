@@ -1,7 +1,5 @@
 """A small grid is run from its experiment to summary.csv, interrupted, and continued."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +18,6 @@ from benchmarks.summary import SUMMARY_FILE, read
 from hopper.bench import placement
 from hopper.config import load_config
 from hopper.errors import ClusterError
-from hopper.partition import PartitionedGraph
 
 from .conftest import start_job
 
@@ -50,9 +47,7 @@ def make_experiment(**changes: Any) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def make_job(
-    tiny_graph: PartitionedGraph, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Job]:
+def make_job(tiny_graph, tmp_path_factory) -> Callable[..., Job]:
     """Makes a job on the tiny graph, over two servers on loopback, whose graph is divided once."""
     return partial(
         start_job, graph=tiny_graph.path.parent / "graph", folder=tmp_path_factory.mktemp("paper")
@@ -60,7 +55,7 @@ def make_job(
 
 
 @pytest.fixture(scope="module")
-def finished(make_job: Any) -> Finished:
+def finished(make_job) -> Finished:
     """The job of the grid, the content of its only cell's file, and what the job told."""
     lines: list[str] = []
     job = make_job(make_experiment(), say=lines.append)
@@ -70,9 +65,7 @@ def finished(make_job: Any) -> Finished:
     return job, entry, lines
 
 
-def test_a_cell_holds_all_that_was_measured(
-    finished: Finished,
-) -> None:
+def test_a_cell_holds_all_that_was_measured(finished):
     job, entry, lines = finished
     assert entry["problems"] == []
     record, values = entry["record"], entry["values"]
@@ -101,9 +94,7 @@ def test_a_cell_holds_all_that_was_measured(
     assert str(job.materials.work) not in json.dumps(record["results"]["config"])
 
 
-def test_the_lines_of_the_summary_are_those_of_the_cell(
-    finished: Finished,
-) -> None:
+def test_the_lines_of_the_summary_are_those_of_the_cell(finished):
     job, entry, _ = finished
     rows = read(job.out / SUMMARY_FILE)
     # Of a cell without a side there is how its graph is divided.
@@ -128,7 +119,7 @@ def test_the_lines_of_the_summary_are_those_of_the_cell(
 
 
 @pytest.mark.usefixtures("finished")
-def test_a_finished_cell_is_run_again_only_if_something_else_is_asked(make_job: Any) -> None:
+def test_a_finished_cell_is_run_again_only_if_something_else_is_asked(make_job):
     def refuse(*_: Any) -> Measured:
         raise AssertionError("a finished cell was run")
 
@@ -148,9 +139,7 @@ def test_a_finished_cell_is_run_again_only_if_something_else_is_asked(make_job: 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ClusterError])
-def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(
-    make_job: Any, error: type[BaseException]
-) -> None:
+def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(make_job, error):
     experiment = make_experiment(
         grid=Grid(graphs=(), models=("sage", "gcn"), hidden=(8,), layers=2, servers=(2,))
     )
@@ -169,14 +158,12 @@ def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(
     list(run_job(job, measure))
     assert run == ["sage", "gcn", "gcn"]
     assert [(row.cell, row.median) for row in read(job.out / SUMMARY_FILE)] == [
-        *(("graph-gcn-8", 2.0), ("graph-sage-8", 2.0)),
+        *(("graph-gcn-8", 2.0), ("graph-sage-8", 2.0))
     ]
 
 
 @pytest.mark.usefixtures("finished")
-def test_the_command_goes_on_and_prints_what_was_measured(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_goes_on_and_prints_what_was_measured(make_job, monkeypatch, capsys):
     job = make_job(make_experiment())
     published = (("section 1", "something", "1 x"),)
     experiment = make_experiment(paper="A paper", published=published)
@@ -191,7 +178,7 @@ def test_the_command_goes_on_and_prints_what_was_measured(
     assert (job.out / "tiny.svg").read_text().count("<svg") == 1
 
 
-def test_sides_that_differ_tell_no_ratio() -> None:
+def test_sides_that_differ_tell_no_ratio():
     values = {"base": {"epoch seconds": [1.0, 2.0]}, "All": {"epoch seconds": [0.5, 1.0]}}
     entry = {
         "experiment": "tiny",
@@ -205,11 +192,11 @@ def test_sides_that_differ_tell_no_ratio() -> None:
     assert (row.ratio, row.baseline, row.commit) == (2.0, "base", "0" * 12 + "+")
     rows = make_rows(make_experiment(), entry | {"problems": ["+PG: gradients differ"]})
     assert [(row.median, row.ratio, row.baseline) for row in rows] == [
-        *((1.5, None, ""), (0.75, None, "")),
+        *((1.5, None, ""), (0.75, None, ""))
     ]
 
 
-def test_localities_are_measured_by_sampling_and_depth(make_job: Any) -> None:
+def test_localities_are_measured_by_sampling_and_depth(make_job):
     experiment = load_experiments()["hopgnn-table1"]
     grid = experiment.grid.model_copy(update={"servers": (2,)})
     job = make_job(experiment.model_copy(update={"grid": grid}), out="localities")
@@ -223,7 +210,7 @@ def test_localities_are_measured_by_sampling_and_depth(make_job: Any) -> None:
     assert len(entry["rows"]) == 8
 
 
-def test_scores_are_taken_seed_by_seed(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_taken_seed_by_seed(make_job, monkeypatch):
     trainings: list[tuple[str, Any]] = []
 
     def fake_training(
@@ -273,7 +260,7 @@ def test_scores_are_taken_seed_by_seed(make_job: Any, monkeypatch: pytest.Monkey
     assert all("Cluster" not in config.sampler.kind for config in others)
 
 
-def test_penalties_are_those_of_real_profiles(make_job: Any) -> None:
+def test_penalties_are_those_of_real_profiles(make_job):
     experiment = load_experiments()["heta-fig7"]
     grid = make_experiment().grid.model_copy(update={"models": ("gcn",)})
     small = experiment.model_copy(update={"grid": grid, "rounds": 2, "iterations": 2}).of_sides(
@@ -293,7 +280,7 @@ def test_penalties_are_those_of_real_profiles(make_job: Any) -> None:
     assert by_byte[0] != by_byte[1]
 
 
-def test_an_engine_refuses_a_cell_before_any_of_them_runs(make_job: Any) -> None:
+def test_an_engine_refuses_a_cell_before_any_of_them_runs(make_job):
     job = make_job(make_experiment(sides={"a": "model_centric", "b": "raf"}, comparisons={}))
     with pytest.raises(Exception, match="raf"):
         job.prepare()

@@ -1,7 +1,5 @@
 """What measures make of runs: values of spans, epochs and samples, and of layers alone."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path
@@ -21,10 +19,7 @@ from benchmarks.paper.job import ROOT_SECONDS, make_rows, run_job, scaling_rows
 from benchmarks.paper.layers import PYG_ROLE
 from benchmarks.paper.single import first_iteration, seconds_to_best
 from hopper.bench.contender import Contender
-from hopper.config import Config
 from hopper.errors import RequestError
-from hopper.graph import GraphDirectory
-from hopper.partition import PartitionedGraph
 
 from .conftest import start_job
 
@@ -45,7 +40,7 @@ def write_spans(run: Path, rank: int, *lines: dict[str, Any]) -> None:
     (run / "spans" / f"rank-{rank}.jsonl").write_text(text)
 
 
-def test_the_rows_that_a_pass_holds_are_read_from_spans(tmp_path: Path) -> None:
+def test_the_rows_that_a_pass_holds_are_read_from_spans(tmp_path):
     side = make_runs("hop", tmp_path, [{"iterations": 3, "seconds": 1.0}])
     assert dict(read_held_rows(side, 2**20)) == {}
 
@@ -64,7 +59,7 @@ def test_the_rows_that_a_pass_holds_are_read_from_spans(tmp_path: Path) -> None:
     assert values == {"requests": pytest.approx(4 / (2 * 3)), "largest pass MiB": 11}
 
 
-def test_seconds_of_learnable_rows_are_read_from_spans(tmp_path: Path) -> None:
+def test_seconds_of_learnable_rows_are_read_from_spans(tmp_path):
     side = make_runs("raf", tmp_path, [{"iterations": 2, "seconds": 30.0}] * 2)
     for rank in range(2):
         lines = [
@@ -82,9 +77,7 @@ def test_seconds_of_learnable_rows_are_read_from_spans(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("processor", "share"), [(0.05, 0.625), (100.0, None)])
-def test_the_ideal_is_the_slowest_stage_or_the_processors(
-    processor: float, share: float | None, tmp_path: Path
-) -> None:
+def test_the_ideal_is_the_slowest_stage_or_the_processors(processor, share, tmp_path):
     name = "{} seconds of an iteration".format
     stages = {key: [0.1] for key in map(name, ("migrate", "compute", "sync", "wait"))}
     values: Any = {
@@ -99,9 +92,7 @@ def test_the_ideal_is_the_slowest_stage_or_the_processors(
     assert "share of the ideal" not in values["off"]
 
 
-def test_random_merging_puts_several_models_on_one_rank(
-    tiny_config: Config, tiny_graph: PartitionedGraph, tmp_path: Path
-) -> None:
+def test_random_merging_puts_several_models_on_one_rank(tiny_config, tiny_graph, tmp_path):
     cluster = tiny_config.cluster.model_copy(update={"ranks_per_server": 2})
     train = tiny_config.train.model_copy(update={"batch_size": 2})
     config = tiny_config.model_copy(update={"cluster": cluster, "train": train})
@@ -116,7 +107,7 @@ def test_random_merging_puts_several_models_on_one_rank(
         assert busiest["fewest"] == 4 - dissolve < busiest["random"]
 
 
-def test_more_servers_are_compared_with_the_fewest() -> None:
+def test_more_servers_are_compared_with_the_fewest():
     experiment = load_experiments()["distdglv2-fig8"]
     four, two = (
         {"experiment": "e", "date": "", "commit": "", "problems": [],
@@ -130,7 +121,7 @@ def test_more_servers_are_compared_with_the_fewest() -> None:
     assert [row.rounds for row in make_rows(experiment, four)] == [3]
 
 
-def test_utilisation_counts_samples_while_a_side_trains(tmp_path: Path) -> None:
+def test_utilisation_counts_samples_while_a_side_trains(tmp_path):
     moments = ((10, 90), (11, 0), (12, 10), (13, 30), (19, 80))
     samples = [ab.Sample(moment, busy) for moment, busy in moments]
     write_spans(
@@ -143,7 +134,7 @@ def test_utilisation_counts_samples_while_a_side_trains(tmp_path: Path) -> None:
     assert ab.utilisation(samples, 14, 15) == {}
 
 
-def test_the_gpu_is_sampled_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_is_sampled_meanwhile(tmp_path, monkeypatch):
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho 37\n")
     command.chmod(0o755)
@@ -162,7 +153,7 @@ def test_the_gpu_is_sampled_meanwhile(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ab.measure_gpu(job, None) == {"side": {"peak utilisation": 0.37, "busy share": 1.0}}  # type: ignore[arg-type]
 
 
-def test_a_job_begins_with_the_last_rank_and_ends_with_the_best_epoch(tmp_path: Path) -> None:
+def test_a_job_begins_with_the_last_rank_and_ends_with_the_best_epoch(tmp_path):
     opened = {"event": "opened", "start": 0.0, "unix": 100.0}
     # A span is written when it ends: those of threads that work ahead may come out of order.
     later, earlier = ({"span": "s", "iteration": 0, "start": start} for start in (3.0, 2.0))
@@ -177,9 +168,7 @@ def test_a_job_begins_with_the_last_rank_and_ends_with_the_best_epoch(tmp_path: 
 
 
 @pytest.mark.usefixtures("pymetis_alone")
-def test_layers_are_timed_and_counted_by_all_sides(
-    typed_graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_are_timed_and_counted_by_all_sides(typed_graph, tmp_path, monkeypatch):
     monkeypatch.setattr(layers, "measure_machine", lambda: Rates(1e12, 1e12))
     axes = {"models": ("rgat",), "fanouts": ((3, 2),), "hidden": (8,)}
     entries = []
