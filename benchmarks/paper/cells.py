@@ -156,6 +156,6 @@ def _check_graph(graph: str) -> None:
 def _name_axes(grid: Grid, values: tuple[Any, ...]) -> Iterator[str]:
     """Yield the parts of a cell's name that tell the axes that a grid varies."""
     for (axis, form), value in zip(_NAMED_AXES.items(), values, strict=True):
-        if len(getattr(grid, axis)) > 1:
+        if len(getattr(grid, axis)) > 1 or (axis == "links" and grid.names_link):
             text = "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
             yield form.format(text).replace("%", "-percent")

@@ -134,6 +134,7 @@ def change(experiment: Experiment, options: argparse.Namespace) -> Experiment:
         "models": options.models if grid.models else None,
         "hidden": options.hidden and tuple(map(_positive, options.hidden)),
         "links": options.link_rate,
+        "names_link": tuple(options.link_rate or grid.links) != grid.links,
         "servers": (servers,) if servers else None,
         "pairs": () if options.graphs or options.models else None,
     }

@@ -41,6 +41,7 @@ class Grid(_Checked):
     shared_batch: roots of all ranks together instead, whatever the scale.
     feature_dims: instead of the preset's own.
     links: rates of the emulated hosts' links.
+    names_link: whether a single rate shows in cells' names, as another one than the experiment's.
     cache_sizes: ``cache.size`` of the sides that have a cache.
     pairs: a graph and a model each, which are run where the command line names neither; () = all.
     """
@@ -56,6 +57,7 @@ class Grid(_Checked):
     feature_dims: tuple[int, ...] = ()
     servers: tuple[int, ...] = ()
     links: tuple[str, ...] = ("1gbit",)
+    names_link: bool = False
     cache_sizes: tuple[str, ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
 

@@ -59,8 +59,9 @@ class Train(Section):
     metric: Annotated[str, names(*BUILT_INS["metric"])] = "auto"
     """The score that selects the best model: "accuracy", "balanced_accuracy", "micro_f1",
     "macro_f1", "roc_auc", "average_precision", "rmse", "mae", or your own "package.module:Class".
-    For links it is "mrr", "hits@1", "hits@3" or "hits@10". "auto" = "accuracy" for classes,
-    "micro_f1" for several labels, "rmse" for values, and "mrr" for links."""
+    "roc_auc" and "average_precision" need the extra "metrics". For links it is "mrr", "hits@1",
+    "hits@3" or "hits@10". "auto" = "accuracy" for classes, "micro_f1" for several labels, "rmse"
+    for values, and "mrr" for links."""
     metric_options: Options = Field(default={})
     """Keyword arguments of the metric's class."""
     more_metrics: Annotated[list[str], names(*BUILT_INS["metric"][1:])] = Field(default=[])
