@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -40,6 +41,17 @@ class Names:
 
     def __len__(self) -> int:
         return self._count
+
+    def find(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return [n] int64: the numbers of the nodes or classes with these names; -1 = there is
+        none. Only the names that are looked for are in memory."""
+        numbers = dict.fromkeys(names, -1)
+        for first in range(0, len(self), _LINES * _LINES):
+            ids = np.arange(first, min(first + _LINES * _LINES, len(self)))
+            for number, name in enumerate(self.of(ids), first):
+                if name in numbers:
+                    numbers[name] = number
+        return np.array([numbers[name] for name in names], np.int64)
 
     def of(self, ids: NDArray[np.int64]) -> list[str]:
         """Return the names of the nodes or classes with these numbers."""

@@ -202,14 +202,14 @@ class PredictionRequest:
                 "file of original ids"
             )
         wanted = Path(self.nodes).read_text("utf-8").splitlines()
-        numbers = dict(zip(known.of(np.arange(len(known))), range(len(known)), strict=True))
-        unknown = [name for name in wanted if name not in numbers]
-        if unknown:
+        ids = known.find(wanted)
+        unknown = np.flatnonzero(ids < 0)
+        if unknown.size:
             raise RequestError(
-                f"{where}: expected names of nodes of {self.node_type}, given {unknown[0]!r} "
-                f"({len(unknown)} of {len(wanted)} are unknown)"
+                f"{where}: expected names of nodes of {self.node_type}, given "
+                f"{wanted[unknown[0]]!r} ({unknown.size} of {len(wanted)} are unknown)"
             )
-        return np.unique([numbers[name] for name in wanted]).astype(np.int64)
+        return np.unique(ids)
 
     def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
         """Return [n] int64, ascending: the ids of the edges to predict; errors are those of

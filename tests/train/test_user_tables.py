@@ -149,8 +149,12 @@ def test_names_are_lines_of_a_file(tmp_path):
     with pytest.raises(hopper.GraphError, match=r"names\.txt: expected 2 lines, given 3"):
         Names.open(file, 2)
     assert Names.open(tmp_path / "none.txt", 2) is None
+    assert names.find(["два", "zwei", "", "два"]).tolist() == [2, -1, 1, 2]
     file.write_text("")
     assert len(Names(file)) == 0
+    # More lines than are looked through at once.
+    file.write_text("".join(f"town {number}\n" for number in range(70_000)))
+    assert Names(file).find(["town 69999", "town", "town 65536"]).tolist() == [69999, -1, 65536]
 
 
 def test_each_of_several_tasks_is_learned_scored_and_predicted(tmp_path):
