@@ -75,6 +75,8 @@ SETTINGS = (
     Setting("uk 2 x 2, 3 hops", "uk-like", 2, 2, "500mbit", fanouts=(10, 10, 5)),
     Setting("uk 2 x 1, GCN", "uk-like", 2, 1, "500mbit", model="gcn"),
     Setting("uk 4 x 1, random", "uk-like", 4, 1, "1gbit", method="random"),
+    Setting("arxiv 16 x 1, 1 Gbit/s", "arxiv-like", 16, 1, "1gbit", batch_size=64),
+    Setting("arxiv 32 x 1, 1 Gbit/s", "arxiv-like", 32, 1, "1gbit", batch_size=32),
 )
 
 
