@@ -6,10 +6,10 @@ usage: python -m benchmarks.dependent_batches --data DIR --out DIR [--rounds 5] 
 Cells of graphs are ``zero_hop`` on four servers with fanouts (10, 10, 10), epochs of at most 64
 batches of 1,024 roots, and a look-ahead of 64 iterations whose rows may take a tenth of the
 features, by node-wise draws and by LABOR's; a line has the MB of features of an epoch, and its
-seconds, on loopback. Cells of data sets (cora,
-ms_academic_cs, amazon_computers and tolokers of DIR, as benchmarks.real_graphs reads them) are
-GraphSAGE with fanouts (5, 5) and twenty batches an epoch, on two servers; a round is a seed, and a
-line has the test accuracy. Sides are the values of ``sampler.dependence``.
+seconds, on loopback. Cells of data sets (cora, ms_academic_cs, amazon_computers and tolokers of
+DIR, as benchmarks.real_graphs reads them) are GraphSAGE with fanouts (5, 5) and twenty batches an
+epoch, on two servers; a round is a seed, and a line has the test accuracy. Sides are the values of
+``sampler.dependence``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an iteration sends as servers become more: bytes, messages, waits.
 
-usage: python -m benchmarks.growth --out DIR [--servers 4,16,64,256] [--engines A,B]
+usage: python -m benchmarks.growth --out DIR [--servers 4,16,64] [--engines A,B]
            [--iterations 2] [--batch-size 64] [PRESET:SCALE]
 
 Every server has one rank, and every rank the same number of roots, so the work grows with the
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partitioners import open_graph as make_graph
+from benchmarks.processor_seconds import train_batch
 from benchmarks.rounds import Results, make_parser, positive
 from hopper.config import make_config
 from hopper.engines import Request
@@ -72,12 +73,9 @@ def count(request: Request, iterations: int) -> dict[str, float]:
             cluster.traffic.take()
             counted.counts.clear()
             for number in range(iterations):
-                plan = engine.plan_and_ask(schedule.batch(0, number))
-                with rows.one_operation():
-                    inputs = engine.read(plan, rows)
-                engine.train(plan, inputs)
+                train_batch(engine, rows, schedule.batch(0, number))
             counted.counts["bytes"] = sum(cluster.traffic.take().values())
-            return Counter(counted.counts)
+            return counted.counts
 
     ranks = rehearse(request, work, Link())
     total = sum(ranks, Counter[str]())
@@ -88,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("graph", nargs="?", metavar="PRESET:SCALE", default=GRAPH)
-    parser.add_argument("--servers", default="4,16,64,256", metavar="N,N,...")
+    parser.add_argument("--servers", default="4,16,64", metavar="N,N,...")
     parser.add_argument("--engines", default=ENGINES, metavar="A,B,...")
     parser.add_argument("--iterations", type=positive, default=2)
     parser.add_argument("--batch-size", type=positive, default=64, help="roots of each rank")
@@ -110,13 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 }
                 config = make_config(values)
                 counts = count(Request(config, open_graph(config)), options.iterations)
-                facts = [
-                    (engine, "MB of a rank", counts["bytes"] / 1e6),
-                    *(
-                        (engine, f"{name} of a rank", counts.get(name, 0.0))
-                        for name in ("messages", "requests", "waits")
-                    ),
-                ]
+                facts = [(engine, "MB of a rank", counts["bytes"] / 1e6)]
+                for name in ("messages", "requests", "waits"):
+                    facts.append((engine, f"{name} of a rank", counts.get(name, 0.0)))
                 results.add(f"{servers} servers, {engine}", {}, facts=facts)
     return 0
 

@@ -61,10 +61,12 @@ from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.engines.build import make_engine, make_learnable
+from hopper.engines.train_step import TrainStep
 from hopper.features import PartitionedRows, RemoteRows, open_graph
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.hetero.divide import divide_graph
+from hopper.micrograph.route import GlobalBatch
 from hopper.ops.numba_kernels import NumbaKernels
 from hopper.rehearsal.world import ThreadCluster, rehearse
 from hopper.timing.run_log import RunLog, Stage
@@ -237,8 +239,7 @@ def measure_rates() -> Rates:
         arrays[0].nbytes / best(lambda core: np.copyto(*arrays[core])),
         2 * tall.numel() * 16 / best(lambda _: tall @ narrow),
         2
-        * 2400
-        * len(picked)
+        * buffers[0].nbytes
         / best(lambda core: torch.index_select(tall, 0, picked, out=buffers[core])),
     )
 
@@ -304,6 +305,14 @@ def _nbytes(leaf: Any) -> int:
     return leaf.nbytes if isinstance(leaf, Tensor | np.ndarray) else 0
 
 
+def train_batch(engine: TrainStep[Any, Any], rows: PartitionedRows, batch: GlobalBatch) -> None:
+    """Train a batch without a pipeline, as every rank at once."""
+    plan = engine.plan_and_ask(batch)
+    with rows.one_operation():
+        inputs = engine.read(plan, rows)
+    engine.train(plan, inputs)
+
+
 def measure_engine(
     request: Request, rates: Rates, fetching: _FetchingThreads, rounds: int, iterations: int
 ) -> tuple[list[Seconds], Seconds]:
@@ -323,10 +332,7 @@ def measure_engine(
                 for number in range(2 * iterations):
                     is_looked_into = number % 2 == 0
                     with parts.measured(is_looked_into):
-                        plan = engine.plan_and_ask(schedule.batch(turn, number))
-                        with rows.one_operation():
-                            inputs = engine.read(plan, rows)
-                        engine.train(plan, inputs)
+                        train_batch(engine, rows, schedule.batch(turn, number))
                     _add(looked_into if is_looked_into else plain, parts.seconds, iterations)
                 turns.append(_join(looked_into, plain))
         # Rows and edges are counted in every iteration, operations in those that are looked into.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,21 @@ class CommandParser(argparse.ArgumentParser):
 def split_metapaths(paths: Sequence[str]) -> list[list[str]]:
     """Split each path of ``--metapath`` into its relations."""
     return [[word.strip() for word in path.split(",")] for path in paths]
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Let what this process and those that it starts print meanwhile go to stderr, so that stdout
+    has JSON alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def print_json(value: Any) -> None:

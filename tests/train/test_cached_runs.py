@@ -27,6 +27,8 @@ def test_profiles_are_kept_and_used_again(runs, capsys):
     assert profiling.code == 0, profiling.stderr
     assert "counting" not in profiling.stderr
     assert "rank 1," in profiling.stdout
+    again = runs.call("profiling", "inspect", "cache", "--profile", "--json", *config_words)
+    assert [of_rank["rank"] for of_rank in json.loads(again.stdout)] == [0, 1]
     assert main(["inspect", "cache", "--size", "20%", *config_words]) == 0
     printed = capsys.readouterr().out
     for policy in ("lru", "hotness", "hotness+penalty", "benefit"):

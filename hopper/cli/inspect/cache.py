@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.options import print_json, whole
+from hopper.cli.options import print_json, printing_to_stderr, whole
 from hopper.cli.tables import make_table
 from hopper.display.console_tables import print_table
 
@@ -60,7 +61,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.rank is not None and not 0 <= options.rank < request.ranks:
         raise RequestError(f"--rank: expected 0 to {request.ranks - 1}, given {options.rank}")
     if options.profile:
-        profile(config)
+        with printing_to_stderr() if options.json else nullcontext():
+            profile(config)
     described = []
     for rank in ranks:
         visits = load_profile(profile_file(graph.path, profile_key(request), rank))
