@@ -15,10 +15,7 @@ from hopper.pyg import NeighborLoader
 
 
 def main(parts, servers, epochs=3):
-    is_distributed = "RANK" in os.environ
-    if is_distributed:
-        dist.init_process_group("gloo")
-    world = dist.get_world_size() if is_distributed else 1
+    world = dist.get_world_size() if dist.is_initialized() else 1
     torch.manual_seed(1)
     with hopper.connect(parts, servers) as graph:
         schema = graph.graph.schema
@@ -32,7 +29,7 @@ def main(parts, servers, epochs=3):
         )
         width, classes = schema.node_types[target].feature_dim, schema.labels[target].classes
         model = GraphSAGE(width, 16, num_layers=2, out_channels=classes)
-        if is_distributed:
+        if dist.is_initialized():
             model = DistributedDataParallel(model)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for epoch in range(epochs):
@@ -45,10 +42,13 @@ def main(parts, servers, epochs=3):
                 optimizer.step()
                 total += loss.item()
             print(f"epoch {epoch}: {len(loader)} batches, loss {total / len(loader):.4f}")
-    if is_distributed:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     parts, *servers = sys.argv[1:] or [""]
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
     main(parts, servers)
+    # The model is gone by now. One that outlives its group can hang at the end of the process.
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -107,7 +107,6 @@ def check(loader: Any, model: Any) -> dict[str, Any]:
 
 
 def main(out: Path, parts: str, kind: str, servers: list[str]) -> None:
-    dist.init_process_group("gloo")
     torch.manual_seed(5)
     size = GLOBAL_BATCH // dist.get_world_size()
     with hopper.connect(parts, servers) as graph:
@@ -139,9 +138,10 @@ def main(out: Path, parts: str, kind: str, servers: list[str]) -> None:
                         for p in model.parameters()
                     ]
                     gradients.append(torch.cat(flat).tolist())
-    dist.destroy_process_group()
     out.write_text(json.dumps({"gradients": gradients, "rootless": rootless, "checked": checked}))
 
 
 if __name__ == "__main__":
+    dist.init_process_group("gloo")
     main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+    dist.destroy_process_group()

@@ -109,7 +109,7 @@ def test_the_page_brings_a_script_from_one_machine_to_four(community_graph, tmp_
     section = page.split("## Keep your script")[1]
     diff, commands, settings, launch = re.findall(r"```(?:diff|toml)?\n(.*?)```", section, re.S)[:4]
     lines = diff.splitlines()
-    assert sum(line.startswith("+") for line in lines) == 10
+    assert sum(line.startswith("+") for line in lines) == 11
     script = "\n".join(line[1:] for line in lines if not line.startswith("-"))
     (tmp_path / "script.py").write_text(script)
     torch.save(data_of(community_graph), tmp_path / "data.pt")
