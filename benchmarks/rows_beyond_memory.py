@@ -4,7 +4,8 @@ usage: python -m benchmarks.rows_beyond_memory --out DIR [--rows 1000000] [--mem
 
 A table of float32 [rows, 600] lies in a file. A process in a cgroup that holds it, and the page
 cache, to ``--memory`` reads 10,000 rows at a time, anywhere, for some seconds: mapped as it comes;
-each alone (:func:`cache_server.store.mapped_rows.read_rows_alone`); and alone and asked for ahead
+by ``index_select`` of a mapped tensor, as PyG and GraphBolt 2.1 read features on disk; each alone
+(:func:`cache_server.store.mapped_rows.read_rows_alone`); and alone and asked for ahead
 (:func:`cache_server.store.read_ahead.take_ahead`), as features are read, and rows that feature
 servers send, where memory does not hold them. Beside them, what the disk itself does: blocks of
 4 KiB of the same file, anywhere, past the page cache, by 64 threads (a row lies on 1.6 blocks on
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from benchmarks.processes import bounded_group, in_group
 from benchmarks.rounds import Results, make_parser, positive, take_turns
@@ -33,7 +35,8 @@ from cache_server.store.read_ahead import take_ahead
 from hopper.config.bounds import parse_size
 
 WIDTH, AT_ONCE = 600, 10_000
-MAPPED, ALONE, AHEAD, DISK = SIDES = ("as mapped", "rows alone", "read ahead", "the disk, 4 KiB")
+SIDES = ("as mapped", "a mapped tensor", "rows alone", "read ahead", "the disk, 4 KiB")
+MAPPED, TENSOR, ALONE, AHEAD, DISK = SIDES
 THREADS, BLOCK = 64, 4096
 
 
@@ -56,8 +59,9 @@ def read(file: Path, side: str, seed: int, seconds: float) -> float:
     """Read rows one by one or ahead. Return the rows a second, or blocks."""
     if side == DISK:
         return read_blocks(file, seed, seconds)
-    table = np.load(file, mmap_mode="r", allow_pickle=False)
-    if side != MAPPED and not read_rows_alone(table):
+    # Nothing is written. But torch warns of arrays that cannot be.
+    table = np.load(file, mmap_mode="c" if side == TENSOR else "r", allow_pickle=False)
+    if side in (ALONE, AHEAD) and not read_rows_alone(table):
         raise SystemExit(f"{file}: fits into memory; expected --rows larger than --memory")
     take_ahead(np.ones((2, 2)), np.zeros(1, np.int64), np.empty((1, 2)))  # compiled
     generator, begun, count = np.random.default_rng(seed), time.monotonic(), 0
@@ -67,6 +71,8 @@ def read(file: Path, side: str, seed: int, seconds: float) -> float:
         for chunk in np.array_split(rows, 1 if side == AHEAD else 50):
             if side == AHEAD:
                 take_ahead(table, chunk, np.empty((chunk.size, WIDTH), np.float32))
+            elif side == TENSOR:
+                torch.from_numpy(table).index_select(0, torch.from_numpy(chunk))
             else:
                 np.take(table, chunk, axis=0)
             count += chunk.size
@@ -117,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sides = {side: (lambda _, side=side: measure(side)) for side in SIDES}
         measured = take_turns(sides, options.rounds, warm_up=0)
     cell = f"{options.rows * WIDTH * 4 / 2**20:.0f} MiB in {memory / 2**20:.0f} MiB"
-    results.add(cell, measured, {AHEAD: [MAPPED, ALONE, DISK]})
+    results.add(cell, measured, {AHEAD: [MAPPED, TENSOR, ALONE, DISK]})
     return 0
 
 

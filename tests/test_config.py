@@ -28,7 +28,8 @@ def test_defaults():
     assert (config.model.name, config.model.layers, config.model.hidden) == ("sage", 3, 16)
     assert config.sampler.fanouts == [10, 10, 10]
     assert (config.train.batch_size, config.train.learning_rate) == (1024, 0.003)
-    assert (config.hop.migrate, config.hop.pregather, config.hop.merge) == ("model", True, "off")
+    hop = config.hop
+    assert (hop.migrate, hop.pregather, hop.merge) == ("gradients", True, "off")
     assert config.cluster.servers == []
 
 

@@ -172,7 +172,9 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             return
         leaving = {move: trips[move.model].carried.pack(now.step) for move in before.departures}
         arriving = {move: trips[move.model].carried.room(now.step) for move in now.arrivals}
-        self._activations.exchange((batch.epoch, batch.iteration, now.step), leaving, arriving)
+        moment = batch.epoch, batch.iteration, now.step
+        with self._activations.exchanging(moment, leaving, arriving):
+            pass
         for move, buffer in arriving.items():
             trips[move.model].carried.unpack(now.step, buffer)
 

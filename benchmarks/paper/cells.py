@@ -82,6 +82,8 @@ class Cell:
                 "iterations_per_epoch": iterations,
                 "evaluate_every": 0,
             },
+            # As HopGNN does it.
+            "hop": {"migrate": "model"},
         }
         if self.cache_size is not None:
             values["cache"] = {"size": self.cache_size}

@@ -25,9 +25,11 @@ TRIALS_ENGINE: Final = "hop"
 class Hop(Section):
     """``[hop]``: The engine ``hop``, whose models travel (HopGNN, section 5)."""
 
-    migrate: Literal["model", "gradients"] = "model"
-    """What travels around the ring of ranks. "model" sends parameters and the gradients so far.
-    "gradients" sends only the gradients."""
+    migrate: Literal["model", "gradients"] = "gradients"
+    """What travels around the ring of ranks. "gradients" sends the gradients so far, for all ranks
+    have the same parameters, and a rank trains on its own rows while they are on their way. "model"
+    sends parameters as well and waits for them, as HopGNN does. Independent models always send
+    both."""
     pregather: bool = True
     """Whether each remote row of an iteration is fetched once, before the first time step."""
     merge: Literal["off", "adaptive"] | NonNegative = "off"
@@ -53,11 +55,6 @@ class Hop(Section):
             if self.trials:
                 raise ValueError('trials: they need replicas = "independent"')
             return self
-        if self.migrate == "gradients":
-            raise ValueError(
-                'migrate: "gradients" is not enough for replicas = "independent": a model that is '
-                'like no other must itself meet its groups; expected "model"'
-            )
         if isinstance(self.merge, int) and self.merge > 0:
             raise ValueError(
                 f"merge: {self.merge} time steps cannot be dissolved with replicas = "

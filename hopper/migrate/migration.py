@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import pairwise
 from threading import Thread
 from typing import Final
 
@@ -58,6 +59,11 @@ class ReplicaBuffers:
         """Return a view of the part of a model's buffer that holds its gradients and loss."""
         return buffer[self._count :]
 
+    @property
+    def moves_parameters(self) -> bool:
+        """Whether models bring parameters of their own."""
+        return self._count > 0
+
     @contextmanager
     def load(self, model: int) -> Iterator[FlatModel]:
         """Let the replica's module be a model during the block, and accumulate in its buffer."""
@@ -70,6 +76,14 @@ class ReplicaBuffers:
         finally:
             packed.bind(*before)
 
+    def join(self, model: int, arrived: Tensor) -> None:
+        """Let a model that has arrived be here, with what was accumulated for it meanwhile."""
+        own = self.present.get(model)
+        if own is not None:
+            self.accumulated_in(arrived).add_(self.accumulated_in(own))
+            self.spare.append(own)
+        self.present[model] = arrived
+
     def reduce(self) -> None:
         """Add the gradients and losses of all models here to the replica, in order of model."""
         for model in sorted(self.present):
@@ -81,9 +95,15 @@ class ReplicaBuffers:
 class Transport:
     """Moves models between time steps, each behind a header: epoch, iteration, time step and model.
 
-    Waiting for headers is time lost to a slower rank and counts as ``wait``, the transfer of the
-    models as ``migrate``. An unexpected header ends the run, since the wrong model would be trained
-    otherwise. All sends and receives run at once, so ranks cannot block each other in a ring.
+    A model that brings nothing but gradients need not be there to be trained on: a rank trains on
+    its own group while the gradients of earlier ranks are on their way, and adds them up
+    afterwards. So ranks wait for each other only if one is a whole time step behind. Where
+    parameters move, training begins when they have arrived.
+
+    What is left of waiting for headers is time lost to a slower rank and counts as ``wait``, the
+    transfer of the models as ``migrate``. An unexpected header ends the run, since the wrong model
+    would be trained otherwise. All sends and receives run at once, so ranks cannot block each other
+    in a ring.
     """
 
     def __init__(self, cluster: Cluster, log: RunLog, cause: Cause) -> None:
@@ -100,37 +120,51 @@ class Transport:
         returns: bool = False,
     ) -> None:
         """Let models start, move and be trained as this rank's visits say, and add up what they
-        accumulated; raises as :meth:`exchange`.
+        accumulated.
 
-        Models of the same shape may share ``buffers``. ``train`` is called with time step, model
-        and the flat model that accumulates, and ``moved`` after models have moved between two
-        visits. If a model ``returns``, it only brings its gradients home before the last visit.
+        It raises as :meth:`exchanging`. Models of the same shape may share ``buffers``. ``train``
+        is called with time step, model and the flat model that accumulates, and ``moved`` after
+        models have moved between two visits, with their parameters. If a model ``returns``, it only
+        brings its gradients home before the last visit.
         """
+        brings_parameters = any(of.moves_parameters for of in buffers.values())
         for model in timeline[0].models:
             buffers[model].start(model)
-        for number, now in enumerate(timeline):
-            is_home = returns and number == len(timeline) - 1
-            if number:
-                moment = batch.epoch, batch.iteration, now.step
-                with self._log.note_fields(step=now.step):
-                    self._move_models(buffers, moment, timeline[number - 1], now, is_home)
-                    moved(timeline[number - 1], now)
-            for model in () if is_home else now.models:
+
+        def train_all(now: Visit) -> None:
+            for model in now.models:
                 fields = self._log.note_fields(step=now.step, model=model)
                 with fields, buffers[model].load(model) as packed:
                     train(now.step, model, packed)
+
+        train_all(timeline[0])
+        for before, now in pairwise(timeline):
+            is_home = returns and now is timeline[-1]
+            moment = batch.epoch, batch.iteration, now.step
+            with self._moving(buffers, moment, before, now, is_home):
+                if not brings_parameters:
+                    for move in now.arrivals:
+                        buffers[move.model].start(move.model)
+                    train_all(now)
+            if brings_parameters:
+                with self._log.note_fields(step=now.step):
+                    moved(before, now)
+                if not is_home:
+                    train_all(now)
         for model_buffers in dict.fromkeys(buffers.values()):
             model_buffers.reduce()
 
-    def _move_models(
+    @contextmanager
+    def _moving(
         self,
         buffers: Mapping[int, ReplicaBuffers],
         moment: tuple[int, int, int],
         before: Visit,
         now: Visit,
         gradients_only: bool,
-    ) -> None:
-        """Send the models that leave after one time step, and receive those due before the next."""
+    ) -> Iterator[None]:
+        """Let models move, while the block runs, that leave after one time step or are due in the
+        next."""
 
         def part(move: Move, buffer: Tensor) -> Tensor:
             return buffers[move.model].accumulated_in(buffer) if gradients_only else buffer
@@ -138,34 +172,44 @@ class Transport:
         leaving = {move: buffers[move.model].present.pop(move.model) for move in before.departures}
         arriving = {move: buffers[move.model].empty() for move in now.arrivals}
         sides = ({move: part(move, b) for move, b in side.items()} for side in (leaving, arriving))
-        self.exchange(moment, *sides)
+        with self.exchanging(moment, *sides):
+            yield
         for move, buffer in leaving.items():
             buffers[move.model].spare.append(buffer)
         for move, buffer in arriving.items():
-            buffers[move.model].present[move.model] = buffer
+            buffers[move.model].join(move.model, buffer)
 
-    def exchange(
+    @contextmanager
+    def exchanging(
         self,
         moment: tuple[int, int, int],
         leaving: Mapping[Move, Tensor],
         arriving: Mapping[Move, Tensor],
-    ) -> None:
-        """Send what leaves before a moment (epoch, iteration, time step), and receive what is due
-        then, both in order of model.
+    ) -> Iterator[None]:
+        """Send, while the block runs, what leaves before a moment (epoch, iteration, time step),
+        and receive what is due then, both in order of model.
 
-        It raises DeadlineExceeded or RankLost, which name the operation, and ClusterError if
-        another model arrives than the one that is due.
+        At the end of the block it raises DeadlineExceeded or RankLost, which name the operation,
+        and ClusterError if another model arrives than the one that is due.
         """
         if not leaving and not arriving:
+            yield
             return
         cluster, copy = self._cluster, self._cluster.copy_for_sending
         headers = {move: torch.tensor([*moment, move.model]) for move in leaving}
         received = {move: torch.empty(_HEADER_WORDS, dtype=torch.int64) for move in arriving}
+        bodies = {move: copy(buffer) for move, buffer in leaving.items()}
+        landing = {move: copy(buffer) for move, buffer in arriving.items()}
         parts = [f"sending model {move.model} to rank {move.rank}" for move in leaving]
         parts += [f"receiving model {move.model} from rank {move.rank}" for move in arriving]
-        with cluster.explain_failures(f"before time step {moment[2]}: {', '.join(parts)}"):
+        what = f"before time step {moment[2]}: {', '.join(parts)}"
+        with cluster.explain_failures(what):
+            of_headers = self._start(headers, received, _TAG_HEADER)
+            of_bodies = self._start(bodies, landing, _TAG_BODY)
+        yield
+        with cluster.explain_failures(what), self._log.note_fields(step=moment[2]):
             with self._log.stage("wait", operation="migrate"):
-                self._wait(self._start(headers, received, _TAG_HEADER))
+                self._wait(of_headers)
             for move, header in received.items():
                 found, due = tuple(header.tolist()), (*moment, move.model)
                 if found != due:
@@ -175,9 +219,7 @@ class Transport:
                     )
             size = sum(buffer.nbytes for buffer in leaving.values())
             with self._log.stage("migrate", models=[move.model for move in leaving], bytes=size):
-                bodies = {move: copy(buffer) for move, buffer in leaving.items()}
-                landing = {move: copy(buffer) for move, buffer in arriving.items()}
-                self._wait(self._start(bodies, landing, _TAG_BODY))
+                self._wait(of_bodies)
                 for move, landed in landing.items():
                     if landed is not arriving[move]:
                         arriving[move].copy_(landed)

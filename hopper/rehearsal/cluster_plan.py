@@ -106,7 +106,7 @@ def plan_cluster(
         cluster.bits_per_second,
         cluster.latency,
         cluster.ranks_per_server,
-        measure_between_ranks(),
+        measure_between_ranks(request.ranks),
         measure_rows(request),
     )
     estimates = []

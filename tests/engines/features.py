@@ -98,10 +98,10 @@ VARIANTS: dict[str, dict[str, Sections]] = {
         "hop": {},
         "hop, no pregather": {"hop": {"pregather": False}},
         "hop, one step merged": {"hop": {"merge": 1}},
-        "hop, gradients only": {"hop": {"migrate": "gradients"}},
+        "hop, parameters too": {"hop": {"migrate": "model"}},
         "hop, one step left": {"hop": {"merge": "all but one"}},
         "hop, merged at random": {
-            "hop": {"merge": 1, "merge_selection": "random", "migrate": "gradients"}
+            "hop": {"merge": 1, "merge_selection": "random", "migrate": "model"}
         },
     },
     "cooperative": {"cooperative": {}},

@@ -40,6 +40,12 @@ def test_the_replica_is_itself_again_after_an_error(moves_parameters):
     buffers.start(4)
     assert not buffers.accumulated_in(buffers.present[4]).any()
     assert not buffers.spare
+    # What a model brings is added to what was accumulated for it before it came.
+    for number in (1.0, 2.0):
+        arrived = buffers.empty().fill_(number)
+        buffers.join(4, arrived)
+        buffers.start(5)
+    assert buffers.accumulated_in(buffers.present[4]).tolist() == [3.0] * packed.accumulated.numel()
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def test_each_trial_has_its_own_configuration(sections, keys, expected):
         ({"model": {"hidden": [1, 2]}, "train": {"engine": "zero_hop"}},
          'needs train.engine = "hop"'),
         ({"model": {"hidden": [1, 2]}, "hop": {"merge": 1}}, "hop.merge: 1 time steps cannot"),
-        ({"model": {"hidden": [1, 2]}, "hop": {"migrate": "gradients"}}, "hop.migrate: "),
         ({"model": {"hidden": [1, 2]}, "train": {"record_gradients": [3]}},
          "train.record_gradients: expected no value"),
         ({"hop": {"trials": [{"train.epochs": 3}]}}, "train.epochs: trials cannot differ in it"),
