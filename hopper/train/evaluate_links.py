@@ -135,7 +135,7 @@ class LinkEvaluator(Evaluator):
         theirs, None if rows are the same at all times.
         """
         links, fixed = self._table(split), self._fixed(split)
-        rows, candidates = dict[str, EndRows](), dict[str, Ids]()
+        rows, among = dict[str, EndRows](), dict[str, EndRows]()
         # A copy, so that the model's own parameters stay on their device.
         decoder = copy.deepcopy(decoder_of(model)).cpu()
 
@@ -145,11 +145,13 @@ class LinkEvaluator(Evaluator):
 
         for name in sorted(self._graph.schema.root_types):
             nodes = self._candidates(name) if fixed is None else fixed.nodes(name)
-            candidates[name] = np.unique(versions(name, nodes))
+            candidates = np.unique(versions(name, nodes))
             ends_of_links = versions(name, links.ends(name, places))
-            nodes = np.unique(np.concatenate([candidates[name], ends_of_links]))
+            nodes = np.unique(np.concatenate([candidates, ends_of_links]))
             moment = split if time is None else f"{split} at {time}"
             rows[name] = self._inference.ends(model, Wanted(moment, nodes, node_type=name))
+            if fixed is None:
+                among[name] = rows[name].pick(candidates)
         for number, relation in enumerate(links.targets):
             of_relation = places[links.relations[places] == number]
             for side in sides_of(self._task):
@@ -160,8 +162,6 @@ class LinkEvaluator(Evaluator):
                 row_bytes = 8 * max(1, self._number_of_candidates(searched))
                 if fixed is not None:
                     row_bytes = 8 * fixed.count * self._inference.scene.classes
-                else:
-                    among = rows[searched].pick(candidates[searched])
                 for chosen in _divide(of_relation, max(1, _BLOCK_BYTES // row_bytes)):
                     ends = links.src[chosen], links.dst[chosen]
                     known, true = ends if side == "tail" else ends[::-1]
@@ -178,7 +178,7 @@ class LinkEvaluator(Evaluator):
                     if self._task.filtered:
                         left_out = _pick_links(known, *self._known_links(split, number, side))
                         left_out[1] = versions(searched, left_out[1])
-                    yield self._rank_among_all(block, among, left_out)
+                    yield self._rank_among_all(block, among[searched], left_out)
 
     def _rank_among_all(self, block: _Block, among: EndRows, left_out: Ids) -> Tensor:
         """Rank a block of links among all candidates, each rank comparing its own.
@@ -264,7 +264,12 @@ def make_evaluator(inference: Inference, objective: Objective) -> Evaluator:
 def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
     """Count the scores [k, n] above each true score [k, 1], and half of those that equal it: [k]
     float64, NaN where a score is, since comparisons with NaN are false."""
-    counts = (scores > true_scores).sum(1) + (scores == true_scores).sum(1).double() / 2
+    # NumPy counts True five times as fast as torch adds it up.
+    above, equal = (
+        torch.from_numpy(np.count_nonzero(is_one.numpy(), axis=1))
+        for is_one in (scores > true_scores, scores == true_scores)
+    )
+    counts = above + equal.double() / 2
     return counts.masked_fill(scores.isnan().any(1) | true_scores.isnan()[:, 0], torch.nan)
 
 
