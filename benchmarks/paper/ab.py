@@ -179,8 +179,8 @@ def _guest_values(runs: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
         "epoch seconds": [sum(e["seconds"] for e in run) / len(run) for run in epochs],
         "interface MB": sent / turns / 1e6,
     }
-    score = main_score(runs[0], "test")
-    return values if score is None else values | {"test accuracy": score}
+    scores = [score for run in runs if (score := main_score(run, "test")) is not None]
+    return values | ({"test accuracy": scores} if scores else {})
 
 
 class Sample(NamedTuple):

@@ -104,9 +104,9 @@ def values_of(side: RunsOf, results: Mapping[str, Any]) -> dict[str, Value]:
         _partials(side),
     ):
         values.update(part)
-    score = main_score(side.entries[0], "test")
-    if score is not None:
-        values["test accuracy"] = score
+    scores = [score for run in side.entries if (score := main_score(run, "test")) is not None]
+    if scores:
+        values["test accuracy"] = scores
     return values
 
 

@@ -68,7 +68,8 @@ def check_entry(entry: dict[str, Any]) -> None:
     measured = entry["values"][PEER]
     assert measured["epoch seconds"][0] > 0
     assert measured["interface MB"] > 0.001
-    assert 0 <= measured["test accuracy"] <= 1
+    assert len(measured["test accuracy"]) == len(measured["epoch seconds"])
+    assert all(0 <= score <= 1 for score in measured["test accuracy"])
     assert entry["record"]["notes"] == [TEST_DISTDGL.note]
     rows = [row for row in entry["rows"] if row.baseline == PEER]
     assert [(row.side, row.measure) for row in rows] == [
