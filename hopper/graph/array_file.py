@@ -58,14 +58,11 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
     A map writes whole pages back; this leaves the bytes beside a range alone. So several machines
     may write ranges of one file on a shared file system.
     """
-    with name_in_errors(file), file.open("r+b", buffering=0) as stream:
+    with name_in_errors(file), file.open("r+b") as stream:
 
         def write(first: int, values: NDArray[Any]) -> None:
-            remaining = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
-            offset = HEADER_BYTES + first * values.itemsize
-            while remaining:
-                written = os.pwrite(stream.fileno(), remaining, offset)
-                remaining, offset = remaining[written:], offset + written
+            stream.seek(HEADER_BYTES + first * values.itemsize)
+            stream.write(np.ascontiguousarray(values).data)
 
         yield write
 

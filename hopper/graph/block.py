@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -249,9 +249,7 @@ class Block(Edges):
         """Copy the block to another device, without what was prepared for it."""
         if self.indptr.device == device:
             return self
-        inverse = None
-        if not self.draws_a_fixed_number:
-            inverse = self.inverse_probability(torch.float64)
+        inverse = None if self.draws_a_fixed_number else self.inverse_probability(torch.float64)
         edges, positions = super().to(device), to_device(self.positions, device)
         block = Block(
             *(edges.num_src, edges.num_dst, edges.indptr, edges.indices),
@@ -287,12 +285,9 @@ class TypedBlocks:
 
     def with_dropout_key(self, iteration_key: int) -> TypedBlocks:
         """Return the same hop with another key of dropout masks; both share what was prepared."""
-        return TypedBlocks(
-            {name: block.with_dropout_key(iteration_key) for name, block in self.blocks.items()},
-            *(self.sources, self.destinations),
-            {name: nodes.with_dropout_key(iteration_key) for name, nodes in self.nodes.items()},
-            self.prepared,
-        )
+        blocks = {name: of.with_dropout_key(iteration_key) for name, of in self.blocks.items()}
+        nodes = {name: of.with_dropout_key(iteration_key) for name, of in self.nodes.items()}
+        return replace(self, blocks=blocks, nodes=nodes)
 
     def to_dgl(self) -> Any:
         """Convert to a ``DGLBlock`` of all types and relations, also those without nodes or edges.

@@ -160,11 +160,9 @@ def draw_features(
 
 @kernel(parallel=True)
 def _power_law(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
-    """Return [count] float64 >= 1: weights whose tail falls as w ** -exponent.
-
-    This is Pareto's quantile function, interpolated linearly between powers of two. It adds and
-    multiplies only, so every processor computes the same bits.
-    """
+    """Return [count] float64 >= 1: weights whose tail falls as w ** -exponent."""
+    # Pareto's quantile function, interpolated linearly between powers of two. It adds and
+    # multiplies only, so every processor computes the same bits.
     out = np.empty(count, np.float64)
     for p in numba.prange(count):
         x = variate(key, np.uint64(p)) | np.uint64(1)

@@ -221,13 +221,10 @@ def _compare_columns(
         name = column.describe() if column.name else "its matrix"
         yield _compare(f"{name} has the categories", column.categories, before.categories)
         yield _compare(f"{name} holds lists of", [column.numbers], [before.numbers])
-        yield _compare(f"{name} is scaled by", *map(_scale_of, (column, before)))
+        scaling = ([of.scale or "nothing", *of.offset, *of.divisor] for of in (column, before))
+        yield _compare(f"{name} is scaled by", *scaling)
         if column.missing and before.missing:
             yield _compare(f"{name} has missing numbers filled with", column.fill, before.fill)
-
-
-def _scale_of(column: FeatureColumn) -> list[object]:
-    return [column.scale or "nothing", *column.offset, *column.divisor]
 
 
 def _compare(what: str, new: Iterable[object], old: Iterable[object]) -> str:

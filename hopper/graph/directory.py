@@ -59,7 +59,12 @@ class GraphDirectory:
         if not root.is_dir():
             raise GraphError(f"{root}: not a directory")
         graph = cls(root, read_schema(root))
-        graph._check(full=check == "full")
+        arrays = {of: graph._map(*of) for of in graph._arrays}
+        if check == "full":
+            for relation in graph.schema.relations:
+                check_topology(graph.topology(relation), relation, root)
+            for of, spec in graph._arrays.items():
+                check_array(graph.schema, *of, arrays[of], f"{root / spec.file}: {spec.name}")
         return graph
 
     @classmethod
@@ -297,12 +302,3 @@ class GraphDirectory:
     def _map(self, part: str, owner: Labelled) -> NDArray[Any]:
         spec = self._spec(part, owner)
         return open_array(self.file(part, owner), spec.name, spec.dtypes, *spec.shapes)
-
-    def _check(self, full: bool) -> None:
-        arrays = {of: self._map(*of) for of in self._arrays}
-        if not full:
-            return
-        for relation in self.schema.relations:
-            check_topology(self.topology(relation), relation, self.path)
-        for of, spec in self._arrays.items():
-            check_array(self.schema, *of, arrays[of], f"{self.path / spec.file}: {spec.name}")

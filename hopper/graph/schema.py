@@ -175,8 +175,7 @@ class GraphSchema:
     @property
     def kinds(self) -> dict[Labelled, NodeType | EdgeType]:
         """All node types and relations."""
-        pairs: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
-        return dict([*pairs, *self.relations.items()])
+        return dict([*self.node_types.items(), *self.relations.items()])
 
     @property
     def timed(self) -> list[Labelled]:
@@ -212,9 +211,7 @@ class GraphSchema:
     @property
     def target_count(self) -> int:
         """Number of target nodes, or of edges of the target relations; ids in splits are below."""
-        if isinstance(self.target, str):
-            return self.node_types[self.target].count
-        return sum(self.relations[relation].count for relation in self.target_relations)
+        return sum(self.count_of(owner) for owner in self.target_relations or (self.target,))
 
     @property
     def root_types(self) -> tuple[str, ...]:

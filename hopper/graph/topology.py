@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,12 +71,8 @@ class Topology:
 
     def read_only(self) -> Topology:
         """Return the same topology with read-only views of its arrays."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        views: dict[str, Any] = {
-            name: read_only(array)
-            for name, array in arrays.items()
-            if isinstance(array, np.ndarray)
-        }
+        arrays = {name: of for name, of in vars(self).items() if isinstance(of, np.ndarray)}
+        views: dict[str, Any] = {name: read_only(array) for name, array in arrays.items()}
         return replace(self, **views)
 
     def rows(self, destinations: Ids) -> Ids:

@@ -170,7 +170,4 @@ def normalise(partial: Tensor) -> Tensor:
 
 def _add(parts: Sequence[Tensor]) -> Tensor:
     """Sum tensors in their order."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return sum(parts[1:], parts[0])

@@ -37,7 +37,9 @@ def check_exactness(model: nn.Module) -> None:
                 f"{where} takes its statistics over the rows that happen to share a pass, so "
                 "engines would compute different gradients; use torch.nn.LayerNorm"
             )
-        if _counts_passes(module):
+        # The older of torch's two forms is a hook, whose class has no public name.
+        hooks = {type(hook).__name__ for hook in module._forward_pre_hooks.values()}
+        if isinstance(module, _SpectralNorm) or "SpectralNorm" in hooks:
             raise ExactnessError(
                 f"{where} changes what it computes with every pass in training, and engines make "
                 "different numbers of passes; use torch.nn.utils.parametrizations.weight_norm"
@@ -57,11 +59,8 @@ def check_exactness(model: nn.Module) -> None:
 
 
 def _reads_other_rows(module: nn.Module) -> bool:
-    """Return whether a module's result for a row depends on other rows of a pass, or of earlier
-    passes.
-
-    Group norm, layer norm and instance norm without running statistics stay within a row.
-    """
+    """Return whether a result depends on other rows of a pass, or of earlier passes; group norm,
+    layer norm and instance norm without running statistics stay within a row."""
     if isinstance(module, _BatchNorm):
         return True
     names = {base.__name__ for base in type(module).__mro__}
@@ -71,13 +70,6 @@ def _reads_other_rows(module: nn.Module) -> bool:
     if "LayerNorm" in names and getattr(module, "mode", "node") != "node":
         return True
     return any(name in _RUNNING_STATISTICS for name, _ in module.named_buffers(recurse=False))
-
-
-def _counts_passes(module: nn.Module) -> bool:
-    """Return whether a module is a spectral norm, which makes a power iteration in each pass."""
-    # The older of torch's two forms is a hook, whose class has no public name.
-    hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-    return isinstance(module, _SpectralNorm) or "SpectralNorm" in hooks
 
 
 def _stream_dropout(module: nn.Module) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.layer import Algebra, Layer
+from hopper.models.layer import Algebra, Layer, init_linears
 from hopper.models.residual import ResidualGNN
 from hopper.ops import destination_rows, edge_sum, source_rows
 
@@ -43,11 +43,8 @@ class FiLMLayer(Layer):
         self.self_linear = nn.Linear(in_dim, out_dim, bias=False)
         self.self_modulation = nn.Linear(in_dim, 2 * out_dim)
         self.out_linear = nn.Linear(out_dim, out_dim)
-        gain = nn.init.calculate_gain("relu")
-        nn.init.xavier_uniform_(self.linear.weight, gain)
-        nn.init.xavier_uniform_(self.self_linear.weight, gain)
-        nn.init.xavier_uniform_(self.out_linear.weight)
-        nn.init.zeros_(self.out_linear.bias)
+        init_linears((self.linear, self.self_linear), nn.init.calculate_gain("relu"))
+        init_linears([self.out_linear])
         for modulation in (self.modulation, self.self_modulation):
             # The modulation begins as the identity for all destinations.
             nn.init.zeros_(modulation.weight)
@@ -56,8 +53,7 @@ class FiLMLayer(Layer):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Return ``W h_u``, [n, out_dim]."""
-        out: Tensor = self.linear(h_src)
-        return out
+        return self.linear(h_src)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Average the modulated messages to [num_dst, out_dim]."""
@@ -80,8 +76,7 @@ class FiLMLayer(Layer):
         """Add the self loop's message, and multiply by ``W_out``, to [num_dst, out_dim]."""
         gamma, beta = self.self_modulation(h_dst).chunk(2, -1)
         self_message = torch.relu(gamma * self.self_linear(h_dst) + beta)
-        out: Tensor = self.out_linear(combined + self_message)
-        return out
+        return self.out_linear(combined + self_message)
 
 
 class FiLM(ResidualGNN):

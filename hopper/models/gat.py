@@ -80,8 +80,7 @@ class GATLayer(AttentionLayer):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Project rows for each head, to [n, heads, width]."""
-        out: Tensor = self.linear(h_src)
-        return out.view(h_src.shape[0], self.heads, self.width)
+        return self.linear(h_src).view(h_src.shape[0], self.heads, self.width)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Sum rows by attention, with each destination's own, to [num_dst, heads, width]."""

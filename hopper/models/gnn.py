@@ -87,7 +87,7 @@ class GNN(nn.Module):
             )
         rows = self.prepare(index, block.src, h_src)
         expect_own(self.layer(index), rows, block.num_dst)
-        out: Tensor = self.layers[index](block, rows, rows[: block.num_dst])
+        out = self.layers[index](block, rows, rows[: block.num_dst])
         return self.finish(index, block.dst, h_src[: block.num_dst], out)
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
@@ -100,8 +100,7 @@ class GNN(nn.Module):
         nodes: the sources of a block, with their out-degrees.
         rows: [n, ...], their rows.
         """
-        prepared: Tensor = self.dropouts[index](nodes, rows)
-        return prepared
+        return self.dropouts[index](nodes, rows)
 
     def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
         """Return the stack's new rows [n, ...]; here, what the layer computed.

@@ -13,7 +13,7 @@ from torch.nn import functional
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, merge_softmax
-from hopper.models.layer import Algebra, AttentionLayer, check_heads
+from hopper.models.layer import Algebra, AttentionLayer, check_heads, init_linears
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import (
     MergedInputs,
@@ -35,10 +35,7 @@ class TypeProjections(nn.Module):
         super().__init__()
         self.key_value = nn.Linear(width, 2 * width) if is_source else None
         self.query = nn.Linear(width, width) if is_destination else None
-        for linear in (self.key_value, self.query):
-            if linear is not None:
-                nn.init.xavier_uniform_(linear.weight)
-                nn.init.zeros_(linear.bias)
+        init_linears(self.children())
 
 
 class RelationPartial(AttentionLayer):
@@ -101,14 +98,12 @@ class GatedResidual(Update):
         super().__init__()
         self.linear = nn.Linear(width, width)
         self.skip = nn.Parameter(torch.ones(()))
-        nn.init.xavier_uniform_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        init_linears([self.linear])
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Return the gated sum of the combined rows and the destinations' own."""
         gate = torch.sigmoid(self.skip)
-        out: Tensor = self.linear(functional.gelu(combined.flatten(1)))
-        return gate * out + (1 - gate) * h_dst
+        return gate * self.linear(functional.gelu(combined.flatten(1))) + (1 - gate) * h_dst
 
     @classmethod
     def update_all(cls, updates: Sequence[Self], h_dst: TypedRows, combined: Tensor) -> Tensor:
@@ -145,13 +140,8 @@ class HGTLayer(MergedLayer[RelationPartial]):
         }
         super().__init__(
             {
-                relation: RelationPartial(
-                    projections[relation.src],
-                    projections[relation.dst],
-                    heads,
-                    edges.get(relation, 0),
-                )
-                for relation in sorted(relations)
+                r: RelationPartial(projections[r.src], projections[r.dst], heads, edges.get(r, 0))
+                for r in sorted(relations)
             },
             JointSoftmax(),
             {name: GatedResidual(width) for name in sorted(types)},

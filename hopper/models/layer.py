@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Literal
 
 import torch
@@ -75,9 +75,8 @@ class Layer(nn.Module):
         """Add a linear map of features of edges, unless none are read."""
         self.edge_dim = edge_dim
         if edge_dim:
-            linear = nn.Linear(edge_dim, out_dim, bias=False)
-            nn.init.xavier_uniform_(linear.weight)
-            self.edge_linear = linear
+            self.edge_linear = nn.Linear(edge_dim, out_dim, bias=False)
+            init_linears([self.edge_linear])
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Combine a part of each destination's edges to [num_dst, ...]; by default ``aggregate``.
@@ -240,8 +239,17 @@ class AttentionLayer(Layer):
         """Return what features of edges add to logits, [edges, heads]; zero if none are read."""
         if not self.edge_dim:
             return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
-        out: Tensor = self.edge_linear(self.edge_features(block, dtype))
-        return out
+        return self.edge_linear(self.edge_features(block, dtype))
+
+
+def init_linears(modules: Iterable[nn.Module], gain: float = 1.0) -> None:
+    """Draw the weights of linear maps by Glorot's rule, and set their biases to zero; leave other
+    modules as they are."""
+    for linear in modules:
+        if isinstance(linear, nn.Linear):
+            nn.init.xavier_uniform_(linear.weight, gain)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
 
 def check_heads(width: int, heads: int) -> None:

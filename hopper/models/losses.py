@@ -67,12 +67,9 @@ class CrossEntropy:
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the weighted cross-entropy of each root, [n]."""
+        weight = _like(self._weights, logits)
         return functional.cross_entropy(
-            logits,
-            labels,
-            weight=_like(self._weights, logits),
-            ignore_index=UNLABELLED,
-            reduction="none",
+            logits, labels, weight, ignore_index=UNLABELLED, reduction="none"
         )
 
 

@@ -65,17 +65,15 @@ def merge_sources(relations: Sequence[RelationEdges], *, projected: bool) -> Int
 def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
     count = facts.shape[0]
     pointers, edges = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
-    for r in range(count):
-        pointers[r + 1] = pointers[r] + facts[r, 0]
-        edges[r + 1] = edges[r] + facts[r, 1]
+    pointers[1:] = np.cumsum(facts[:, 0])
+    edges[1:] = np.cumsum(facts[:, 1])
     bounds = np.zeros(count + 1, np.int64)
     for r in range(count):
         segments_here = 0
         for p in range(pointers[r], pointers[r + 1] - 1):
             segments_here += indptr[p + 1] > indptr[p]
         bounds[r + 1] = segments_here
-    for r in range(count):
-        bounds[r + 1] += bounds[r]
+    bounds = np.cumsum(bounds)
     number = bounds[count]
     merged = np.empty(3 * number + destinations + 2, np.int64)
     starts, places = merged[: number + 1], merged[number + 1 : 2 * number + 1]
@@ -93,8 +91,7 @@ def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
     ends[:] = 0
     for destination in places:
         ends[destination + 1] += 1
-    for d in range(destinations):
-        ends[d + 1] += ends[d]
+    ends[:] = np.cumsum(ends)
     next_slot = ends[:destinations].copy()
     for s in range(number):
         segments[next_slot[places[s]]] = s

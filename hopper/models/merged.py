@@ -173,8 +173,7 @@ def merge_relations(
         by_relation = {relation: blocks.blocks[relation] for relation in relations}
         sources = None if apart else blocks.sources
         blocks.prepared[key] = merge_patterns(by_relation, sources, blocks.destinations, types)
-    merged: MergedRelations = blocks.prepared[key]
-    return merged
+    return blocks.prepared[key]
 
 
 def merge_patterns(
@@ -247,13 +246,8 @@ def _merge_sources(
     if found is not None:
         device = next(iter(edges.values())).device
         return to_device(merge_sources(found, projected=projected), device)
-    return torch.cat(
-        [
-            relation_edges.indices
-            + (ends[relation].first_projection if projected else ends[relation].first_row)
-            for relation, relation_edges in edges.items()
-        ]
-    )
+    first = "first_projection" if projected else "first_row"
+    return torch.cat([of.indices + getattr(ends[r], first) for r, of in edges.items()])
 
 
 def _merge_on_host(
@@ -282,12 +276,8 @@ def _merge_on_device(
         places.append(nonempty + ends[relation].first_destination)
         bounds.append(bounds[-1] + nonempty.numel())
     place = torch.cat(places)
-    into = Edges(
-        place.numel(),
-        destinations,
-        _starts(torch.bincount(place, minlength=destinations)),
-        place.argsort(stable=True),
-    )
+    starts = _starts(torch.bincount(place, minlength=destinations))
+    into = Edges(place.numel(), destinations, starts, place.argsort(stable=True))
     return _starts(torch.cat(degrees)), place, bounds, into
 
 

@@ -105,43 +105,36 @@ class RocAuc:
     name: ClassVar[str] = "roc_auc"
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class", "multi_hot")
     higher_is_better: ClassVar[bool] = True
+    _curve: ClassVar[str] = "auroc"
 
     def __init__(self, *, classes: int) -> None:
         self._classes = classes
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """Return the area under the curve, by torchmetrics."""
-        return _curve_score("auroc", self._classes, logits, labels)
+        """Return the score, from probabilities in float64; a ConfigError says what to install if
+        torchmetrics is missing."""
+        try:
+            from torchmetrics.functional import classification
+        except ImportError as error:
+            text = cannot_import("train.metric: an area under a curve", "torchmetrics", error)
+            raise ConfigError(text) from error
+        logits = logits.double()
+        if labels.dim() == 2:
+            compute = getattr(classification, f"multilabel_{self._curve}")
+            return float(compute(torch.sigmoid(logits), labels.long(), num_labels=self._classes))
+        probabilities = torch.softmax(logits, 1)
+        if self._classes == 2:
+            compute = getattr(classification, f"binary_{self._curve}")
+            return float(compute(probabilities[:, 1], labels))
+        compute = getattr(classification, f"multiclass_{self._curve}")
+        return float(compute(probabilities, labels, num_classes=self._classes))
 
 
 class AveragePrecision(RocAuc):
     """The mean over classes of the average precision (torchmetrics)."""
 
     name: ClassVar[str] = "average_precision"
-
-    def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """Return the average precision, by torchmetrics."""
-        return _curve_score("average_precision", self._classes, logits, labels)
-
-
-def _curve_score(what: str, classes: int, logits: Tensor, labels: Tensor) -> float:
-    """Apply a function of torchmetrics to probabilities in float64; a ConfigError says what to
-    install if it is missing."""
-    try:
-        from torchmetrics.functional import classification
-    except ImportError as error:
-        text = cannot_import("train.metric: an area under a curve", "torchmetrics", error)
-        raise ConfigError(text) from error
-    logits = logits.double()
-    if labels.dim() == 2:
-        compute = getattr(classification, f"multilabel_{what}")
-        score = compute(torch.sigmoid(logits), labels.long(), num_labels=classes)
-    elif classes == 2:
-        score = getattr(classification, f"binary_{what}")(torch.softmax(logits, 1)[:, 1], labels)
-    else:
-        compute = getattr(classification, f"multiclass_{what}")
-        score = compute(torch.softmax(logits, 1), labels, num_classes=classes)
-    return float(score)
+    _curve: ClassVar[str] = "average_precision"
 
 
 class _ByClass:
@@ -300,15 +293,9 @@ class HitsAt10(HitsAt1):
     most: ClassVar[int] = 10
 
 
+_OF_CLASSES: Final = (Accuracy, BalancedAccuracy, MicroF1, MacroF1, RocAuc, AveragePrecision)
 METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
-    "accuracy": Accuracy,
-    "balanced_accuracy": BalancedAccuracy,
-    "micro_f1": MicroF1,
-    "macro_f1": MacroF1,
-    "roc_auc": RocAuc,
-    "average_precision": AveragePrecision,
-    "rmse": Rmse,
-    "mae": Mae,
+    metric.name: metric for metric in (*_OF_CLASSES, Rmse, Mae)
 }
 LINK_METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
     metric.name: metric for metric in (MeanReciprocalRank, HitsAt1, HitsAt3, HitsAt10)
@@ -330,7 +317,12 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, class
     """
     where = f"{key}: {name}"
     if isinstance(metric, WholeMetric):
-        _check_score(where, metric, kind, classes)
+        with explain_errors(f"{where} cannot be computed"):
+            score = metric.score_all(*make_examples(kind, classes))
+        if not isinstance(score, float):
+            raise ConfigError(
+                f"{where}: expected score_all() to return a float; got {score!r:.200}"
+            )
         return
     logits, labels = make_rank_examples() if kind == "link" else make_examples(kind, classes)
     half = ROOTS // 2
@@ -349,13 +341,6 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, class
         )
     if not all(isinstance(value, float) for value in values):
         raise ConfigError(f"{where}: expected value() to return a float; got {values}")
-
-
-def _check_score(where: str, metric: WholeMetric, kind: TargetKind, classes: int) -> None:
-    with explain_errors(f"{where} cannot be computed"):
-        score = metric.score_all(*make_examples(kind, classes))
-    if not isinstance(score, float):
-        raise ConfigError(f"{where}: expected score_all() to return a float; got {score!r:.200}")
 
 
 def _check_sums(where: str, results: list[Tensor]) -> None:

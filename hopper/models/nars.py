@@ -84,8 +84,7 @@ class HopFusion(Update):
         first, second, last = self.activations
         rows = first(torch.cat((h_dst.unsqueeze(1), hops), 1))
         rows = torch.einsum("nhi,hio->nho", rows, self.matrices) + self.biases
-        out: Tensor = last(self.fusion(second(rows).flatten(1)))
-        return out
+        return last(self.fusion(second(rows).flatten(1)))
 
 
 class NARS(HGNN):
@@ -108,10 +107,7 @@ class NARS(HGNN):
         ((relations, types),) = reads
         names = sorted({relation.rel for relation in relations})
         layer = RelationLayer(
-            {
-                relation: HopSum(hidden, names.index(relation.rel), len(names))
-                for relation in sorted(relations)
-            },
+            {r: HopSum(hidden, names.index(r.rel), len(names)) for r in sorted(relations)},
             SumOfRelations(),
             {node_type: HopFusion(len(names), hidden) for node_type in sorted(types)},
             (len(names) * hidden,),
@@ -120,10 +116,8 @@ class NARS(HGNN):
         self._weight_subsets(relations)
 
     def _weight_subsets(self, relations: Sequence[Relation]) -> None:
-        """Replace the tables' input projections by weights of subsets and matrices.
-
-        There is a matrix for each hop and width. The roots' own rows keep their projection.
-        """
+        """Replace the tables' input projections by weights of subsets and a matrix for each hop and
+        width; the roots' own rows keep their projection."""
         hops = [relation.rel for relation in relations]
         hop_of = {relation.src: relation.rel for relation in relations}
         matrices: dict[tuple[str, int], nn.Linear] = {}

@@ -108,11 +108,7 @@ class Objective:
         :meth:`loss_sum`.
         """
         logits, labels = self._drop_unlabelled(logits, labels)
-        sums = [
-            metric.sums(logits, labels)
-            for metric in self._metrics
-            if not isinstance(metric, WholeMetric)
-        ]
+        sums = [m.sums(logits, labels) for m in self._metrics if not isinstance(m, WholeMetric)]
         self._sizes = [metric_sums.numel() for metric_sums in sums]
         joined = torch.cat(sums) if sums else torch.empty(0, dtype=torch.float64)
         return joined.fill_(math.nan) if logits.isnan().any() else joined
@@ -194,12 +190,7 @@ class Objective:
         return logits, labels
 
     def _convert_labels(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Convert labels for losses and metrics, and check that they fit the logits.
-
-        Returns
-        -------
-        [n] int64 for classes, otherwise [n, classes] of the logits' dtype.
-        """
+        """Convert labels to [n] int64 for classes, otherwise [n, classes] of the logits' dtype."""
         if self.kind == "class":
             self._check_shape(logits, labels, (logits.shape[0],))
             return labels.long()

@@ -17,7 +17,7 @@ from hopper.models.combination import (
     SumOfRelations,
 )
 from hopper.models.layer import Layer, SumLayer
-from hopper.models.relation_layer import RelationLayer
+from hopper.models.relation_layer import RelationLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import Bias, RootWeight
 
@@ -62,25 +62,21 @@ class OwnAggregation(HGNN):
         root_weight: bool,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
+
+        def update() -> Update:
+            if root_weight:
+                return RootWeight(hidden, hidden, torch.relu)
+            return Bias(hidden, torch.relu)
+
         layers = []
         for relations, types in reads:
-            updates = {
-                node_type: RootWeight(hidden, hidden, torch.relu)
-                if root_weight
-                else Bias(hidden, torch.relu)
-                for node_type in sorted(types)
+            updates = {node_type: update() for node_type in sorted(types)}
+            aggregations = {
+                relation: _make_aggregation(aggregate, hidden, edges.get(relation, 0))
+                for relation in sorted(relations)
             }
-            layers.append(
-                RelationLayer(
-                    {
-                        relation: _make_aggregation(aggregate, hidden, edges.get(relation, 0))
-                        for relation in sorted(relations)
-                    },
-                    _make_combination(combine, hidden),
-                    updates,
-                    (hidden,),
-                )
-            )
+            combination = _make_combination(combine, hidden)
+            layers.append(RelationLayer(aggregations, combination, updates, (hidden,)))
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)
 
 

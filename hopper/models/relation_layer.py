@@ -176,10 +176,7 @@ class RelationLayer(nn.Module):
         out: dict[str, list[Tensor]] = {}
         for relation, name in names.items():
             block, aggregation = blocks.blocks[relation], self.aggregation(name)
-            if projected is None:
-                z_src = aggregation.project(h[relation.src])
-            else:
-                z_src = projected[relation]
+            z_src = projected[relation] if projected else aggregation.project(h[relation.src])
             rows = h_dst[relation.dst]
             if weights is not None:
                 assert isinstance(aggregation, SumLayer)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hopper.errors import RequestError
 from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.models.layer import init_linears
 from hopper.models.relation_layer import MergedLayer, RelationLayer
 from hopper.models.typed_rows import TypedRows, lay_out_destinations
 from hopper.ops import drop_rows, in_full
@@ -61,10 +62,7 @@ class HGNN(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.head = head if head is not None else nn.Identity()
         self.dropout = dropout
-        for projection in self.inputs:
-            if isinstance(projection, nn.Linear):
-                nn.init.xavier_uniform_(projection.weight)
-                nn.init.zeros_(projection.bias)
+        init_linears(self.inputs)
 
     @property
     def has_head(self) -> bool:
@@ -76,8 +74,7 @@ class HGNN(nn.Module):
 
         Arguments and errors are those of :meth:`rows`.
         """
-        logits: Tensor = self.head(self.rows(blocks, x)[self.target])
-        return logits
+        return self.head(self.rows(blocks, x)[self.target])
 
     def rows(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the last layer's rows [n, width] of the last hop's destinations, by type.
@@ -214,6 +211,5 @@ class HGNN(nn.Module):
 def make_head(hidden: int, out_dim: int) -> nn.Linear:
     """Make a linear classifier."""
     head = nn.Linear(hidden, out_dim)
-    nn.init.xavier_uniform_(head.weight)
-    nn.init.zeros_(head.bias)
+    init_linears([head])
     return head

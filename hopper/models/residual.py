@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hopper.graph.block import Nodes
 from hopper.models.gcn import GCNLayer
 from hopper.models.gnn import GNN
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, init_linears
 from hopper.ops import drop_rows
 
 
@@ -50,8 +50,7 @@ class ResidualGNN(GNN):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in layers)
         self.classifier = nn.Linear(hidden, out_dim)
         self.dropout = dropout
-        nn.init.xavier_uniform_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
+        init_linears([self.classifier])
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """Apply norm and ReLU, except to features, and then dropout."""
@@ -66,8 +65,7 @@ class ResidualGNN(GNN):
         rows = self._activate(index, rows)
         if self.training:
             rows = drop_rows(nodes, rows, self.dropout, len(self.layers))
-        logits: Tensor = self.classifier(rows)
-        return logits
+        return self.classifier(rows)
 
     def _activate(self, norm: int, rows: Tensor) -> Tensor:
         return torch.relu(self.norms[norm](rows))

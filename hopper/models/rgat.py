@@ -55,8 +55,7 @@ class RelationAttention(AttentionLayer):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Project rows for each head, to [n, heads, width]."""
-        out: Tensor = self.linear(h_src)
-        return out.view(h_src.shape[0], self.heads, self.width)
+        return self.linear(h_src).view(h_src.shape[0], self.heads, self.width)
 
     def part_width(self) -> int:
         """Return the width of parts, which also hold the largest logit and the normaliser."""

@@ -15,7 +15,7 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import SumLayer
+from hopper.models.layer import SumLayer, init_linears
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -45,8 +45,7 @@ class RelationMean(SumLayer):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Return ``W_r h_u``, [n, out_dim]."""
-        out: Tensor = self.weight(h_src)
-        return out
+        return self.weight(h_src)
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return the weights [edges] of a mean."""
@@ -54,8 +53,7 @@ class RelationMean(SumLayer):
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return the mean of ``W_re e_uv``, [num_dst, out_dim]."""
-        out: Tensor = self.edge_linear(self.sum_of_edges(block, dtype))
-        return out
+        return self.edge_linear(self.sum_of_edges(block, dtype))
 
 
 class Bases(nn.Module):
@@ -114,12 +112,11 @@ class RootWeight(Update):
         super().__init__()
         self.linear = nn.Linear(in_dim, out_dim)
         self.activation = activation
-        nn.init.xavier_uniform_(self.linear.weight, nn.init.calculate_gain("relu"))
-        nn.init.zeros_(self.linear.bias)
+        init_linears([self.linear], nn.init.calculate_gain("relu"))
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Add the root's term to the combined rows, and apply the activation."""
-        out: Tensor = combined + self.linear(h_dst)
+        out = combined + self.linear(h_dst)
         return out if self.activation is None else self.activation(out)
 
     @classmethod
@@ -193,7 +190,7 @@ class RGCNLayer(MergedLayer[RelationMean]):
             if diagonal_blocks:
                 return BlockDiagonal(diagonal_blocks, in_dim, out_dim)
             linear = nn.Linear(in_dim, out_dim, bias=False)
-            nn.init.xavier_uniform_(linear.weight, nn.init.calculate_gain("relu"))
+            init_linears([linear], nn.init.calculate_gain("relu"))
             return linear
 
         def update() -> Update:
@@ -204,10 +201,7 @@ class RGCNLayer(MergedLayer[RelationMean]):
             return RootWeight(in_dim, out_dim, activation)
 
         super().__init__(
-            {
-                relation: RelationMean(weight(), out_dim, edges.get(relation, 0))
-                for relation in sorted(relations)
-            },
+            {r: RelationMean(weight(), out_dim, edges.get(r, 0)) for r in sorted(relations)},
             SumOfRelations(),
             {node_type: update() for node_type in sorted(types)},
             (out_dim,),
@@ -281,10 +275,8 @@ def _means(
     rows: Tensor,
     weights: Mapping[Relation, Tensor] | None,
 ) -> Tensor:
-    """Average each segment's rows, or sum them with given weights, to [segments, ...].
-
-    If other servers have other edges of a segment, its rows are divided by the number of all edges.
-    """
+    """Average each segment's rows, or sum them with given weights, to [segments, ...]; a mean is
+    over the edges of all servers."""
     if weights is None and merged.equally_likely and merged.is_whole:
         return copy_sum(segments, rows) / merged.degrees().to(rows.dtype).unsqueeze(1)
     by_edge = [

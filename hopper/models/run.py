@@ -28,13 +28,10 @@ def run_model(
     inputs: by node type, the input rows [sources of the first hop, width].
     types: the types of roots, in the order of the result; none = the target.
     """
-    logits: Tensor
     if not isinstance(model, HGNN):
         (rows,) = inputs.values()
-        logits = model([block for hop in blocks for block in hop.blocks.values()], rows)
-    elif types:
+        return model([block for hop in blocks for block in hop.blocks.values()], rows)
+    if types:
         by_type = model.rows(blocks, inputs)
-        logits = torch.cat([model.head(by_type[node_type]) for node_type in types])
-    else:
-        logits = model(blocks, inputs)
-    return logits
+        return torch.cat([model.head(by_type[node_type]) for node_type in types])
+    return model(blocks, inputs)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import Algebra, Layer, SumLayer, split_edges
+from hopper.models.layer import Algebra, Layer, SumLayer, init_linears, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
@@ -53,15 +53,12 @@ class SAGELayer(SumLayer):
         self.neighbor_linear = nn.Linear(in_dim, out_dim, bias=False)
         self.activation = activation
         self.project_first = in_dim > out_dim if project_first is None else project_first
-        gain = nn.init.calculate_gain("relu")
-        nn.init.xavier_uniform_(self.self_linear.weight, gain)
-        nn.init.xavier_uniform_(self.neighbor_linear.weight, gain)
-        nn.init.zeros_(self.self_linear.bias)
+        init_linears((self.self_linear, self.neighbor_linear), nn.init.calculate_gain("relu"))
         self._add_edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """Multiply rows by ``W_neigh``, to [n, out_dim], if it comes first."""
-        return self._neighbor(h_src) if self.project_first else h_src
+        return self.neighbor_linear(h_src) if self.project_first else h_src
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Average the sampled in-neighbours to [num_dst, width of z_src]."""
@@ -83,23 +80,13 @@ class SAGELayer(SumLayer):
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Add the terms of the node, its neighbours and their edges, and apply the activation."""
-        self_term: Tensor = self.self_linear(h_dst)
         rows, edges = split_edges(combined, self.edge_dim)
-        out = self_term + (rows if self.project_first else self._neighbor(rows))
+        out = self.self_linear(h_dst) + (rows if self.project_first else self.neighbor_linear(rows))
         return self.activate(out + self.edge_linear(edges) if self.edge_dim else out)
-
-    def _neighbor(self, rows: Tensor) -> Tensor:
-        out: Tensor = self.neighbor_linear(rows)
-        return out
 
 
 class _OverNeighbors(Layer):
-    """``W_self h_v + W_neigh agg(z_u) + b``, where z_u depends only on a source's row.
-
-    Parameters
-    ----------
-    activation: the function that is applied to the new rows; None in the last layer.
-    """
+    """``W_self h_v + W_neigh agg(z_u) + b``, where z_u depends only on a source's row."""
 
     reads_destination: ClassVar[bool] = False
     _numbers_sent: ClassVar[int] = 1
@@ -113,11 +100,8 @@ class _OverNeighbors(Layer):
         self.source_linear = nn.Linear(in_dim, self._numbers_sent * out_dim)
         self.neighbor_linear = nn.Linear(out_dim, out_dim, bias=False)
         self.activation = activation
-        gain = nn.init.calculate_gain("relu")
-        for linear in (self.self_linear, self.source_linear, self.neighbor_linear):
-            nn.init.xavier_uniform_(linear.weight, gain)
-        for linear in (self.self_linear, self.source_linear):
-            nn.init.zeros_(linear.bias)
+        linears = (self.self_linear, self.source_linear, self.neighbor_linear)
+        init_linears(linears, nn.init.calculate_gain("relu"))
 
     def own_weights(self) -> Sequence[Tensor]:
         """Return ``W_self``."""
@@ -183,8 +167,7 @@ class LSTMLayer(_OverNeighbors):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Return the input terms of the gates and of the state, [n, 4 out_dim]."""
-        out: Tensor = self.source_linear(h_src)
-        return out
+        return self.source_linear(h_src)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Return the LSTM's output after all sampled in-neighbours, [num_dst, out_dim]."""

@@ -19,7 +19,7 @@ from torch.nn import functional
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
-from hopper.models.layer import Layer, check_heads
+from hopper.models.layer import Layer, check_heads, init_linears
 from hopper.models.relation_layer import RelationLayer, Update
 from hopper.models.relational import HGNN, make_head
 from hopper.ops import copy_mean, weighted_sum
@@ -34,8 +34,7 @@ class Projection(nn.Sequential):
 
     def __init__(self, width: int) -> None:
         linear = nn.Linear(width, width)
-        nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(linear.bias)
+        init_linears([linear])
         super().__init__(nn.LayerNorm(width), nn.PReLU(), linear, nn.LayerNorm(width), nn.PReLU())
 
 
@@ -50,8 +49,7 @@ class ProjectedMean(Layer):
 
     def project(self, h_src: Tensor) -> Tensor:
         """Project rows to [n, width]."""
-        out: Tensor = self.projection(h_src)
-        return out
+        return self.projection(h_src)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Average the sources' rows to [num_dst, width]."""
@@ -88,9 +86,7 @@ class SemanticFusion(Update):
         """the factor of the attention's result, which begins at 0 as in the published code"""
         self.fusion = nn.Linear((metapaths + 1) * width, width)
         self.activation = nn.PReLU()
-        for linear in (self.attention, self.fusion):
-            nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(self.fusion.bias)
+        init_linears((self.attention, self.fusion))
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Fuse the rows of metapaths [num_dst, metapaths, width] and the roots' own [num_dst,
@@ -101,8 +97,7 @@ class SemanticFusion(Update):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(query, key, value)
         rows = rows + self.share * attended.transpose(1, 2).reshape(count, paths, width)
-        out: Tensor = self.activation(self.fusion(rows.flatten(1)))
-        return out
+        return self.activation(self.fusion(rows.flatten(1)))
 
 
 class SeHGNN(HGNN):

@@ -61,7 +61,7 @@ class TypedRows(Mapping[str, Tensor]):
     def destinations(self, hop: TypedBlocks, types: Sequence[str]) -> TypedRows:
         """Return the rows of a hop's destinations of some types, which come first in each type."""
         places, groups = lay_out_destinations(hop, list(self), types, self.matrix.device)
-        matrix: Tensor = _Pick.apply(self.matrix, places)
+        matrix = _Pick.apply(self.matrix, places)
         return TypedRows(matrix, {name: hop.destinations[name] for name in types}, groups)
 
 
@@ -78,8 +78,7 @@ def lay_out_destinations(
         groups = Groups.of_sizes(hop.destinations[name] for name in types)
         lay_out_groups(groups, device)
         hop.prepared[key] = to_device(torch.cat(ranges), device), groups
-    made: tuple[Tensor, Groups] = hop.prepared[key]
-    return made
+    return hop.prepared[key]
 
 
 def join_rows(rows: Mapping[Any, Tensor], names: Sequence[Any]) -> Tensor:

@@ -16,19 +16,8 @@ from hopper.graph.importers.write_graph import ImportOptions, write_tables
 from hopper.graph.publish import refuse_occupied
 from hopper.timing.phases import Progress
 
-KINDS: Final = (
-    "npy",
-    "ogb",
-    "dgl",
-    "pyg",
-    "csv",
-    "parquet",
-    "sql",
-    "graphml",
-    "graphbolt",
-    "distdgl",
-)
 _QUERIED: Final = ("csv", "parquet", "sql")
+KINDS: Final = ("npy", "ogb", "dgl", "pyg", *_QUERIED, "graphml", "graphbolt", "distdgl")
 
 __all__ = ["KINDS", "GraphTables", "ImportOptions", "RandomSplit", "import_graph", "write_tables"]
 

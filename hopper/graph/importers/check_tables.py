@@ -41,12 +41,9 @@ def check_tables(tables: GraphTables) -> None:
             add(relation, "edges", f"edges of {relation}: {wrong}")
     for owner, table in tables.all.items():
         what = "edge" if isinstance(owner, Relation) else "node"
-        labels = table.labels and table.labels[1]
-        for column, values in (
-            ("labels", labels),
-            ("weights", table.weights),
-            ("times", table.times),
-        ):
+        labels, times = table.labels and table.labels[1], table.times
+        columns = {"labels": labels, "weights": table.weights, "times": times}
+        for column, values in columns.items():
             if values is not None and len(values) != table.count:
                 expected = f"expected {table.count}, one for each {what}, given {len(values)}"
                 add(owner, column, f"{column} of {owner}: {expected}")

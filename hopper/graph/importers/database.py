@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -227,9 +227,8 @@ def open_database(
         raise RequestError(
             f"--memory-limit: expected at least {least / 2**20:.0f}M, given {bound / 2**20:.0f}M"
         )
-    with folder_beside(out) as folder:
-        database = Database(folder, bound, bound - reserved, phases)
-        try:
-            yield database
-        finally:
-            database.close()
+    with (
+        folder_beside(out) as folder,
+        closing(Database(folder, bound, bound - reserved, phases)) as database,
+    ):
+        yield database

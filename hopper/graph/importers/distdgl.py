@@ -26,10 +26,8 @@ Ids = NDArray[np.int64]
 
 
 class _IdMap:
-    """The ids within a type of nodes or edges, which have ids in common with all types.
-
-    ``ranges`` has the first and the last id plus one by type and part; ``numbers`` are the types'.
-    """
+    """The ids within a type of nodes or edges, which have ids in common with all types; ``ranges``
+    has the first and the last id plus one by type and part, ``numbers`` the types' numbers."""
 
     def __init__(self, ranges: Mapping[str, Any], numbers: Mapping[str, int], where: str) -> None:
         with explain_errors(f"{where}: expected ranges [first, stop] by type and part"):
@@ -57,7 +55,7 @@ def read_distdgl(file: Path) -> GraphTables:
             raise GraphError(f"{file}: {field}: missing field")
     nodes = _IdMap(meta["node_map"], meta["ntypes"], f"{file}: node_map")
     edges = _IdMap(meta["edge_map"], meta["etypes"], f"{file}: edge_map")
-    data: dict[str, list[dict[str, Any]]] = {name: [] for name in (*nodes.counts, *edges.counts)}
+    data: dict[str, dict[str, list[Any]]] = {name: {} for name in (*nodes.counts, *edges.counts)}
     ends: dict[str, list[NDArray[Any]]] = {name: [] for name in edges.counts}
     for part in range(int(meta["num_parts"])):
         entry, place = meta.get(f"part-{part}", {}), f"{file}: part-{part}"
@@ -77,27 +75,22 @@ def read_distdgl(file: Path) -> GraphTables:
                 chosen = chosen[np.argsort(of_edge[chosen], kind="stable")]
                 ends[name].append(np.stack((src[chosen], dst[chosen])))
             for kind in ("node_feats", "edge_feats"):
-                found: dict[str, dict[str, Any]] = {}
                 for key, rows in dgl.data.utils.load_tensors(paths[kind]).items():
                     owner, _, column = key.rpartition("/")
-                    found.setdefault(owner, {})[column] = rows
-                for owner in nodes.counts if kind == "node_feats" else edges.counts:
-                    data[owner].append(found.get(owner, {}))
+                    if owner in data:
+                        data[owner].setdefault(column, []).append(rows)
     reader = TableReader(str(meta.get("graph_name", file.stem)), f"DistDGL {file.name}", where)
     for name, counts in nodes.counts.items():
         table = reader.add_nodes(name, _join(data[name]), KEYS, int(counts.sum()))
         table.servers = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
     for name in edges.counts:
-        triple = split_triple(name, f"{file}: edge_map")
-        of_type = np.concatenate(ends[name], 1)
-        of_edges = _join(data[name])
-        reader.add_edges(triple, of_type, of_edges, KEYS_OF_EDGES)
+        triple, of_type = split_triple(name, f"{file}: edge_map"), np.concatenate(ends[name], 1)
+        reader.add_edges(triple, of_type, _join(data[name]), KEYS_OF_EDGES)
     reader.tables.choose_target(where, follows=True)
     note_parts(reader.tables, int(meta["num_parts"]))
     return reader.tables
 
 
-def _join(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join columns of all parts that have rows of a type."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: torch.cat([part[name] for part in parts if name in part]) for name in names}
+def _join(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Join columns, each with its rows in all parts that have some."""
+    return {name: torch.cat(parts) for name, parts in columns.items()}

@@ -106,15 +106,8 @@ def _count(
 
 def _load(file: Path, chunks: _Chunks, place: str) -> list[NDArray[Any]]:
     """Read or map the array of each chunk."""
-    return [
-        load_table(
-            find_inside(file.parent, name, place),
-            chunks.format.name,
-            place,
-            chunks.format.delimiter,
-        )
-        for name in chunks.data
-    ]
+    form, files = chunks.format, (find_inside(file.parent, name, place) for name in chunks.data)
+    return [load_table(of, form.name, place, form.delimiter) for of in files]
 
 
 def _read_data(file: Path, data: Mapping[str, _Chunks], owner: str) -> dict[str, Any]:

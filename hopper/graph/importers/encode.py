@@ -46,12 +46,12 @@ class Moments:
     @property
     def std(self) -> NDArray[np.float64]:
         """The standard deviations."""
-        deviations: NDArray[np.float64] = np.sqrt(self._squares / np.maximum(self.count, 1))
-        return deviations
+        return np.sqrt(self._squares / np.maximum(self.count, 1))
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Count rows, [n, features], by the update of Chan, Golub and LeVeque (1979)."""
-        for _, all_columns in _pieces(rows):
+        """Count rows, [n, features], or of a matrix some of them, by the update of Chan, Golub and
+        LeVeque (1979)."""
+        for _, all_columns in _pieces(rows[:: self._step]):
             piece = all_columns[:, self._places]
             known = np.isfinite(piece)
             count = known.sum(0)
@@ -63,10 +63,6 @@ class Moments:
             self.count += count
             self.min = np.minimum(self.min, np.where(known, piece, np.inf).min(0, initial=np.inf))
             self.max = np.maximum(self.max, np.where(known, piece, -np.inf).max(0, initial=-np.inf))
-
-    def add_sample(self, rows: NDArray[Any]) -> None:
-        """Count rows, or of a matrix some of them."""
-        self.add(rows[:: self._step])
 
     def describe(self) -> list[FeatureColumn]:
         """Return the columns with their ranges; none where nothing is to be said of a matrix."""

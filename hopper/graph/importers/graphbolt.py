@@ -73,7 +73,6 @@ class _Set:
 @dataclass(frozen=True)
 class _Task:
     name: str = ""
-    num_classes: int | None = None
     train_set: tuple[_Set, ...] = ()
     validation_set: tuple[_Set, ...] = ()
     test_set: tuple[_Set, ...] = ()
@@ -111,7 +110,10 @@ def read_graphbolt(source: Path) -> GraphTables:
         reader.add_nodes(nodes.type or NODE, {}, {}, nodes.num)
     for edges in metadata.graph.edges:
         triple = split_triple(edges.type or ":".join(EDGES), f"{file}: graph.edges")
-        reader.add_edges(triple, _read_ends(source, edges, file), {}, {})
+        what = f"{file}: edges of {edges.type or EDGES}"
+        ends = load_table(find_inside(source, edges.path, what), edges.format, what)
+        # Tables of CSV have a row for each edge, and no header.
+        reader.add_edges(triple, ends if edges.format == "numpy" else ends.T, {}, {})
     tables = {str(owner): table for owner, table in reader.tables.all.items()}
     by_owner: dict[str, list[_File]] = {}
     for features in metadata.feature_data or ():
@@ -135,13 +137,6 @@ def _owner(name: str | None, domain: str = "node") -> str:
     if name is None:
         return NODE if domain == "node" else str(EDGES)
     return "/".join(map(safe_name, name.split(":")))
-
-
-def _read_ends(source: Path, edges: _File, where: Path) -> NDArray[Any]:
-    """Read the ends of edges, [2, edges]: rows of a .npy file, or columns of CSV without header."""
-    what = f"{where}: edges of {edges.type or EDGES}"
-    table = load_table(find_inside(source, edges.path, what), edges.format, what)
-    return table if edges.format == "numpy" else table.T
 
 
 def _read_array(source: Path, file: _File, where: str) -> NDArray[Any]:

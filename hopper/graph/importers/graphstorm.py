@@ -103,15 +103,14 @@ def propose_graphstorm(file: Path, out: Path) -> None:
         queries["nodes"].setdefault(nodes.node_type, []).append(nodes)
     for edges in described.edges:
         queries["edges"].setdefault("/".join(edges.relation), []).append(edges)
-    encoders: dict[str, str] = {}
-    text = ""
+    encoders, text = dict[str, str](), ""
     for kind, of_kind in queries.items():
         text += f"\n[{kind}]\n"
         for name, blocks in of_kind.items():
             sql = _Query(f"{file}: {kind}: {name}", blocks, encoders).sql()
             text += f"{json.dumps(name, ensure_ascii=False)} = {toml_text(sql)}\n"
     head = "\n[encoders]\n" if encoders else ""
-    for name, model in encoders.items():
+    for model, name in encoders.items():
         options = f"{{model_name_or_path = {json.dumps(model)}}}"
         words = f'encoder = "sentence_transformers:SentenceTransformer", options = {options}'
         head += f'{name} = {{{words}, cache = "texts.sqlite"}}\n'
@@ -227,9 +226,7 @@ def _transform(column: str, transform: Mapping[str, Any], encoders: dict[str, st
             sql = f"greatest(0, least({place}, {count} - 1))::INT::VARCHAR"
             return _unless_missing(column, sql)
         case {"name": "bert_hf" | "tokenize_hf", "bert_model": str(model), **_rest}:
-            known = {of: name for name, of in encoders.items()}
-            name = known.get(model, f"embed_{len(encoders) + 1}")
-            encoders[name] = model
+            name = encoders.setdefault(model, f"embed_{len(encoders) + 1}")
             return f"{name}({column})"
         case {"truncate_dim": int(width)}:
             return f"{column}[:{width}]"

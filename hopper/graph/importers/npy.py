@@ -132,8 +132,7 @@ def _array(
 
 
 def _optional(meta: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    value: dict[str, Any] = _field(meta, key, dict, where) if meta.get(key) is not None else {}
-    return value
+    return _field(meta, key, dict, where) if meta.get(key) is not None else {}
 
 
 def _field(fields: Any, key: str, expected: type, where: str) -> Any:

@@ -38,5 +38,5 @@ def open_database_of(url: str, folder: Path) -> Any:
 def find_casts(schema: Any) -> dict[str, str]:
     """Return the casts in SQL of columns of an Arrow schema that have a type of the database, by
     name: NUMERIC of Postgres comes as texts."""
-    is_numeric = {field.name: getattr(field.type, "type_name", "") == "numeric" for field in schema}
-    return {name: "DOUBLE" for name, numeric in is_numeric.items() if numeric}
+    numeric = (field for field in schema if getattr(field.type, "type_name", "") == "numeric")
+    return {field.name: "DOUBLE" for field in numeric}

@@ -139,13 +139,11 @@ def _read_adbc(connection: Any) -> Iterator[KeyedTable]:
                     continue
                 key, references = "", {}
                 for rule in table["table_constraints"] or ():
-                    columns, usage = (
-                        rule["constraint_column_names"],
-                        rule["constraint_column_usage"],
-                    )
+                    columns = rule["constraint_column_names"]
                     if len(columns) == 1 and rule["constraint_type"] == "PRIMARY KEY":
                         key = columns[0]
                     if len(columns) == 1 and rule["constraint_type"] == "FOREIGN KEY":
+                        usage = rule["constraint_column_usage"]
                         references[columns[0]] = safe_name(usage[0]["fk_table"])
                 source = ".".join(map(quote_name, filter(None, (prefix, name))))
                 # SQLite has dates as texts.

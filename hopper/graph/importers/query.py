@@ -132,10 +132,9 @@ class QueryReader:
         """the table's name, and whether the id of each node is the number of its row"""
         kind, sql = "VIEW" if query.numbered else "TABLE", query.sql
         if rows:
-            columns = {name: self.column(name) for name in rows}
             numbers = ", ".join(
-                f"{row_number(column, rows[name], is_text=True)} AS {column}"
-                for name, column in columns.items()
+                f"{row_number(self.column(name), count, is_text=True)} AS {self.column(name)}"
+                for name, count in rows.items()
             )
             # Numbers take a third of the time of texts to keep.
             sql = f"SELECT * REPLACE ({numbers}) FROM ({sql})"  # noqa: S608 # names are made here

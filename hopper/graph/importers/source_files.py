@@ -86,15 +86,11 @@ def load_table(file: Path, kind: str, what: str, delimiter: str = ",") -> NDArra
     if not require_file(file, what).stat().st_size:
         return np.empty((0, 2), np.int64)
     with explain_errors(f"{file}: {what}: cannot be read as {kind}"):
-        table = (
-            parquet.read_table(file)
-            if kind == "parquet"
-            else csv.read_csv(
-                file,
-                csv.ReadOptions(autogenerate_column_names=True),
-                csv.ParseOptions(delimiter=delimiter),
-            )
-        )
+        if kind == "parquet":
+            table = parquet.read_table(file)
+        else:
+            options = csv.ReadOptions(autogenerate_column_names=True)
+            table = csv.read_csv(file, options, csv.ParseOptions(delimiter=delimiter))
         return np.column_stack([column.to_numpy() for column in table.columns])
 
 

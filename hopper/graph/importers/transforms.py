@@ -226,7 +226,7 @@ def draw_split(split: RandomSplit, labels: Labels, values: NDArray[Any], seed: i
             "ask for fractions (random:0.6:0.2)"
         )
     train, val = int(split.train), int(split.val)
-    parts: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    parts = []
     for label in range(labels.classes):
         nodes = order[values[order] == label]
         if nodes.size < train + val:
@@ -234,17 +234,13 @@ def draw_split(split: RandomSplit, labels: Labels, values: NDArray[Any], seed: i
                 f"--split: class {label}: expected at least {train} + {val} nodes, "
                 f"given {nodes.size}"
             )
-        for part, class_nodes in zip(parts, np.split(nodes, [train, train + val]), strict=True):
-            part.append(class_nodes)
-    return _name_parts([np.concatenate(part) for part in parts])
+        parts.append(np.split(nodes, [train, train + val]))
+    return _name_parts([np.concatenate(of_split) for of_split in zip(*parts, strict=True)])
 
 
 def _draw_links(split: RandomSplit, tables: GraphTables, seed: int) -> Splits:
-    """Divide the edges of the target relations, in the order of (variate of the pair, pair).
-
-    All edges between the same two nodes are in the same split, whatever their direction and
-    relation, because one would reveal the other.
-    """
+    """Divide the edges of the target relations in the order of (variate of the pair, pair). All
+    between two nodes, in any direction and relation, share a split: one would reveal another."""
     if not isinstance(split.train, float):
         raise RequestError(
             "--split: edges have no classes, given a number of each; ask for fractions "

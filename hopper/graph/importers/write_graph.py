@@ -155,7 +155,7 @@ def _write_features(
             for start, rows in check_chunks(encoded, where, columns, tables.problems):
                 if normalize:
                     rows = _normalize_rows(rows, f"{where}: rows from {start} on")
-                written.add_sample(rows)
+                written.add(rows)
                 out[start : start + len(rows)] = rows
                 release_pages(out)
                 progress.advance(len(rows))
