@@ -27,6 +27,13 @@ def write_lines(path: Path, lines: Iterable[Any]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def write_spans(folder: Path, *ranks: Iterable[Any]) -> Path:
+    """Write the lines of every rank's spans."""
+    for rank, lines in enumerate(ranks):
+        write_lines(folder / f"rank-{rank}.jsonl", lines)
+    return folder
+
+
 def ring_spans(rank: int, iteration: int) -> list[Line]:
     """Return spans in which two ranks pass on two models once, and rank 1 has to wait."""
     first, second = rank, 1 - rank
@@ -58,9 +65,8 @@ def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float], **cha
     }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary | changes))
-    for rank in range(2):
-        lines = [line for iteration in range(4) for line in ring_spans(rank, iteration)]
-        write_lines(folder / "spans" / f"rank-{rank}.jsonl", [opening_line(50.0), *lines])
+    ranks = [[line for number in range(4) for line in ring_spans(rank, number)] for rank in (0, 1)]
+    write_spans(folder / "spans", *([opening_line(50.0), *lines] for lines in ranks))
     return folder
 
 

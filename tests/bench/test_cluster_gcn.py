@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cluster_gcn import ClusterBatches, ClusterSampler
-from hopper.config import Config, make_config
+from hopper.config import change_config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_sampler, make_schedule
 from hopper.errors import RequestError
@@ -63,29 +63,17 @@ def test_edges_that_leave_the_batch_are_dropped_and_no_others(cluster_request, c
     batch = make_schedule(cluster_request).batch(1, 0)
     roots = batch.of_model(0)
     subgraph = make_sampler(cluster_request).sample(roots, 1, 0)
-    plain = cluster_request.config.model_copy(
-        update={"sampler": cluster_request.config.sampler.model_copy(update={"kind": "node"})}
-    )
-    unfiltered = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
-        roots, 1, 0
-    )
+    node_wise, train = {"kind": "node", "kind_options": {}}, {"engine": "model_centric"}
+    plain = change_config(cluster_request.config, sampler=node_wise, train=train)
+    unfiltered = make_sampler(Request(plain, cluster_request.graph)).sample(roots, 1, 0)
     of_node = np.load(clusters)[graph_nodes(cluster_request.graph)]
     batch_clusters = np.unique(of_node[roots])
     (relation,) = subgraph.hops[0]
     # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
     sources = unfiltered.nodes[relation.src][unfiltered.hops[0][relation].indices]
-    assert (
-        0
-        < subgraph.hops[0][relation].indices.size
-        == np.isin(of_node[sources], batch_clusters).sum()
-    )
+    drawn = subgraph.hops[0][relation].indices.size
+    assert 0 < drawn == np.isin(of_node[sources], batch_clusters).sum()
     assert np.isin(of_node[subgraph.nodes[relation.src]], batch_clusters).all()
-
-
-def _without_options(config: Config) -> Config:
-    sampler = config.sampler.model_copy(update={"kind_options": {}})
-    train = config.train.model_copy(update={"engine": "model_centric"})
-    return config.model_copy(update={"sampler": sampler, "train": train})
 
 
 def test_a_batch_without_training_nodes_is_refused(cluster_request, clusters, tiny_graph):

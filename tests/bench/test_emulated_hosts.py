@@ -24,6 +24,7 @@ from hopper.bench.emulate.request import Request, make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.results import RESULTS_FILE
 from hopper.bench.train_process import train_in_process
+from hopper.cli import main
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.partition import partition_graph
 
@@ -224,17 +225,14 @@ def wide_config(tiny_config, tmp_path_factory) -> Path:
     return path
 
 
-def test_a_comparison_on_hosts_tells_the_interfaces_bytes(wide_config, tmp_path):
+def test_a_comparison_on_hosts_tells_the_interfaces_bytes(wide_config, tmp_path, capsys):
     with build_or_skip(Request(1)):
         pass
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "hopper.cli", *_bench_words(wide_config, out)]
-    command += ["--link-rate", "100mbit", "--host-memory", "2G", "--train.threads", "1"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200
-    )
-    printed = " ".join(done.stdout.decode().split())
-    assert done.returncode == 0, printed
+    words = ["--link-rate", "100mbit", "--host-memory", "2G", "--train.threads", "1"]
+    code = main([*_bench_words(wide_config, out), *words])
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert code == 0, printed
     assert "2 servers on emulated hosts (links of 100mbit, 2048 MiB each)" in printed
     assert "sent / counted" in printed
     assert "WARNING" not in printed

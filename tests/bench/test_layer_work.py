@@ -9,6 +9,8 @@ import pytest
 from hopper.bench.layer_work import MEASURES, read_layer_work, unevenness
 from hopper.errors import RequestError
 
+from .report_folders import write_lines
+
 
 def layer(edges: int, own: int = 10) -> dict[str, Any]:
     return dict.fromkeys(MEASURES, 1) | {"edges": edges, "own": own, "rows": "projected"}
@@ -20,8 +22,7 @@ def write(folder: Path, rank: int, *iterations: list[dict[str, Any]]) -> None:
         moment = {"epoch": 0, "iteration": number}
         lines.append({**moment, "span": "sample", "start": 0, "seconds": 1, "layers": layers})
         lines.append({**moment, "span": "gather", "start": 1, "seconds": 1, "rows": 5})
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / f"rank-{rank}.jsonl").write_text(text)
+    write_lines(folder / f"rank-{rank}.jsonl", lines)
 
 
 def test_work_is_averaged_over_iterations_in_order_of_rank(tmp_path):

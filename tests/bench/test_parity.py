@@ -103,9 +103,8 @@ def test_losses_are_compared_as_far_as_rounding_allows():
 
 
 def test_limits_depend_on_the_dtype():
-    difference = compare_gradients(
-        0, change_gradient("first.weight", torch.tensor(4e-7)), GRADIENTS, 1.0, 1.0
-    )
+    wrong = change_gradient("first.weight", torch.tensor(4e-7))
+    difference = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
     assert not EngineParity("hop", "float32", (difference,), 0.0).problems
     assert EngineParity("hop", "float64", (difference,), 0.0).problems
 
@@ -146,12 +145,9 @@ def test_losses_are_judged_as_gradients_are(exact):
 
 
 def test_engines_that_round_on_purpose_have_to_be_near():
-    near = compare_gradients(
-        0, change_gradient("first.weight", torch.tensor(0.1)), GRADIENTS, 1.01, 1.0
-    )
-    far = compare_gradients(
-        0, change_gradient("first.weight", torch.tensor(3.0)), GRADIENTS, 1.5, 1.0
-    )
+    changed = [change_gradient("first.weight", torch.tensor(by)) for by in (0.1, 3.0)]
+    near = compare_gradients(0, changed[0], GRADIENTS, 1.01, 1.0)
+    far = compare_gradients(0, changed[1], GRADIENTS, 1.5, 1.0)
     assert EngineParity("c", "float32", (near,), 0.0, judged=False).problems == []
     assert len(EngineParity("c", "float32", (far,), 0.0, judged=False).problems) == 2
     broken = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
@@ -192,14 +188,9 @@ def record(reference, tiny_config, tmp_path) -> Record:
     """Return a function that changes an iteration's right gradient and writes it as rank 0 does."""
 
     def write(step: int, iteration: int, change: Callable[[Tensor], Tensor]) -> Path:
-        model = tiny_config.model
+        model, dims = tiny_config.model, {"in_dim": DIM, "out_dim": CLASSES}
         module = build_model(
-            model.name,
-            in_dim=DIM,
-            out_dim=CLASSES,
-            layers=model.layers,
-            hidden=model.hidden,
-            seed=step,
+            model.name, layers=model.layers, hidden=model.hidden, seed=step, **dims
         )
         parameters = {name: value.detach() for name, value in module.named_parameters()}
         loss, gradients = reference.gradient(0, iteration, parameters)

@@ -10,17 +10,11 @@ from hopper.bench.report.spans import Timeline, read_timeline
 from hopper.errors import RequestError
 from hopper.timing.run_log import RunLog
 
-from .report_folders import Line, opening_line, ring_spans, span, write_lines
-
-
-def write(folder: Path, *ranks: list[Any]) -> Path:
-    for rank, lines in enumerate(ranks):
-        write_lines(folder / f"rank-{rank}.jsonl", lines)
-    return folder
+from .report_folders import Line, opening_line, ring_spans, span, write_lines, write_spans
 
 
 def read(folder: Path, *ranks: list[Any]) -> Timeline:
-    timeline = read_timeline(write(folder, *ranks))
+    timeline = read_timeline(write_spans(folder, *ranks))
     assert timeline is not None
     return timeline
 
@@ -93,9 +87,7 @@ def test_what_a_resumed_run_wrote_anew_replaces_the_old(tmp_path):
 
 
 def test_work_ahead_is_cut_to_what_is_shown(tmp_path):
-    ahead = [
-        span("gather", at, 2.0, 9, thread="read") for at in (7.0, 9.0, 11.5, 12.0)
-    ]  # fmt: skip
+    ahead = [span("gather", at, 2.0, 9, thread="read") for at in (7.0, 9.0, 11.5, 12.0)]
     timeline = read(tmp_path, [opening_line(3.0), span("compute", 10.0, 2.0), *ahead])
     shown = [(s.start, s.seconds) for s in timeline.spans if s.thread]
     assert shown == [(0.0, 1.0), (1.5, 0.5)]
@@ -124,16 +116,14 @@ def test_what_a_run_log_writes_can_be_read(tmp_path):
         log.close()
     timeline = read_timeline(tmp_path)
     assert timeline is not None
-    assert [(s.rank, s.model, s.stage) for s in timeline.spans] == [
-        (0, 0, "compute"),
-        (1, 1, "compute"),
-    ]
+    spans = [(s.rank, s.model, s.stage) for s in timeline.spans]
+    assert spans == [(0, 0, "compute"), (1, 1, "compute")]
     assert timeline.alignment == "clock"
     assert 0 == timeline.spans[0].start < timeline.spans[1].start < 10
 
 
 def test_a_half_written_last_line_is_dropped(tmp_path):
-    path = write(tmp_path, [opening_line(0.0), span("compute", 0.0, 1.0)]) / "rank-0.jsonl"
+    path = write_spans(tmp_path, [opening_line(0.0), span("compute", 0.0, 1.0)]) / "rank-0.jsonl"
     path.write_text(path.read_text() + '{"epoch": 0, "iter')
     timeline = read_timeline(tmp_path)
     assert timeline is not None
@@ -142,7 +132,7 @@ def test_a_half_written_last_line_is_dropped(tmp_path):
 
 def test_nothing_recorded_is_no_timeline(tmp_path):
     assert read_timeline(tmp_path) is None
-    assert read_timeline(write(tmp_path, [opening_line(0.0)])) is None
+    assert read_timeline(write_spans(tmp_path, [opening_line(0.0)])) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +148,7 @@ def test_nothing_recorded_is_no_timeline(tmp_path):
     ],
 )
 def test_foreign_lines_are_named(tmp_path, line, message):
-    write(tmp_path, [opening_line(0.0), line, span("compute", 0.0, 1.0)])
+    write_spans(tmp_path, [opening_line(0.0), line, span("compute", 0.0, 1.0)])
     with pytest.raises(RequestError, match=message) as caught:
         read_timeline(tmp_path)
     assert str(tmp_path / "rank-0.jsonl") in str(caught.value)

@@ -83,12 +83,9 @@ def test_first_middle_and_last_iteration_that_all_have_are_recorded(tiny_config,
 
 
 def test_a_failing_run_is_named_with_its_last_words(config_file, tmp_path):
-    with pytest.raises(
-        ClusterError, match=r"hop, round 2: .*exit code 1.*got 'nonsense'"
-    ) as caught:
-        train_in_process(
-            "hop, round 2", config_file, tmp_path / "run", ["--train.engine", "nonsense"], 60
-        )
+    words, message = ["--train.engine", "nonsense"], r"hop, round 2: .*exit code 1.*got 'nonsense'"
+    with pytest.raises(ClusterError, match=message) as caught:
+        train_in_process("hop, round 2", config_file, tmp_path / "run", words, 60)
     assert str(tmp_path / "run") in str(caught.value)
 
 
@@ -145,10 +142,6 @@ def _commands_left(folder: Path) -> list[str]:
 
 
 def _commands_naming(folder: Path) -> list[str]:
-    lines = []
-    for process in psutil.process_iter():
-        try:
-            lines.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return [line for line in lines if str(folder) in line]
+    processes = psutil.process_iter(["cmdline"])
+    commands = [" ".join(process.info["cmdline"] or ()) for process in processes]
+    return [command for command in commands if str(folder) in command]

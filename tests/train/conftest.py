@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
+import hopper
 from hopper.cli import main
 from hopper.graph import GraphDirectory, Relation
+from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
@@ -26,6 +29,7 @@ from tests.server_processes import own_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERVERS = 2
+NEAR = Relation("item", "near", "item")
 NODES = {"author": 60, "paper": 90}
 RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
 START_LIMIT = 120.0
@@ -46,6 +50,17 @@ END_LIMIT = 120.0
 @pytest.fixture(scope="module", autouse=True)
 def _ranks(launched_in_pool) -> None:
     """Ranks that a test itself launches are those of the pool."""
+
+
+def read_neighbourhood(
+    config: hopper.Config, parts: hopper.PartitionedGraph, graph: GraphDirectory, nodes: Any
+) -> tuple[list[hopper.Block], torch.Tensor]:
+    """The blocks of all neighbours of nodes, two layers deep, and the features that they read."""
+    full = hopper.make_config(config.model_dump(), ["--sampler.fanouts=[-1, -1]"])
+    sampler = hopper.make_sampler(hopper.Request(full, parts))
+    subgraph = sampler.sample(parts.global_ids("item")[nodes], 0, 0)
+    rows = graph.features("item")[parts.original_ids("item")[subgraph.nodes["item"]]]
+    return subgraph.blocks(), torch.from_numpy(rows)
 
 
 class Run:
@@ -82,22 +97,23 @@ class Run:
         complete_lines = self.epochs_file.read_text().rpartition("\n")[0]
         return [json.loads(line) for line in complete_lines.splitlines()]
 
+    def read_lines(self, name: str) -> list[Any]:
+        """The values of a file of JSON lines in the run's folder."""
+        return [json.loads(line) for line in (self.run_dir / name).read_text().splitlines()]
+
+    @property
+    def best_model(self) -> bytes:
+        """The content of the file of the best model."""
+        return (self.run_dir / "best.safetensors").read_bytes()
+
     def losses(self) -> list[list[float]]:
         """The losses of all iterations, as a list for each epoch."""
         return [epoch["iteration_losses"] for epoch in self.epochs()]
 
-    def checkpoint(self) -> tuple[Path, bytes] | None:
-        """The newest checkpoint of models and its content, or None."""
-        while (file := CheckpointFiles(self.run_dir).newest) is not None:
-            # A checkpoint is renamed into place, so it is complete. Newer ones replace it.
-            with suppress(FileNotFoundError):
-                return file, file.read_bytes()
-        return None
-
-    def go_back_to(self, file: Path, content: bytes) -> None:
-        """Make a checkpoint of models the only one."""
-        CheckpointFiles(self.run_dir).forget_models()
-        file.write_bytes(content)
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint of models."""
+        return CheckpointFiles(self.run_dir).newest
 
     def halt_after(self, step: int) -> None:
         """Make a run that has ended one that was halted after its checkpoint of a step."""
@@ -257,11 +273,12 @@ class Runs:
         file.write_text(json.dumps(values))
         return file
 
-    def train(self, name: str, *overrides: str, **train: Any) -> RunningRun:
+    def train(
+        self, name: str, *overrides: str, start_new_session: bool = False, **train: Any
+    ) -> RunningRun:
         """Start ``hopper train``."""
-        return self.start(
-            [*self.hopper, "train", str(self.config(name, **train)), *overrides], name
-        )
+        command = [*self.hopper, "train", str(self.config(name, **train)), *overrides]
+        return self.start(command, name, start_new_session=start_new_session)
 
     def start(
         self,
@@ -289,15 +306,19 @@ class Runs:
             run.code = main(list(words))
         return run
 
+    def call_to_end(self, name: str, *words: str) -> Run:
+        """Run ``hopper WORDS`` as :meth:`call` does; fails unless it exits with 0."""
+        run = self.call(name, *words)
+        assert run.code == 0, f"ended with {run.code}: {run.stdout}{run.stderr}"
+        return run
+
     def try_to_train(self, name: str, *overrides: str, **train: Any) -> Run:
         """Run ``hopper train`` as :meth:`call` does."""
         return self.call(name, "train", str(self.config(name, **train)), *overrides)
 
     def train_to_end(self, name: str, *overrides: str, **train: Any) -> Run:
         """Run ``hopper train`` as :meth:`call` does; fails unless it exits with 0."""
-        run = self.try_to_train(name, *overrides, **train)
-        assert run.code == 0, f"ended with {run.code}: {run.stdout}{run.stderr}"
-        return run
+        return self.call_to_end(name, "train", str(self.config(name, **train)), *overrides)
 
     def kill(self) -> None:
         """Kill the processes that are left of all runs."""
@@ -339,6 +360,32 @@ def as_ranks_start(tmp_path, monkeypatch) -> Callable[[str], None]:
 def reference(runs) -> Run:
     """Three epochs of ``hopper train``. Other ways to the same run must give the same losses."""
     return runs.train_to_end("reference")
+
+
+@pytest.fixture(scope="session")
+def edge_graphs(community_graph, tmp_path_factory) -> dict[str, GraphDirectory]:
+    """The community graph whose edges are predicted ("links"), or whether their ends are of one
+    community ("labels"). Nine edges in ten have a label.
+
+    Beside each graph are its divisions over one server, ``1``, and over two, ``2``.
+    """
+    topology, community = community_graph.topology(NEAR), community_graph.labels("item")
+    src, dst = topology.indices, topology.list_destinations()
+    labels = (community[src] == community[dst]).astype(np.int64)
+    labels[::10] = -1
+    folder, graphs = tmp_path_factory.mktemp("edges"), {}
+    for kind, more in (("links", {}), ("labels", {"labels": {NEAR: labels}})):
+        graphs[kind] = GraphDirectory.from_arrays(
+            folder / kind / "graph",
+            {NEAR: np.stack([src, dst])},
+            features={"item": np.asarray(community_graph.features("item"))},
+            target=NEAR,
+            options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+            **more,
+        )
+        for servers in (1, 2):
+            partition_graph(graphs[kind], folder / kind / str(servers), servers, "random")
+    return graphs
 
 
 @pytest.fixture

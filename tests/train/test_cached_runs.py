@@ -18,13 +18,12 @@ from hopper.train.warm_cache import check_profile
 
 def test_profiles_are_kept_and_used_again(runs, capsys):
     """The command makes a profile. Planning and training use it, and do not sample again."""
-    config = runs.config("profiled", engine="model_centric")
+    config = runs.config("profiled", engine="model_centric", epochs=1)
     config_words = [str(config), "--train.seed=9"]
     assert main(["inspect", "cache", "--size", "1K", *config_words]) == 1
     error = capsys.readouterr().err
     assert "no such profile; `hopper inspect cache CONFIG --profile` makes one" in error
-    profiling = runs.call("profiling", "inspect", "cache", "--profile", *config_words)
-    assert profiling.code == 0, profiling.stderr
+    profiling = runs.call_to_end("profiling", "inspect", "cache", "--profile", *config_words)
     assert "counting" not in profiling.stderr
     assert "rank 1," in profiling.stdout
     again = runs.call("profiling", "inspect", "cache", "--profile", "--json", *config_words)
@@ -42,16 +41,11 @@ def test_profiles_are_kept_and_used_again(runs, capsys):
         assert 0 < hottest["visits_found"] < visited["visits"]
         assert visited["row_bytes"] * sum(hottest["rows"].values()) <= of_rank["cache_bytes"]
         assert "visits_found" not in of_rank["policies"]["lru"]
-    run = runs.train_to_end(
-        *("profiled", "--train.seed=9", "--cache.policy=hotness", "--cache.size=20%"),
-        engine="model_centric",
-    )
+    words = ("--cache.policy=hotness", "--cache.size=20%", "--train.engine=model_centric")
+    run = runs.train_to_end("profiled", "--train.seed=9", *words, epochs=1)
     assert "to count visits" not in run.stdout
     assert "cache: " in run.stdout
-    sampling_run = runs.train_to_end(
-        *("sampled", "--train.seed=10", "--cache.policy=hotness", "--cache.size=20%"),
-        engine="model_centric",
-    )
+    sampling_run = runs.train_to_end("sampled", "--train.seed=10", *words, epochs=1)
     assert "to count visits" in sampling_run.stdout
 
 

@@ -1,6 +1,5 @@
 """Runs that predict links or labels of edges, from start to scores and predictions."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -9,49 +8,19 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph import GraphDirectory, Relation
-from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.tasks import decoder_of
 
+from .conftest import NEAR
 from .test_evaluation import ranks_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
-EDGE = Relation("node", "edge", "node")
-
-
-@pytest.fixture(scope="module")
-def graphs(community_graph, tmp_path_factory) -> dict[str, GraphDirectory]:
-    """The community graph as tables, whose edges are predicted, or their labels.
-
-    An edge's label says whether its ends are of one community. Nine edges in ten have a label.
-    """
-    near = Relation("item", "near", "item")
-    topology, community = community_graph.topology(near), community_graph.labels("item")
-    dst, graphs = np.repeat(np.arange(300), np.diff(topology.indptr)), {}
-    rows = np.asarray(community_graph.features("item")).tolist()
-    nodes = [["id", *range(len(rows[0]))], *([i, *row] for i, row in enumerate(rows))]
-    edges: list[list[Any]] = [["src", "dst", "label"]]
-    for number, (u, v) in enumerate(zip(topology.indices.tolist(), dst.tolist(), strict=True)):
-        edges.append([u, v, int(community[u] == community[v]) if number % 10 else ""])
-    for kind, columns, options in (
-        ("links", 2, ImportOptions(targets=(str(EDGE),), split=RandomSplit(0.8, 0.1))),
-        ("labels", 3, ImportOptions(split=RandomSplit(0.8, 0.1))),
-    ):
-        folder = tmp_path_factory.mktemp(kind)
-        (folder / "tables").mkdir()
-        for name, table in (("nodes", nodes), ("edges", [row[:columns] for row in edges])):
-            with (folder / "tables" / f"{name}.csv").open("w", newline="") as stream:
-                csv.writer(stream).writerows(table)
-        import_graph("csv", str(folder / "tables"), folder / "graph", options)
-        graphs[kind] = GraphDirectory.open(folder / "graph")
-        partition_graph(graphs[kind], folder / "parts", 2, "random")
-    return graphs
 
 
 def make_values(graph: GraphDirectory, run_dir: Path, **train: Any) -> dict[str, Any]:
     return {
-        "data": {"partitioned": str(graph.path.parent / "parts")},
+        "data": {"partitioned": str(graph.path.parent / "2")},
         "model": {"name": "sage", "layers": 2, "hidden": 16},
         "sampler": {"fanouts": [5, 5]},
         "train": {
@@ -65,8 +34,8 @@ def make_values(graph: GraphDirectory, run_dir: Path, **train: Any) -> dict[str,
     }
 
 
-def test_scores_of_links_equal_those_of_predicted_rows(graphs, tmp_path):
-    values = make_values(graphs["links"], tmp_path / "run", engine="zero_hop", epochs=3)
+def test_scores_of_links_equal_those_of_predicted_rows(edge_graphs, tmp_path):
+    values = make_values(edge_graphs["links"], tmp_path / "run", engine="zero_hop", epochs=3)
     run = hopper.train(values | {"task": {"decoder": "distmult", "num_negatives": 20}})
     with pytest.raises(hopper.RequestError, match="--what labels: the run predicts links"):
         hopper.predict(run.run_dir)
@@ -74,7 +43,8 @@ def test_scores_of_links_equal_those_of_predicted_rows(graphs, tmp_path):
     np.testing.assert_array_equal(rows.ids, np.arange(300))
     decoder = decoder_of(hopper.load_model(run.run_dir)).double()
     with torch.no_grad():
-        ranks = ranks_of(graphs["links"], torch.from_numpy(rows.values).double(), decoder, None)
+        values = torch.from_numpy(rows.values).double()
+        ranks = ranks_of(edge_graphs["links"], values, decoder, None)
     score, chance = (by[run.metric]["test"] for by in (run.metrics, run.baselines))
     assert score == pytest.approx(float((1 / ranks).mean()), rel=1e-3)
     assert chance == pytest.approx(float((1 / np.arange(1, 301)).mean()))
@@ -82,26 +52,26 @@ def test_scores_of_links_equal_those_of_predicted_rows(graphs, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained_run(graphs, tmp_path_factory) -> hopper.RunResult:
+def trained_run(edge_graphs, tmp_path_factory) -> hopper.RunResult:
     run_dir = tmp_path_factory.mktemp("runs") / "run"
-    return hopper.train(make_values(graphs["labels"], run_dir))
+    return hopper.train(make_values(edge_graphs["labels"], run_dir))
 
 
-def test_predictions_of_edges(trained_run, graphs, tmp_path):
+def test_predictions_of_edges(trained_run, edge_graphs, tmp_path):
     import pandas
 
-    run, graph = trained_run.run_dir, graphs["labels"]
+    run, graph = trained_run.run_dir, edge_graphs["labels"]
     predictions = hopper.predict(run, out=tmp_path / "all")
-    np.testing.assert_array_equal(predictions.ids, np.arange(graph.schema.relations[EDGE].count))
+    np.testing.assert_array_equal(predictions.ids, np.arange(graph.schema.relations[NEAR].count))
     table = pandas.read_parquet(tmp_path / "all").sort_values("id")
     assert list(table.columns) == ["id", "labels", "src", "dst"]
-    topology = graph.topology(EDGE)
+    topology = graph.topology(NEAR)
     src, dst = np.empty_like(topology.indices), np.empty_like(topology.indices)
     src[topology.edge_ids] = topology.indices
-    dst[topology.edge_ids] = np.repeat(np.arange(300), np.diff(topology.indptr))
+    dst[topology.edge_ids] = topology.list_destinations()
     np.testing.assert_array_equal(table["src"], src)
     np.testing.assert_array_equal(table["dst"], dst)
-    labels, split, train = graph.labels(EDGE), graph.split("test"), graph.links("train").labels
+    labels, split, train = graph.labels(NEAR), graph.split("test"), graph.links("train").labels
     accuracy = (predictions.values[split] == labels[split]).mean()
     assert trained_run.metrics["accuracy"]["test"] == pytest.approx(accuracy)
     commonest = np.bincount(np.asarray(train)).argmax()
@@ -121,10 +91,10 @@ def test_predictions_of_edges(trained_run, graphs, tmp_path):
         hopper.predict(run, nodes="nobody")
 
 
-def test_predictions_where_topology_is_divided(trained_run, graphs, tmp_path):
+def test_predictions_where_topology_is_divided(trained_run, edge_graphs, tmp_path):
     """Ranks exchange the edges that only some of them store."""
     divided = tmp_path / "parts"
-    partition_graph(graphs["labels"], divided, 2, "random", seed=5, topology="partitioned")
+    partition_graph(edge_graphs["labels"], divided, 2, "random", seed=5, topology="partitioned")
     expected, predictions = (
         hopper.predict(trained_run.run_dir, what="logits", overrides=overrides)
         for overrides in ([], [f"--data.partitioned={divided}"])

@@ -12,11 +12,9 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.training_parts import make_objective
 from hopper.features import PartitionedRows, open_graph
-from hopper.graph import GraphDirectory, Relation
-from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph import GraphDirectory
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import EndRows, Scene, Wanted, make_inference
-from hopper.partition import partition_graph
 from hopper.rehearsal.world import ThreadCluster, rehearse, run_ranks
 from hopper.tasks import decoder_of, find_target
 from hopper.train.evaluate import Scored
@@ -24,7 +22,6 @@ from hopper.train.evaluate_links import make_evaluator
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 NODES = 300
-NEAR = ("item", "near", "item")
 
 
 def test_only_the_rows_that_a_rank_needs_are_sent_to_it_and_their_bits_stay():
@@ -48,31 +45,6 @@ def test_only_the_rows_that_a_rank_needs_are_sent_to_it_and_their_bits_stay():
         assert found == [[bits[node] for node in ids] for ids in expected]
     # Each rank sends its three rows to both others, and what others alone need.
     assert [sent for _, sent in results] == [6 * 4, (6 + 1 + 1) * 4, 0]
-
-
-@pytest.fixture(scope="module")
-def graphs(community_graph, tmp_path_factory) -> dict[str, GraphDirectory]:
-    """The community graph, whose edges are predicted, or whether their ends are of a community.
-
-    They are divided over one server and over two.
-    """
-    topology, community = community_graph.topology(Relation(*NEAR)), community_graph.labels("item")
-    dst = np.repeat(np.arange(NODES), np.diff(topology.indptr))
-    labels = (community[topology.indices] == community[dst]).astype(np.int64)
-    labels[::10] = -1
-    folder, graphs = tmp_path_factory.mktemp("edges"), {}
-    for kind, more in (("link", {}), ("edge", {"labels": {NEAR: labels}})):
-        graphs[kind] = GraphDirectory.from_arrays(
-            folder / kind / "graph",
-            {NEAR: np.stack([topology.indices, dst])},
-            features={"item": np.asarray(community_graph.features("item"))},
-            target=NEAR,
-            options=ImportOptions(split=RandomSplit(0.8, 0.1)),
-            **more,
-        )
-        for servers in (1, 2):
-            partition_graph(graphs[kind], folder / kind / str(servers), servers, "random")
-    return graphs
 
 
 def evaluate(
@@ -146,8 +118,8 @@ def ranks_of(graph: GraphDirectory, rows: torch.Tensor, decoder: Any, others: An
 @pytest.mark.parametrize(
     ("how", "decoder"), [("all", "mlp"), ("some", "distmult"), ("file", "distmult")]
 )
-def test_links_are_ranked_as_by_one_process(how, decoder, graphs, tmp_path):
-    graph, task, others = graphs["link"], {"decoder": decoder}, None
+def test_links_are_ranked_as_by_one_process(how, decoder, edge_graphs, tmp_path):
+    graph, task, others = edge_graphs["links"], {"decoder": decoder}, None
     if how == "some":
         task["candidates"] = 40
     elif how == "file":
@@ -169,14 +141,14 @@ def test_links_are_ranked_as_by_one_process(how, decoder, graphs, tmp_path):
     assert 0 < expected.by_metric["mrr"] < 1
 
 
-def test_labelled_edges_are_scored_as_by_one_process(graphs):
+def test_labelled_edges_are_scored_as_by_one_process(edge_graphs):
     """torchmetrics computes the metrics of what the decoder predicts."""
-    metrics = {"more_metrics": ["macro_f1", "roc_auc"]}
-    [expected], model, rows = evaluate(graphs["edge"], 1, 1, **metrics)
-    for of_rank in evaluate(graphs["edge"], 2, 2, **metrics)[0]:
+    graph, metrics = edge_graphs["labels"], {"more_metrics": ["macro_f1", "roc_auc"]}
+    [expected], model, rows = evaluate(graph, 1, 1, **metrics)
+    for of_rank in evaluate(graph, 2, 2, **metrics)[0]:
         assert of_rank.by_metric == pytest.approx(expected.by_metric, rel=1e-9)
         assert of_rank.by_class == expected.by_class
-    links = graphs["edge"].links("test")
+    links = graph.links("test")
     with torch.no_grad():
         ends, relations = (rows[links.src], rows[links.dst]), torch.zeros(links.count).long()
         logits = decoder_of(model)(ends[0], relations, ends[1])

@@ -44,22 +44,16 @@ def hanging_runs(runs) -> Iterator[dict[str, Future[tuple[str, float]]]]:
         for name, find in HANGS.items():
             run = start_run(runs, f"hung {name}", DEADLINE)
             find(run).suspend()
-            ends[name] = pool.submit(error_and_seconds, run, time.monotonic())
+            ends[name] = pool.submit(await_error, run, time.monotonic())
         yield ends
 
 
-def error_and_seconds(run: Any, start: float) -> tuple[str, float]:
-    """The error that ends a run, and the seconds that have passed since ``start`` by then."""
-    error = wait_for_error(run)
-    return error, time.monotonic() - start
-
-
-def wait_for_error(run: Any) -> str:
-    """The error that ends a run; fails if anything is left of the run."""
+def await_error(run: Any, start: float) -> tuple[str, float]:
+    """The error that ends a run, and the seconds since ``start``; fails if anything is left."""
     assert run.finish(TIMEOUT + END) == 1
     run.assert_nothing_remains()
     (error,) = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
-    return str(error)
+    return error, time.monotonic() - start
 
 
 def test_a_killed_rank_is_named(runs):
@@ -67,7 +61,7 @@ def test_a_killed_rank_is_named(runs):
     victim = run.ranks()[1]
     victim.kill()
     expected = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
-    assert expected in wait_for_error(run)
+    assert expected in await_error(run, 0.0)[0]
     # What to do next, and where ranks' output is.
     assert "\nno checkpoint was written; train.checkpoint_every asks for them" in run.stderr
     assert f"output of ranks: {run.run_dir / 'ranks'}\n" in run.stderr
@@ -99,7 +93,7 @@ def test_a_server_that_hangs_ends_the_run_at_its_deadline(hanging_runs):
 
 def test_an_iteration_that_does_not_fit_memory_is_refused(runs, monkeypatch):
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
-    error = wait_for_error(runs.train("no room", epochs=1))
+    error, _ = await_error(runs.train("no room", epochs=1), 0.0)
     assert re.search(
         r"train\.batch_size: rank \d reads \S+ KiB for its first iteration and holds 2 at a time, "
         r"but its share of the machine's memory leaves 0 B; expected at least \S+ KiB more",

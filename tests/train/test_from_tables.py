@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import yaml
 from numpy.typing import NDArray
 
 from hopper.graph import GraphDirectory
+from tests.docs.markdown_pages import read_code
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CUSTOMERS, PRODUCTS = 150, 20
@@ -49,31 +49,25 @@ def shop() -> tuple[Rows, dict[str, str]]:
 
 
 class Page:
-    """The blocks of a page, with other addresses in them."""
+    """The blocks of a page, with another address in them."""
 
-    def __init__(self, name: str, *changes: tuple[str, str]) -> None:
-        text = (DOCS / name).read_text()
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        self.name = name
-        self._blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    def __init__(self, name: str, address: str = "", stand_in: str = "") -> None:
+        assert address in (DOCS / name).read_text()
+        self.name, self._address, self._stand_in = name, address, stand_in
 
     def texts(self, language: str) -> list[str]:
         """The texts of the blocks in a language."""
-        return [text for of, text in self._blocks if of == language]
+        texts = read_code(DOCS / self.name, language)
+        return [text.replace(self._address, self._stand_in) for text in texts]
 
-    def commands(self, language: str = "", beginning: str = "") -> Iterator[list[str]]:
-        """The commands of blocks that begin so, as words."""
-        for text in self.texts(language):
-            if not text.startswith(beginning):
-                continue
-            yield from map(shlex.split, text.splitlines())
+    def commands(self, language: str = "", beginning: str = "") -> list[str]:
+        """The commands of blocks that begin so."""
+        texts = [text for text in self.texts(language) if text.startswith(beginning)]
+        return "\n".join(texts).splitlines()
 
-    def run(self, number: int, words: list[str], runs: Any) -> None:
+    def run(self, command: str, runs: Any) -> None:
         """Run a command; fails unless it exits with 0."""
-        run = runs.call(f"{self.name} {number}", *words[1:])
-        assert run.code == 0, run.stdout + run.stderr
+        runs.call_to_end(self.name, *shlex.split(command)[1:])
 
     def run_python(self) -> None:
         """Run the last block of Python."""
@@ -89,7 +83,7 @@ def test_from_a_database_to_plans_by_name(kind, shop, tmp_path, runs, request, m
         address = request.getfixturevalue("postgres_server").replace(":paint", "")
     else:
         pytest.importorskip("adbc_driver_sqlite", reason="the driver is not installed")
-    page = Page("start/from-a-database.md", ("sqlite:shop.sqlite", address))
+    page = Page("start/from-a-database.md", "sqlite:shop.sqlite", address)
     fill(address, page.texts("sql")[0], rows)
     (tmp_path / "config.toml").write_text(page.texts("toml")[0])
     before, after = (
@@ -97,8 +91,8 @@ def test_from_a_database_to_plans_by_name(kind, shop, tmp_path, runs, request, m
         for marks in (" -", " +")
     )
     file = tmp_path / "graph.toml"
-    for number, words in enumerate(page.commands()):
-        page.run(number, words, runs)
+    for number, command in enumerate(page.commands()):
+        page.run(command, runs)
         if number == 0:
             assert before in file.read_text()
             file.write_text(file.read_text().replace(before, after))
@@ -130,7 +124,7 @@ def fill(address: str, statements: str, rows: Rows) -> None:
 def test_from_a_data_lake_to_predictions_beside_it(
     shop, bucket, tmp_path, runs, monkeypatch, capsys
 ):
-    (rows, plans), page = shop, Page("start/from-a-data-lake.md", ("s3://lake", bucket))
+    (rows, plans), page = shop, Page("start/from-a-data-lake.md", "s3://lake", bucket)
     monkeypatch.chdir(tmp_path)
     for name, values in rows.items():
         table = pandas.DataFrame(values, columns=COLUMNS[name])
@@ -139,8 +133,8 @@ def test_from_a_data_lake_to_predictions_beside_it(
                 table[part::2].to_parquet(stream)
     for name, text in zip(("graph", "config"), page.texts("toml"), strict=True):
         (tmp_path / f"{name}.toml").write_text(text)
-    for number, words in enumerate(page.commands()):
-        page.run(number, words, runs)
+    for command in page.commands():
+        page.run(command, runs)
     page.run_python()
     assert "probability" in capsys.readouterr().out
     with fsspec.open_files(f"{bucket}/plans/*.parquet", "rb") as files:
@@ -189,8 +183,7 @@ def write_distdgl(graph: GraphDirectory) -> NDArray[np.int64]:
 
 def ends_of(graph: GraphDirectory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     topology = graph.topology(next(iter(graph.schema.relations)))
-    destinations = np.repeat(np.arange(topology.indptr.size - 1), np.diff(topology.indptr))
-    return np.array(topology.indices, np.int64), destinations
+    return np.array(topology.indices, np.int64), topology.list_destinations()
 
 
 @pytest.mark.filterwarnings("ignore")  # of DGL
@@ -205,10 +198,10 @@ def test_other_systems_directories_lead_to_predictions(
         "train = {epochs = 6, batch_size = 16, learning_rate = 0.02}\n"
     )
     kind, page = write.__name__.removeprefix("write_"), Page("howto/import.md")
-    commands = list(page.commands("bash", f"hopper dataset import {kind}"))
+    commands = page.commands("bash", f"hopper dataset import {kind}")
     assert len(commands) == 4
-    for number, words in enumerate(commands):
-        page.run(number, words, runs)
+    for command in commands:
+        page.run(command, runs)
     mapping = pandas.DataFrame({"id": np.arange(originals.size), "original": originals})
     query = "SELECT original, labels FROM 'labels/*.parquet' JOIN mapping USING (id)"
     with duckdb.connect() as connection:

@@ -26,42 +26,37 @@ def objects() -> Objects:
     return by_name
 
 
-def pod(objects: Objects, kind: str, name: str) -> Any:
-    return objects[kind, name]["spec"]["template"]
+@pytest.fixture(scope="module")
+def template(objects) -> Any:
+    """The template of the job's pods."""
+    return objects["Job", "hopper"]["spec"]["template"]
 
 
-def pods(objects: Objects) -> list[Any]:
-    return [pod(objects, "Job", "hopper")]
+def test_nothing_has_more_rights_than_it_needs(template):
+    spec = template["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    [container] = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
 
 
-def test_nothing_has_more_rights_than_it_needs(objects):
-    for template in pods(objects):
-        spec = template["spec"]
-        assert spec["automountServiceAccountToken"] is False
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"]["runAsUser"] > 0
-        [container] = spec["containers"]
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
-
-
-def test_every_name_refers_to_an_object_of_the_manifest(objects):
-    for template in pods(objects):
-        mounted = {mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]}
-        volumes = template["spec"]["volumes"]
-        assert mounted == {volume["name"] for volume in volumes}
-        for volume in volumes:
-            for key, kind, name in (
-                ("secret", "Secret", "secretName"),
-                ("configMap", "ConfigMap", "name"),
-                ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
-            ):
-                assert key not in volume or (kind, volume[key][name]) in objects
-    [template] = pods(objects)
+def test_every_name_refers_to_an_object_of_the_manifest(objects, template):
+    mounted = {mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]}
+    volumes = template["spec"]["volumes"]
+    assert mounted == {volume["name"] for volume in volumes}
+    for volume in volumes:
+        for key, kind, name in (
+            ("secret", "Secret", "secretName"),
+            ("configMap", "ConfigMap", "name"),
+            ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
+        ):
+            assert key not in volume or (kind, volume[key][name]) in objects
     assert template["metadata"]["labels"] == {"app": "hopper"}
     assert objects["Service", "hopper"]["spec"]["selector"] == {"app": "hopper"}
     assert objects["Service", "hopper"]["spec"]["clusterIP"] == "None"
@@ -78,18 +73,15 @@ def test_values_that_users_must_change_are_explained():
     text = (REPOSITORY / "docs" / "howto" / "launch.md").read_text()
     section = text.partition("## Kubernetes")[2].partition("\n## ")[0]
     explained = set(re.findall(r"`([^`]+)`", section.replace("```", "")))
-    marked_lines = [line for line in MANIFEST.read_text().splitlines() if "# CHANGE" in line]
-    settings = [line.partition("# CHANGE")[0] for line in marked_lines]
-    words_of_lines = [
-        set(re.findall(r"[\w./-]{4,}", setting)) for setting in settings if setting.strip()
-    ]
+    settings = re.findall("^(.*?)# CHANGE", MANIFEST.read_text(), re.M)
+    words_of_lines = [set(re.findall(r"[\w./-]{4,}", text)) for text in settings if text.strip()]
     assert len(words_of_lines) > 8
     assert [line_words for line_words in words_of_lines if not line_words & explained] == []
 
 
-def test_its_command_is_understood(objects):
+def test_its_command_is_understood(template):
     """``tests/train/test_slurm_script.py`` trains by the same command on two nodes."""
-    [container] = pods(objects)[0]["spec"]["containers"]
+    [container] = template["spec"]["containers"]
     python, *words = [*container["command"], *container["args"]]
     index = "$(JOB_COMPLETION_INDEX)"
     assert (python, words[:3]) == ("python", ["-m", "hopper.cli", "host"])

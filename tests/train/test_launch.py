@@ -1,6 +1,5 @@
 """``hopper train``, ``torchrun -m hopper.train`` and ``hopper serve``."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -69,8 +68,7 @@ def test_training_nodes_are_scored_with_score_training(reference, runs):
 
 def test_every_rank_writes_spans(reference):
     for rank in range(2):
-        lines = (reference.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
-        spans = [json.loads(line) for line in lines]
+        spans = reference.read_lines(f"spans/rank-{rank}.jsonl")
         computed_iterations = {
             (span["epoch"], span["iteration"]) for span in spans if span.get("span") == "compute"
         }

@@ -19,22 +19,14 @@ START_LIMIT = 400.0
 
 
 def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
-    config = runs.config(name, **train)
-    limit = "--cluster.start_timeout_seconds", str(START_LIMIT)
-    command = [*runs.hopper, "train", str(config), "--on", "ray", *limit, *overrides]
-    return runs.start(command, name, start_new_session=True)
+    words = "--on", "ray", "--cluster.start_timeout_seconds", str(START_LIMIT), *overrides
+    return runs.train(name, *words, start_new_session=True, **train)
 
 
 def rays_processes() -> list[list[str]]:
     """Commands of the processes that have this test's mark."""
-    commands = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == os.environ[MARK]:
-                commands.append(process.cmdline())
-        except psutil.Error:
-            continue
-    return commands
+    facts = [process.info for process in psutil.process_iter(["cmdline", "environ"])]
+    return [it["cmdline"] for it in facts if (it["environ"] or {}).get(MARK) == os.environ[MARK]]
 
 
 def assert_nothing_remains(run: Any) -> None:
@@ -61,7 +53,7 @@ def _mark_processes(tmp_path, monkeypatch) -> None:
 @pytest.mark.timeout(2 * START_LIMIT)
 def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(reference, runs, request):
     run = launch(runs, request.node.name, "--restarts", "1", checkpoint_every=4)
-    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint", START_LIMIT)
+    run.await_condition(lambda: run.checkpoint is not None, "a checkpoint", START_LIMIT)
     assert {rank.nice() for rank in run.ranks()} == {psutil.Process().nice()}
     victim = run.ranks()[1]
     victim.kill()

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 import hopper
-from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.evaluate_links import _count_better
 from hopper.train.results import best_first
 
@@ -30,10 +29,8 @@ def test_a_loss_that_is_nan_ends_the_run_and_the_run_can_go_on_without_that_upda
     run = runs.try_to_train("nan", **NAN_ON_RANK_1)
     assert run.code == 1
     assert "the loss is nan on rank 1 (epoch 0, iteration 7): the run ends" in run.stderr
-    checkpoint = CheckpointFiles(run.run_dir).newest
-    assert checkpoint is not None
-    assert checkpoint.name == "step-7.safetensors"
-    assert f"the last checkpoint from before is {checkpoint};" in run.stderr
+    assert run.checkpoint.name == "step-7.safetensors"
+    assert f"the last checkpoint from before is {run.checkpoint};" in run.stderr
     assert "Traceback" not in run.stderr
     assert not (run.run_dir / "summary.json").exists()
 
@@ -59,8 +56,7 @@ def test_a_model_whose_predictions_are_nan_is_no_success(runs):
 def test_a_trial_that_diverges_ranks_last_and_the_others_go_on(runs):
     config = runs.config("swept nan", batch_size=10)
     words = ("--train.learning_rate=[1e30, 0.01]", "--train.gradient_norms=true")
-    run = runs.call("swept nan", "sweep", str(config), *words)
-    assert run.code == 0, run.stderr
+    run = runs.call_to_end("swept nan", "sweep", str(config), *words)
     assert "trial 0: the loss is nan on ranks 0, 1 (epoch 0, iteration 1): stopped" in run.stdout
     summary = read_strictly(run.run_dir / "summary.json")
     assert summary["ranking"] == [1, 0]
@@ -81,13 +77,13 @@ def test_float16_goes_on_after_an_overflow_and_resumes_with_the_same_bits(runs):
     }
     whole = runs.train_to_end("float16", **train, epochs=2)
     # The first gradients may overflow as well, until the scale has come down.
-    count, expected = whole.epochs()[0]["left_out"], load_file(whole.checkpoint()[0])
+    count, expected = whole.epochs()[0]["left_out"], load_file(whole.checkpoint)
     assert count >= 1
     assert expected["loss_scale"][0] == 1024 / 2**count
     losses = whole.losses()
     whole.halt_after(whole.epochs()[0]["iterations"])
     resumed = runs.train_to_end("float16", **train, epochs=2, resume=True)
-    tensors = load_file(resumed.checkpoint()[0])
+    tensors = load_file(resumed.checkpoint)
     assert expected.keys() == tensors.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, tensors[name]), name

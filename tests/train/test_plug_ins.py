@@ -5,7 +5,6 @@ resumed. Both compute the same bits.
 """
 
 import csv
-import json
 import signal
 from typing import Any
 
@@ -17,7 +16,7 @@ from hopper.partition import partition_graph
 
 from ..conftest import make_community_graph
 
-EPOCHS = 4
+EPOCHS, CALLS = 4, "witness.jsonl"
 PLUG_INS: dict[str, Any] = {
     "engine": "zero_hop",
     "batch_size": 2,
@@ -33,10 +32,6 @@ PLUG_INS: dict[str, Any] = {
 }
 LOGGERS = ["csv_logger:CsvLogger", "own_loggers:Witness"]
 METHOD = "range_partitioner:RangePartitioner"
-
-
-def read_calls(run: Any) -> list[list[Any]]:
-    return [json.loads(line) for line in (run.run_dir / "witness.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +50,7 @@ def test_the_run_learns_and_tells_the_loggers_of_rank_0_alone(plugged_run):
     test = summary["scores"]["test"][summary["metric"]]
     assert summary["metric"] == "macro_f1"
     assert test > 0.5
-    assert read_calls(plugged_run) == [
+    assert plugged_run.read_lines(CALLS) == [
         ["0", "start", "zero_hop", False],
         *(["0", "epoch", number, epoch["val"]] for number, epoch in enumerate(epochs)),
         ["0", "finish", test],
@@ -84,22 +79,22 @@ def test_an_interrupted_run_from_a_database_computes_the_same_bits(
     logging = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"wait_after": 1}]}
     run = runs.train("own-interrupted", *data, **PLUG_INS, **logging)
     run.await_condition(
-        lambda: (run.run_dir / "witness.jsonl").exists() and len(read_calls(run)) == 3, "two epochs"
+        lambda: (run.run_dir / CALLS).exists() and len(run.read_lines(CALLS)) == 3, "two epochs"
     )
     run.process.send_signal(signal.SIGTERM)
     assert run.finish(60) == 143
     run.assert_nothing_remains()
-    assert read_calls(run)[-1] == ["0", "close"], "the logger is closed even if its rank is ended"
+    # The logger is closed even if its rank is ended.
+    assert run.read_lines(CALLS)[-1] == ["0", "close"]
     assert "ended by SIGTERM" in run.stderr
 
     resumed = runs.train_to_end("own-interrupted", *data, **PLUG_INS, **logging, resume=True)
-    assert read_calls(resumed)[4] == ["0", "start", "zero_hop", True]
+    assert resumed.read_lines(CALLS)[4] == ["0", "start", "zero_hop", True]
     assert resumed.losses() == plugged_run.losses()
     expected, epochs = plugged_run.epochs(), resumed.epochs()
     assert [epoch["val"] for epoch in epochs] == [epoch["val"] for epoch in expected]
     assert epochs[-1]["rows"] == expected[-1]["rows"]
-    best = "best.safetensors"
-    assert (resumed.run_dir / best).read_bytes() == (plugged_run.run_dir / best).read_bytes()
+    assert resumed.best_model == plugged_run.best_model
 
 
 def test_a_callback_ends_a_run_on_all_ranks_and_freezes_parameters(runs):

@@ -1,12 +1,10 @@
 """``hopper predict``: predictions of a finished run's model, also after interruptions."""
 
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -19,13 +17,14 @@ from hopper.predict.parts import Part, Predictions, write_part
 from hopper.predict.request import PredictionRequest
 from hopper.tasks import Target
 
+from .conftest import read_neighbourhood
+
 RGCN = ("--model.name=rgcn", "--learnable.dim=4", "--train.dtype=float64")
 
 
 def run_predict(runs: Any, run_dir: Path, out: Path, *words: str) -> Predictions:
     """Run ``hopper predict`` and return what it wrote; fails unless it exits with 0."""
-    run = runs.call(out.name, "predict", str(run_dir), "--out", str(out), *words)
-    assert run.code == 0, run.stdout + run.stderr
+    runs.call_to_end(out.name, "predict", str(run_dir), "--out", str(out), *words)
     return Predictions.open(out)
 
 
@@ -37,9 +36,8 @@ def test_predictions_have_the_scores_of_the_run(reference, runs, community_graph
     np.testing.assert_array_equal(predictions.ids, np.arange(count))
     for split in ("val", "test"):
         nodes = community_graph.split(split)
-        assert (
-            float((predictions.values[nodes] == labels[nodes]).mean()) == scores[split]["accuracy"]
-        )
+        is_right = predictions.values[nodes] == labels[nodes]
+        assert float(is_right.mean()) == scores[split]["accuracy"]
     # Both ranks counted the claims of their nodes.
     by_class = reference.summary()["by_class"]["test"]
     claims, actual = predictions.values[nodes], labels[nodes]
@@ -53,27 +51,19 @@ def test_predictions_have_the_scores_of_the_run(reference, runs, community_graph
     assert not (tmp_path / "labels" / "_work").exists()
     three_servers = tmp_path / "three servers"
     partition_graph(community_graph, three_servers, 3, "random", seed=5)
-    words = (
-        "--what=logits",
-        "--format=npy",
-        "--nodes=test",
-        "--data.partitioned",
-        str(three_servers),
-    )
+    divided = "--data.partitioned", str(three_servers)
+    words = ("--what=logits", "--format=npy", "--nodes=test", *divided)
     logits = run_predict(runs, reference.run_dir, tmp_path / "logits", *words)
     np.testing.assert_array_equal(logits.ids, community_graph.split("test"))
     np.testing.assert_array_equal(logits.values.argmax(1), predictions.values[logits.ids])
     # Nothing is left to do, so no process is started.
-    request = PredictionRequest(
-        "logits", "test", "npy", overrides=("--data.partitioned", str(three_servers))
-    )
+    request = PredictionRequest("logits", "test", "npy", overrides=divided)
     assert predict_into(reference.run_dir, tmp_path / "logits", request) == logits.ids.size
     # Another graph, or another number of ranks, is another prediction.
-    for word in ("--data.partitioned=" + str(three_servers), "--cluster.ranks_per_server=2"):
+    for overrides in (divided, ("--cluster.ranks_per_server=2",)):
+        request = PredictionRequest(overrides=overrides)
         with pytest.raises(hopper.RequestError, match="labels: holds a prediction with"):
-            predict_into(
-                reference.run_dir, tmp_path / "labels", PredictionRequest(overrides=(word,))
-            )
+            predict_into(reference.run_dir, tmp_path / "labels", request)
 
 
 def test_a_loaded_model_computes_the_same_embeddings(reference, runs, community_graph, tmp_path):
@@ -86,13 +76,9 @@ def test_a_loaded_model_computes_the_same_embeddings(reference, runs, community_
     model = hopper.load_model(reference.run_dir)
     run_config = hopper.RunResult.open(reference.run_dir).config
     graph = hopper.PartitionedGraph.open(run_config.data.partitioned)
-    full_fanout_config = hopper.make_config(run_config.model_dump(), ["--sampler.fanouts=[-1, -1]"])
-    sampler = hopper.make_sampler(hopper.Request(full_fanout_config, graph))
-    roots = graph.global_ids("item")[embeddings.ids]
-    subgraph = sampler.sample(roots, 0, 0)
-    rows = community_graph.features("item")[graph.original_ids("item")[subgraph.nodes["item"]]]
+    blocks, rows = read_neighbourhood(run_config, graph, community_graph, embeddings.ids)
     with torch.no_grad():
-        hidden = model.step(0, subgraph.blocks()[0], torch.from_numpy(rows))
+        hidden = model.step(0, blocks[0], rows)
     np.testing.assert_allclose(embeddings.values, hidden[:3].numpy(), atol=1e-5)
 
 
@@ -117,8 +103,7 @@ def test_learnable_rows_are_used_for_predictions(typed_runs, papers, tmp_path):
 def test_a_prediction_is_put_to_an_address(reference, runs, bucket, tmp_path):
     local = run_predict(runs, reference.run_dir, tmp_path / "here", "--what=probabilities")
     words = ["--what=probabilities", "--top=2", "--out", f"{bucket}/top"]
-    run = runs.call("there", "predict", str(reference.run_dir), *words)
-    assert run.code == 0, run.stdout + run.stderr
+    run = runs.call_to_end("there", "predict", str(reference.run_dir), *words)
     assert f"{bucket}/top: {local.ids.size:,} probabilities" in run.stdout
     top = Predictions.open(f"{bucket}/top")
     np.testing.assert_array_equal(top.ids, local.ids)
@@ -141,8 +126,7 @@ def test_rounded_features_are_reported_once(reference, runs, community_graph, tm
     small = tmp_path / "small"
     partition_graph(community_graph, small, 2, "random", feature_dtypes=["int8"])
     words = ["--out", str(tmp_path / "out"), "--data.partitioned", str(small)]
-    run = runs.call("rounded", "predict", str(reference.run_dir), *words)
-    assert run.code == 0, run.stdout + run.stderr
+    run = runs.call_to_end("rounded", "predict", str(reference.run_dir), *words)
     assert run.stdout.count("features of item: approximate, rounded to int8") == 1
 
 
@@ -161,15 +145,13 @@ def test_a_killed_prediction_goes_on(undisturbed_prediction, reference, runs, tm
     folder, expected = undisturbed_prediction
     out = tmp_path / "killed"
     words = ["predict", str(reference.run_dir), "--out", str(out), *MANY_PIECES]
-    run = runs.start([*runs.hopper, *words], "killed")
+    # Its processes' command lines name the folder of the prediction.
+    run = runs.start([*runs.hopper, *words], str(out))
     work = out / "_work"
     run.await_condition(lambda: len(list(work.glob("rank-0/0/*.json"))) > 1, "a second table")
-    next(process for process in _processes_of(out) if "hopper rank" in process.name()).kill()
+    run.ranks()[0].kill()
     assert run.finish() != 0
-    deadline = time.monotonic() + 20
-    while _processes_of(out):
-        assert time.monotonic() < deadline, "left behind"
-        time.sleep(0.05)
+    run.assert_nothing_remains(limit=20)
     assert not list(out.glob("part-*"))
     # One of the ranks has written its part.
     for name in ("ids-00000-00001.npy", "part-00000-00001.npy"):
@@ -178,17 +160,6 @@ def test_a_killed_prediction_goes_on(undisturbed_prediction, reference, runs, tm
     np.testing.assert_array_equal(resumed.values, expected.values)
     for file in sorted(folder.glob("*.npy")):
         assert (out / file.name).read_bytes() == file.read_bytes()
-
-
-def _processes_of(out: Path) -> list[psutil.Process]:
-    processes = []
-    for process in psutil.process_iter():
-        try:
-            if str(out) in process.cmdline():
-                processes.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_bad_requests_are_refused_before_any_work(reference, community_graph, tmp_path):

@@ -44,11 +44,8 @@ def test_a_folder_belongs_to_one_run_which_ends_when_it_is_moved_away(runs, caps
 @pytest.mark.parametrize("holder", ["launcher", "rank-0"])
 def test_a_launcher_respects_locks_of_launchers_and_of_ranks(tmp_path, holder):
     """Ranks that torchrun started have no launcher, so rank 0 holds the lock."""
-    run_lock = lock_run_folder(tmp_path, holder)
-    with (
-        run_lock,
-        pytest.raises(RequestError, match=f"in use by another run .process {os.getpid()}"),
-    ):
+    message = f"in use by another run .process {os.getpid()}"
+    with lock_run_folder(tmp_path, holder), pytest.raises(RequestError, match=message):
         lock_run_folder(tmp_path, "launcher").__enter__()
     with lock_run_folder(tmp_path, "launcher"), lock_run_folder(tmp_path, "rank-0"):
         pass
@@ -87,9 +84,8 @@ def test_a_folder_that_cannot_be_used_is_refused(runs, tmp_path, capsys):
     for name, reason in cases.items():
         assert main(["train", config, "--train.run_dir", str(tmp_path / name)]) == 1
         error = capsys.readouterr().err
-        assert error.startswith(
-            f"error: train.run_dir: {tmp_path / name}: cannot be made: {reason}"
-        )
+        start = f"error: train.run_dir: {tmp_path / name}: cannot be made: {reason}"
+        assert error.startswith(start)
         assert error.count("\n") == 1
 
 
@@ -112,7 +108,7 @@ def test_half_written_files_of_a_killed_run_are_removed(runs):
     (run_dir / "checkpoints").mkdir(parents=True)
     for name in ("checkpoints/step-3.safetensors.unfinished", "summary.json.unfinished"):
         (run_dir / name).touch()
-    runs.train_to_end("left")
+    runs.train_to_end("left", epochs=1)
     assert not list(run_dir.rglob("*.unfinished"))
 
 

@@ -10,22 +10,7 @@ import torch
 import hopper
 from hopper.train.tensor_file import read_tensors
 
-
-def accuracy(
-    model: torch.nn.Module,
-    config: hopper.Config,
-    graph: hopper.GraphDirectory,
-    partitioned: hopper.PartitionedGraph,
-) -> float:
-    """The accuracy of a model on the test split, with all neighbours of its nodes."""
-    full_fanout_config = hopper.make_config(config.model_dump(), ["--sampler.fanouts=[-1, -1]"])
-    sampler = hopper.make_sampler(hopper.Request(full_fanout_config, partitioned))
-    nodes = graph.split("test")
-    subgraph = sampler.sample(partitioned.global_ids("item")[nodes], 0, 0)
-    rows = graph.features("item")[partitioned.original_ids("item")[subgraph.nodes["item"]]]
-    with torch.no_grad():
-        logits = model(subgraph.blocks(), torch.from_numpy(rows))
-    return float((logits.argmax(-1).numpy() == graph.labels("item")[nodes]).mean())
+from .conftest import read_neighbourhood
 
 
 @pytest.fixture
@@ -69,8 +54,10 @@ def test_the_loaded_model_is_the_one_that_was_scored(
 
     model = moved.load_model()
     assert not model.training
-    graph = hopper.PartitionedGraph.open(partitioned)
-    score = accuracy(model, moved.config, community_graph, graph)
+    parts, nodes = hopper.PartitionedGraph.open(partitioned), community_graph.split("test")
+    with torch.no_grad():
+        logits = model(*read_neighbourhood(moved.config, parts, community_graph, nodes))
+    score = float((logits.argmax(-1).numpy() == community_graph.labels("item")[nodes]).mean())
     assert score == pytest.approx(reference_result.metrics["accuracy"]["test"], abs=1e-12)
 
 

@@ -87,7 +87,7 @@ def start(runs: Any, ssh: list[str], name: str, *words: str, **train: Any) -> An
 
 def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(reference, runs, ssh):
     run = start(runs, ssh, "over-ssh", "--restarts", "1", checkpoint_every=4)
-    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint")
+    run.await_condition(lambda: run.checkpoint is not None, "a checkpoint")
     victim = run.ranks()[1]
     victim.kill()
     assert run.finish() == 0, run.stdout + run.stderr

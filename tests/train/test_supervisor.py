@@ -69,6 +69,13 @@ def go(supervisor: Supervisor, check: Callable[[], None] = lambda: None) -> None
     supervisor.await_ranks(check)
 
 
+def fail(made: Supervisor) -> str:
+    """Await ranks of which some fail; return the error that explains it."""
+    with pytest.raises(RanksFailed) as raised, made as supervisor:
+        go(supervisor)
+    return str(explain(raised.value.failures))
+
+
 def test_a_rank_that_stops_after_its_work_ends_the_run(supervise):
     """The other rank has ended, so only the launcher waits for this one."""
     start = time.monotonic()
@@ -104,9 +111,7 @@ else:
     tell_failure(ConfigError("train.seed: wrong"))
 os._exit(1)
 """
-    with pytest.raises(RanksFailed) as raised, supervise(fails) as supervisor:
-        go(supervisor)
-    assert "failed: train.seed: wrong" in str(explain(raised.value.failures))
+    assert "failed: train.seed: wrong" in fail(supervise(fails))
 
 
 def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(supervise):
@@ -118,10 +123,8 @@ if os.environ["RANK"] == "1":
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(600)
 """
-    with pytest.raises(RanksFailed) as raised, supervise(fails) as supervisor:
-        go(supervisor)
     text = r"rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks were ended"
-    assert re.fullmatch(text, str(explain(raised.value.failures)))
+    assert re.fullmatch(text, fail(supervise(fails)))
 
 
 def test_a_signal_while_ranks_start_leaves_none(supervise, monkeypatch):
@@ -158,9 +161,7 @@ def test_a_fork_whose_parent_ends_at_once_ends_too(monkeypatch):
 def test_a_fork_that_is_killed_while_it_waits_is_a_lost_rank(supervise):
     made = supervise("time.sleep(600)")
     processes._waiting[-1].kill()
-    with pytest.raises(RanksFailed) as raised, made as supervisor:
-        go(supervisor)
-    assert "rank 0 (pid" in (text := str(explain(raised.value.failures)))
+    assert "rank 0 (pid" in (text := fail(made))
     assert "was killed by SIGKILL" in text
 
 

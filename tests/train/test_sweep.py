@@ -131,14 +131,11 @@ def test_the_best_comes_first_and_the_table_is_ranked():
 
 def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
     config = runs.config(name, checkpoint_every=CHECKPOINT_EVERY, **train)
-    run = runs.call(name, "sweep", str(config), *LISTS)
-    assert run.code == 0, run.stdout + run.stderr
-    return run
+    return runs.call_to_end(name, "sweep", str(config), *LISTS)
 
 
 def trial_epochs(run: Any, trial: int) -> list[dict[str, Any]]:
-    lines = (run.run_dir / f"trial-{trial}" / "epochs.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return list(run.read_lines(f"trial-{trial}/epochs.jsonl"))
 
 
 @pytest.fixture(scope="module")
@@ -207,10 +204,9 @@ def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run):
 
 def test_spans_name_the_model_that_a_rank_trained(sweep_run):
     for rank in range(2):
-        lines = (sweep_run.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
         visits = {
             (span["model"], span["step"])
-            for span in map(json.loads, lines)
+            for span in sweep_run.read_lines(f"spans/rank-{rank}.jsonl")
             if span.get("span") == "compute" and "roots" in span
         }
         assert visits == {(trial, (rank - trial) % 2) for trial in range(3)}

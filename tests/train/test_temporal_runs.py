@@ -2,7 +2,6 @@
 label."""
 
 import csv
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,7 @@ def graph(tmp_path_factory) -> GraphDirectory:
     generator, folder = np.random.default_rng(3), tmp_path_factory.mktemp("payments")
     (folder / "tables").mkdir()
     paid_at, asked_at = generator.permutation(PAYMENTS), generator.integers(1500, PAYMENTS, SHOPS)
-    payer, shop_paid = (
-        generator.integers(0, ACCOUNTS, PAYMENTS),
-        generator.integers(0, SHOPS, PAYMENTS),
-    )
+    payer, shop_paid = (generator.integers(0, count, PAYMENTS) for count in (ACCOUNTS, SHOPS))
     amount = generator.normal(size=PAYMENTS).round(3)
     tables = {
         "nodes__account": [["id", "age"], *([f"a{i}", i % 7] for i in range(ACCOUNTS))],
@@ -71,34 +67,27 @@ def make_values(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
     }
 
 
-def read_losses(run: Path) -> list[list[float]]:
-    lines = (run / "epochs.jsonl").read_text().splitlines()
-    return [json.loads(line)["iteration_losses"] for line in lines]
-
-
 def test_the_label_by_the_last_payment_is_learned_and_predicted(graph, tmp_path):
     """Evaluation sees the last payment too. A resumed run has the same bits."""
     parts = tmp_path / "parts"
     partition_graph(graph, parts, 2, "random")
     run = hopper.train(make_values(parts, tmp_path / "run", checkpoint_every=CHECKPOINT_EVERY))
-    losses = read_losses(Path(run.run_dir))
+    losses = [epoch.iteration_losses for epoch in run.epochs]
     # Chance is 0.69.
     assert np.mean(losses[-1]) < 0.2
     resumed = Path(shutil.copytree(run.run_dir, tmp_path / "again"))
     CheckpointFiles(resumed).forget_models_after(CHECKPOINT_EVERY)
     (resumed / "summary.json").unlink()
-    hopper.train(make_values(parts, resumed, checkpoint_every=CHECKPOINT_EVERY, resume=True))
-    assert read_losses(resumed) == losses
+    again = make_values(parts, resumed, checkpoint_every=CHECKPOINT_EVERY, resume=True)
+    assert [epoch.iteration_losses for epoch in hopper.train(again).epochs] == losses
     assert 0 < sum(map(len, losses)) - CHECKPOINT_EVERY < len(losses[-1])
     predictions = hopper.predict(run.run_dir, nodes="test")
     labels = graph.labels("shop")[predictions.ids]
     score = run.summary["scores"]["test"]["accuracy"]
     assert score > 0.85
     assert float((predictions.values == labels).mean()) == score
-    assert (
-        graph.times("shop")[graph.split("train")].max()
-        <= graph.times("shop")[predictions.ids].min()
-    )
+    times = graph.times("shop")
+    assert times[graph.split("train")].max() <= times[predictions.ids].min()
 
 
 def test_purchases_are_predicted_at_their_times(tmp_path):

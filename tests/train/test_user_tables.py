@@ -132,12 +132,11 @@ def test_predictions_show_names_of_nodes_and_classes(trained_run, tmp_path):
 
 
 def test_norms_of_gradients_are_recorded(trained_run):
-    run = Path(trained_run.run_dir)
-    epochs = [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
-    (recorded,) = read_recorded(run / "gradients")
+    epochs = trained_run.epochs
+    (recorded,) = read_recorded(Path(trained_run.run_dir) / "gradients")
     squares = sum(float(gradient.square().sum()) for gradient in recorded.gradients.values())
-    assert epochs[0]["gradient_norms"][1] == pytest.approx(squares**0.5, rel=1e-12)
-    assert all(len(epoch["gradient_norms"]) == epoch["iterations"] == 2 for epoch in epochs)
+    assert epochs[0].gradient_norms[1] == pytest.approx(squares**0.5, rel=1e-12)
+    assert all(len(epoch.gradient_norms) == epoch.iterations == 2 for epoch in epochs)
 
 
 def test_names_are_lines_of_a_file(tmp_path):

@@ -1,7 +1,6 @@
 """What measures make of runs: values of spans, epochs and samples, and of layers alone."""
 
 import importlib.util
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,10 @@ from benchmarks.paper.job import ROOT_SECONDS, make_rows, run_job, scaling_rows
 from benchmarks.paper.layers import PYG_ROLE
 from benchmarks.paper.single import first_iteration, seconds_to_best
 from hopper.bench.contender import Contender
+from hopper.config import change_config
 from hopper.errors import RequestError
 
+from ..report_folders import write_spans
 from .conftest import start_job
 
 SIDES = {BY_RELATION, MERGED}
@@ -34,12 +35,6 @@ def make_runs(label: str, folder: Path, *runs: list[dict[str, Any]], ranks: int 
     return RunsOf(Contender.parse(label), None, None, folder, entries)  # type: ignore[arg-type]
 
 
-def write_spans(run: Path, rank: int, *lines: dict[str, Any]) -> None:
-    (run / "spans").mkdir(exist_ok=True)
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (run / "spans" / f"rank-{rank}.jsonl").write_text(text)
-
-
 def test_the_rows_that_a_pass_holds_are_read_from_spans(tmp_path):
     side = make_runs("hop", tmp_path, [{"iterations": 3, "seconds": 1.0}])
     assert dict(read_held_rows(side, 2**20)) == {}
@@ -51,24 +46,24 @@ def test_the_rows_that_a_pass_holds_are_read_from_spans(tmp_path):
     # a rank's own rows, which are asked of nobody.
     first = [span(0, operation="pregather"), span(0, rows=5), span(0, rows=7)]
     own = span(2, rows=11, operation="own rows")
-    write_spans(
-        tmp_path, 0, *first, span(1, rows=9), span(1, rows=2), own, {"span": "gather", "rows": 99}
-    )
-    write_spans(tmp_path, 1, span(0, rows=3))
+    second = [span(1, rows=9), span(1, rows=2)]
+    lines = [*first, *second, own, {"span": "gather", "rows": 99}]
+    write_spans(tmp_path / "spans", lines, [span(0, rows=3)])
     values = dict(read_held_rows(side, 2**20))
     assert values == {"requests": pytest.approx(4 / (2 * 3)), "largest pass MiB": 11}
 
 
 def test_seconds_of_learnable_rows_are_read_from_spans(tmp_path):
     side = make_runs("raf", tmp_path, [{"iterations": 2, "seconds": 30.0}] * 2)
-    for rank in range(2):
-        lines = [
+    write_spans(tmp_path / "spans", *(
+        [
             {"span": span, "operation": "learnable rows", "epoch": epoch, "iteration": iteration,
              "seconds": seconds * (1 + rank)}
             for epoch in range(2) for iteration in range(2)
             for span, seconds in (("gather", 1.0), ("sync", 2.0), ("compute", 4.0))
-        ]  # fmt: skip
-        write_spans(tmp_path, rank, *lines, {"span": "compute", "epoch": 1, "iteration": 0})
+        ] + [{"span": "compute", "epoch": 1, "iteration": 0}]
+        for rank in range(2)
+    ))  # fmt: skip
     # Two ranks, two iterations after the first epoch: the mean of 1 and 2, and so on.
     values = dict(read_held_rows(side, None))
     parts = [values[f"learnable {name} seconds"] for name in ("read", "send", "update")]
@@ -93,9 +88,7 @@ def test_the_ideal_is_the_slowest_stage_or_the_processors(processor, share, tmp_
 
 
 def test_random_merging_puts_several_models_on_one_rank(tiny_config, tiny_graph, tmp_path):
-    cluster = tiny_config.cluster.model_copy(update={"ranks_per_server": 2})
-    train = tiny_config.train.model_copy(update={"batch_size": 2})
-    config = tiny_config.model_copy(update={"cluster": cluster, "train": train})
+    config = change_config(tiny_config, cluster={"ranks_per_server": 2}, train={"batch_size": 2})
     for dissolve in (1, 2):
         busiest = {}
         for selection in ("fewest", "random"):
@@ -124,10 +117,8 @@ def test_more_servers_are_compared_with_the_fewest():
 def test_utilisation_counts_samples_while_a_side_trains(tmp_path):
     moments = ((10, 90), (11, 0), (12, 10), (13, 30), (19, 80))
     samples = [ab.Sample(moment, busy) for moment, busy in moments]
-    write_spans(
-        tmp_path, 0, {"event": "opened", "monotonic": 10.0},
-        *({"span": "s", "epoch": epoch, "start": epoch, "seconds": 1.5} for epoch in range(3)),
-    )  # fmt: skip
+    lines = [{"span": "s", "epoch": epoch, "start": epoch, "seconds": 1.5} for epoch in range(3)]
+    write_spans(tmp_path / "spans", [{"event": "opened", "monotonic": 10.0}, *lines])
     assert ab.training_time(tmp_path) == (11.0, 13.5)
     used = ab.utilisation(samples, *ab.training_time(tmp_path))
     assert used == {"peak utilisation": 0.3, "busy share": pytest.approx(2 / 3)}
@@ -157,10 +148,11 @@ def test_a_job_begins_with_the_last_rank_and_ends_with_the_best_epoch(tmp_path):
     opened = {"event": "opened", "start": 0.0, "unix": 100.0}
     # A span is written when it ends: those of threads that work ahead may come out of order.
     later, earlier = ({"span": "s", "iteration": 0, "start": start} for start in (3.0, 2.0))
-    write_spans(tmp_path, 0, opened, {"span": "wait", "start": 1.0}, later, earlier)
-    write_spans(tmp_path, 1, opened | {"unix": 100.5}, {"span": "s", "iteration": 0, "start": 2.5})
+    first = [opened, {"span": "wait", "start": 1.0}, later, earlier]
+    second = [opened | {"unix": 100.5}, {"span": "s", "iteration": 0, "start": 2.5}]
+    write_spans(tmp_path / "spans", first, second)
     assert (first_iteration(tmp_path, 1), first_iteration(tmp_path, 2)) == (102.0, 103.0)
-    write_spans(tmp_path, 1, opened)
+    write_spans(tmp_path / "spans", first, [opened])
     with pytest.raises(RequestError, match=r"rank-1\.jsonl: no iteration in it"):
         first_iteration(tmp_path, 2)
     epochs = [{"epoch": epoch, "seconds": 2.0, "evaluation_seconds": 0.5} for epoch in range(5)]
