@@ -108,8 +108,7 @@ def test_hop_and_zero_hop_fetch_fewer_features(results):
     measured = {engine: figures(results["runs"], engine) for engine in ENGINES}
     base = measured["model_centric"]
     assert base.bytes["feature"] > 0
-    assert base.bytes["model"] == 0
-    assert measured["hop"].bytes["model"] > 0
+    assert measured["hop"].bytes["gradient"] > base.bytes["gradient"]
     for engine in ("hop", "zero_hop"):
         factor = feature_reduction(base, measured[engine])
         assert factor is not None

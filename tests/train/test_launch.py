@@ -41,7 +41,7 @@ def test_a_run_writes_its_results(reference):
     for epoch in epochs:
         assert epoch["iterations"] == len(epoch["iteration_losses"]) == ITERATIONS
         assert epoch["loss"] == pytest.approx(sum(epoch["iteration_losses"]) / ITERATIONS)
-        assert epoch["bytes"]["model"] > 0
+        assert epoch["bytes"]["gradient"] > 0
         assert epoch["bytes"]["feature"] > 0
         assert epoch["stage_seconds"]["compute"] > 0
     best = max(epochs, key=lambda epoch: epoch["val"])
