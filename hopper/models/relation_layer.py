@@ -176,7 +176,10 @@ class RelationLayer(nn.Module):
         out: dict[str, list[Tensor]] = {}
         for relation, name in names.items():
             block, aggregation = blocks.blocks[relation], self.aggregation(name)
-            z_src = projected[relation] if projected else aggregation.project(h[relation.src])
+            if projected is None:
+                z_src = aggregation.project(h[relation.src])
+            else:
+                z_src = projected[relation]
             rows = h_dst[relation.dst]
             if weights is not None:
                 assert isinstance(aggregation, SumLayer)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent, indent
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 import hopper
 from hopper.graph import GraphDirectory
 from tests.conftest import free_ports
+from tests.docs.markdown_pages import read_code, read_snippets
 
 pytest.importorskip("torch_geometric")
 
@@ -105,9 +106,9 @@ def test_a_script_trains_the_same_without_arguments(way, parts, alone, tmp_path)
 @pytest.mark.timeout(3 * LIMIT)
 def test_the_page_brings_a_script_from_one_machine_to_four(community_graph, tmp_path):
     """Followed to the letter, with hosts of loopback."""
-    page = (REPOSITORY / "docs/start/from-pyg.md").read_text()
-    section = page.split("## Keep your script")[1]
-    diff, commands, settings, launch = re.findall(r"```(?:diff|toml)?\n(.*?)```", section, re.S)[:4]
+    blocks = [*read_snippets(REPOSITORY / "docs/start/from-pyg.md")]
+    first = [block.language for block in blocks].index("diff")
+    diff, commands, settings, launch = (block.text for block in blocks[first : first + 4])
     lines = diff.splitlines()
     assert sum(line.startswith("+") for line in lines) == 11
     script = "\n".join(line[1:] for line in lines if not line.startswith("-"))
@@ -119,7 +120,7 @@ def test_the_page_brings_a_script_from_one_machine_to_four(community_graph, tmp_
     first = free_ports(5)
     for server in range(4):
         settings = settings.replace(f"node{server}:20000", f"127.0.0.1:{first + 1 + server}")
-    (tmp_path / "config.toml").write_text(dedent(settings))
+    (tmp_path / "config.toml").write_text(settings)
     words = launch.strip().removeprefix("hopper ").replace("node0:30000", f"127.0.0.1:{first}")
     hosts = [
         subprocess.Popen(
@@ -231,7 +232,6 @@ def test_a_script_that_is_not_there_is_told(parts, tmp_path):
     [("howto/pyg.md", "pyg_script.py"), ("start/from-distdgl.md", "dgl_script.py")],
 )
 def test_the_page_shows_the_loop(page, script):
-    text = (REPOSITORY / "docs" / page).read_text()
-    loop = text.split("```python\n")[1].split("```")[0]
+    loop = read_code(REPOSITORY / "docs" / page, "python")[0]
     assert "for batch in loader:" in loop
     assert indent(loop, " " * 8) in (EXAMPLES / script).read_text()

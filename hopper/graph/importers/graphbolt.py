@@ -73,6 +73,7 @@ class _Set:
 @dataclass(frozen=True)
 class _Task:
     name: str = ""
+    num_classes: int | None = None
     train_set: tuple[_Set, ...] = ()
     validation_set: tuple[_Set, ...] = ()
     test_set: tuple[_Set, ...] = ()

@@ -22,8 +22,8 @@ _FEATURES, _LABEL, _SPLIT, _WEIGHT, _TIME = "features", "label", "split", "weigh
 _KEYS: Final = {"features": _FEATURES, "labels": _LABEL, "times": _TIME, "weights": _WEIGHT}
 _Attributes = Sequence[dict[str, Any]]
 """The attributes of each node or edge."""
-_MISSING: Final = {Integral: -1, Real: np.nan, str: None}
-"""What stands for a missing label, by the type of the others."""
+_KINDS: Final = {Integral: (np.int64, -1), Real: (np.float32, np.nan)}
+"""The dtype of labels, and what stands for a missing one."""
 
 
 def read_graphml(file: Path) -> GraphTables:
@@ -81,13 +81,17 @@ def _take_columns(
     )
     known = [label for label in labels if label is not None]
     if known:
-        kinds = [kind for kind in _MISSING if all(isinstance(label, kind) for label in known)]
-        if not kinds:
+        kinds = [kind for kind in _KINDS if all(isinstance(label, kind) for label in known)]
+        if kinds:
+            dtype, missing = _KINDS[kinds[0]]
+            columns[_LABEL] = np.array([missing if one is None else one for one in labels], dtype)
+        elif all(isinstance(label, str) for label in known):
+            columns[_LABEL] = labels
+        else:
             given = ", ".join(sorted({type(label).__name__ for label in known}))
             raise GraphError(
                 f"{where} {_LABEL}: expected integers, numbers or texts, given {given}"
             )
-        columns[_LABEL] = [_MISSING[kinds[0]] if one is None else one for one in labels]
     if data and all(isinstance(attributes.get(_TIME), Integral) for attributes in data):
         columns[_TIME] = np.array([attributes.pop(_TIME) for attributes in data], np.int64)
     has_rows = any(row is not None for row in rows)
@@ -96,7 +100,11 @@ def _take_columns(
         columns[_WEIGHT] = [1.0 if weight is None else weight for weight in rows]
         has_rows = False
     names = sorted({name for attributes in data for name in attributes})
-    numeric = [n for n in names if not has_rows and all(isinstance(of.get(n), Real) for of in data)]
+    numeric = [
+        name
+        for name in names
+        if not has_rows and all(isinstance(attributes.get(name), Real) for attributes in data)
+    ]
     left_out = [name for name in names if name not in numeric]
     if left_out:
         reader.tables.notes.append(
