@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that has to hold: format, lint, types, the whole test suite, with DGL on Python 3.11, and
+# Everything that has to hold: format, lint, imports, types, the whole test suite, with DGL on Python 3.11, and
 # the wheel in an empty environment without DGL.
 #
 #   ./scripts/test.sh
@@ -58,6 +58,7 @@ run_tests() {
 
 step format "$bin/ruff" format --check .
 step lint "$bin/ruff" check .
+step imports "$bin/lint-imports" --no-cache
 step types check_types
 step tests run_tests
 step wheel scripts/test_wheel.sh "$bin/python"

@@ -8,7 +8,8 @@ that a file names, and refuses a file that names anything else.
 
 from __future__ import annotations
 
-import pickle  # a closed reader: it calls nothing that a file names
+# A closed reader: it calls nothing that a file names.
+import pickle  # noqa: TID251
 import warnings
 import zipfile
 from collections import OrderedDict
