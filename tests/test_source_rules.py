@@ -1,4 +1,4 @@
-"""Rules for sources that neither ruff nor import-linter has (their rules stand in pyproject.toml)."""
+"""Rules for sources that neither ruff nor import-linter has; theirs stand in pyproject.toml."""
 
 import ast
 import graphlib
