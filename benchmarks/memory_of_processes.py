@@ -6,11 +6,12 @@ Graphs have features of 64 bytes and random edges. Around a run with ``--nodes``
 node, one relation and four servers on this machine, one number at a time is doubled and quadrupled.
 Each graph is trained for two epochs of five iterations, with evaluation on the whole validation
 split (a tenth of the nodes) and without; the model is GraphSAGE, and R-GCN as relations grow in
-number. A cell is evaluation ``on`` or ``off``, and a side a kind of process: the launcher, the
-largest server, the largest rank. Lines have the most MiB that it held at once, in the first run,
-and what a node, an edge, a relation and a server add in bytes: the slope of a line through three
-runs, with the largest distance of a run from that line, in MiB. Pages of mapped files are left out,
-and a page that a fork left to several processes is shared among them.
+number. A cell is evaluation ``on`` or ``off``, and a side a kind of process: the launcher before it
+forks the others ("alone") and beside them, the largest server, the largest rank. Lines have the
+most MiB that it held at once, in the first run, and what a node, an edge, a relation and a server
+add in bytes: the slope of a line through three runs, with the largest distance of a run from that
+line, in MiB. Pages of mapped files are left out, and a page that a fork left to several processes
+is shared among them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 
 DEGREE, WIDTH, CLASSES, FACTORS = 10, 16, 16, (1, 2, 4)
-KINDS = ("launcher", "server", "rank")
+ALONE = "launcher, alone"
+KINDS = (ALONE, "launcher", "server", "rank")
 _POLL_SECONDS = 0.1
 
 
@@ -87,19 +89,21 @@ def train(size: Size, model: str, engine: str, is_evaluated: bool, work: Path) -
         )
         while process.poll() is None:
             with suppress(psutil.Error, OSError):
-                for member in (process, *process.children(recursive=True)):
-                    kind = _kind(member.pid, process.pid)
-                    largest[kind] = max(largest[kind], _own_bytes(member.pid))
+                children = process.children(recursive=True)
+                own = {"launcher" if children else ALONE: _own_bytes(process.pid)}
+                for child in children:
+                    kind = _kind(child.pid)
+                    own[kind] = max(own.get(kind, 0), _own_bytes(child.pid))
+                for kind, size in own.items():
+                    largest[kind] = max(largest[kind], size)
             time.sleep(_POLL_SECONDS)
     if process.returncode:
         raise SystemExit((run / "log").read_text()[-600:])
     return {kind: largest[kind] / 2**20 for kind in KINDS}
 
 
-def _kind(process: int, launcher: int) -> str:
-    """Tell what a process is; what a server prints has a folder of its own."""
-    if process == launcher:
-        return "launcher"
+def _kind(process: int) -> str:
+    """Tell what a child is; what a server prints has a folder of its own."""
     is_server = Path(os.readlink(f"/proc/{process}/fd/1")).parent.name == "servers"
     return "server" if is_server else "rank"
 
