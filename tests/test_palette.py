@@ -12,8 +12,7 @@ from hopper.display.palette import (
     ENGINES,
     STAGES,
     contrast,
-    engine_colours,
-    hex_of,
+    shades_of_engines,
     text_on,
 )
 from hopper.engines import ENGINE_CLASSES
@@ -81,9 +80,8 @@ def test_words_on_a_colour_can_be_read():
 
 
 def test_an_engine_has_the_same_colour_in_every_picture():
-    alone = engine_colours(["hop"])["hop"]
     labels = ["hop:merge=off", "model_centric", "hop", "hop:merge=1", "package.module:Mine"]
-    colours = engine_colours(labels)
-    assert colours["hop"] == alone == hex_of("blue")
-    assert sorted(colours) == sorted(labels)
-    assert len(set(colours.values())) == len(labels)
+    shades = shades_of_engines(labels)
+    assert shades["hop"] == shades_of_engines(["hop"])["hop"] == ("blue", 0)
+    assert sorted(shades) == sorted(labels)
+    assert len(set(shades.values())) == len(labels)

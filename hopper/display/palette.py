@@ -100,34 +100,14 @@ def shades_of_engines(labels: Sequence[str]) -> dict[str, tuple[str, int]]:
     return colours
 
 
-def engine_colours(labels: Sequence[str]) -> dict[str, str]:
-    """Return each contender's colour on white paper: its engine's, paler for each further
-    variant."""
-    return {
-        label: tint(hex_of(name), variant)
-        for label, (name, variant) in shades_of_engines(labels).items()
-    }
-
-
-def tint(colour: str, variant: int) -> str:
-    """Return a colour mixed with white, more of it for later variants."""
-    share = _TINTS[variant]
-    mixed = [round(share * channel + (1 - share) * 255) for channel in _parts(colour)]
-    return "#" + "".join(f"{channel:02X}" for channel in mixed)
-
-
 def tint_percent(variant: int) -> int:
     """Return how much of a colour a variant has, in per cent."""
     return round(100 * _TINTS[variant])
 
 
-def _parts(colour: str) -> list[int]:
-    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
-
-
 def _luminance(colour: str) -> float:
     linear = [
         share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
-        for share in (channel / 255 for channel in _parts(colour))
+        for share in (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
