@@ -63,7 +63,8 @@ def _run(options: argparse.Namespace) -> int:
         print_json({"state": state, "findings": [asdict(finding) for finding in findings]})
     else:
         console.print(_table(findings))
-        console.print(_summary(findings))
+        counts = Counter(finding.state for finding in findings)
+        console.print(", ".join(f"{counts[state]} {state}" for state in reversed(STATES)))
     return int(state == "wrong")
 
 
@@ -80,8 +81,3 @@ def _table(findings: Sequence[Finding]) -> Table:
         state = Text(finding.state, style=_STYLES[finding.state])
         table.add_row(Text(finding.subject), state, cell)
     return table
-
-
-def _summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(finding.state for finding in findings)
-    return ", ".join(f"{counts[state]} {state}" for state in reversed(STATES))

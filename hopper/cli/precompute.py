@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopper.cli.options import CommandParser, seed, split_metapaths, whole
+from hopper.cli.options import CommandParser, seed, whole
 
 if TYPE_CHECKING:
     from hopper.hetero.precompute.write_tables import Recipe
@@ -54,7 +54,7 @@ def _add_common(parser: CommandParser) -> None:
 def _run_metapaths(options: argparse.Namespace) -> int:
     from hopper.hetero.precompute import MetapathTables
 
-    return _run(options, MetapathTables(options.layers, split_metapaths(options.metapath)))
+    return _run(options, MetapathTables(options.layers, options.metapath))
 
 
 def _run_subsets(options: argparse.Namespace) -> int:
@@ -67,8 +67,7 @@ def _run(options: argparse.Namespace, recipe: Recipe) -> int:
     from rich.console import Console
 
     from hopper.cli.phases import show_progress
-    from hopper.cli.tables import make_table
-    from hopper.display.console_tables import print_table
+    from hopper.display.console_tables import make_table, print_table
     from hopper.hetero.precompute import precompute
 
     _, progress = show_progress()

@@ -22,6 +22,5 @@ def add_parser(commands: Any, text: str = "") -> None:
 def _run(options: argparse.Namespace) -> int:
     from hopper.bench.report import write_report
 
-    path = write_report(options.folder)
-    print(f"report in {path}")
+    print(f"report in {write_report(options.folder)}")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from cache_server.__main__ import build_parser, serve_with
@@ -21,8 +20,4 @@ def add_parser(commands: Any, text: str = "") -> None:
         description="Serve one server's rows of a partitioned graph until SIGTERM or SIGINT.",
         parents=[build_parser(add_help=False)],
     )
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    return serve_with(options)
+    parser.set_defaults(run=serve_with)

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hopper
-from hopper.cli.tables import make_table
-from hopper.display.console_tables import print_table
+from hopper.display.console_tables import make_table, print_table
 
 
 def add_parser(commands: Any, text: str = "") -> None:

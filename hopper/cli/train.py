@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopper.cli.options import CommandParser, whole
+from hopper.cli.options import whole
 from hopper.process.quick_imports import quick_imports
 
 
@@ -27,7 +27,13 @@ def add_parser(commands: Any, text: str = "") -> None:
         "run) or ray:HOST:PORT (default: on this machine)",
         default="",
     )
-    add_restarts(parser)
+    parser.option(
+        "--restarts N",
+        "restart a run that loses a rank, a server or a machine, at most N times, from the newest "
+        "checkpoint (train.checkpoint_every) or else from the beginning (default 0)",
+        type=whole,
+        default=0,
+    )
     ssh = partial(parser.option, group=parser.add_argument_group("machines of a hostfile"))
     ssh("--ssh COMMAND", "OpenSSH's client and its options", default="ssh")
     ssh(
@@ -38,17 +44,6 @@ def add_parser(commands: Any, text: str = "") -> None:
     ssh("--folder DIR", "working folder there (default: this one)", default="")
     ssh("--env NAME", "pass on an environment variable; may be given several times", several=True)
     parser.run_on_config(_run)
-
-
-def add_restarts(parser: CommandParser) -> None:
-    """Add ``--restarts``."""
-    parser.option(
-        "--restarts N",
-        "restart a run that loses a rank, a server or a machine, at most N times, from the newest "
-        "checkpoint (train.checkpoint_every) or else from the beginning (default 0)",
-        type=whole,
-        default=0,
-    )
 
 
 def _run(options: argparse.Namespace) -> int:
