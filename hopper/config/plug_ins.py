@@ -12,7 +12,7 @@ import inspect
 import json
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
@@ -307,29 +307,24 @@ def _check_options(
     ]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {name} needs it")
-    hints = _hints(plug_in_class) if options else {}
+    if not options:
+        return {}
+    hints: dict[str, Any] = {}
+    # An annotation may use names that only type checkers import.
+    with suppress(NameError, TypeError, AttributeError):
+        hints = typing.get_type_hints(plug_in_class.__init__, include_extras=True)
     return {
-        option: _convert_option(f"{key}.{option}", value, hints)
+        option: _convert_option(f"{key}.{option}", value, hints[option])
+        if option in hints
+        else value
         for option, value in options.items()
     }
 
 
-def _hints(plug_in_class: type[Any]) -> dict[str, Any]:
-    """Return the constructor's annotations by parameter; empty if they cannot be read."""
-    try:
-        return typing.get_type_hints(plug_in_class.__init__, include_extras=True)
-    # An annotation may use names that only type checkers import.
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
-def _convert_option(key: str, value: Any, hints: Mapping[str, Any]) -> Any:
+def _convert_option(key: str, value: Any, hint: Any) -> Any:
     """Check an option's value against its annotation, if pydantic can, and convert it."""
-    name = key.rpartition(".")[2]
-    if name not in hints:
-        return value
     try:
-        adapter = TypeAdapter(hints[name], config=ConfigDict(strict=True))
+        adapter = TypeAdapter(hint, config=ConfigDict(strict=True))
     except (PydanticSchemaGenerationError, PydanticUserError):
         return value
     try:

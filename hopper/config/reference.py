@@ -146,12 +146,10 @@ def _explain_type(
         parts = [_explain_type(part, (), several) for part in inner if part is not type(None)]
         words, of_parts = zip(*parts, strict=True)
         return " or ".join(words), _join(bounds, *of_parts)
-    if origin is list:
-        noun, of_entries = _explain_type(inner[0], (), True)
-        return f"{'lists' if several else 'list'} of {noun}", _join(bounds, of_entries)
-    if origin is dict:
-        noun, of_entries = _explain_type(inner[1], (), True)
-        return f"{'tables' if several else 'table'} of {noun}", _join(bounds, of_entries)
+    if origin in (list, dict):
+        noun, of_entries = _explain_type(inner[-1], (), True)
+        words = f"{'list' if origin is list else 'table'}{'s' * several} of {noun}"
+        return words, _join(bounds, of_entries)
     return _NOUNS[annotation][several], bounds
 
 
