@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from hopper.config import change_config, load_config
 from hopper.doctor.case import Case, is_elsewhere
@@ -18,18 +18,6 @@ from hopper.doctor.servers import check_servers
 from hopper.engines import Request
 from hopper.errors import ConfigError, HopperError
 from hopper.features import open_graph
-
-Check = Callable[[Case], Iterator[Finding]]
-
-_OF_GRAPH: Sequence[Check] = (
-    check_files,
-    check_columns,
-    check_device,
-    check_threads,
-    check_open_files,
-    check_shared_memory,
-)
-_OF_CLUSTER: Sequence[Check] = (check_certificates, check_network, check_servers)
 
 
 def check_all(
@@ -69,7 +57,10 @@ def _run_checks(
     if case.request is None:
         yield warning("files, memory, threads", "not looked at: they depend on the graph")
     else:
-        for check in _OF_GRAPH:
+        for check in (
+            *(check_files, check_columns, check_device),
+            *(check_threads, check_open_files, check_shared_memory),
+        ):
             yield from check(case)
         if any(refusal.state == "wrong" for refusal in refusals):
             yield warning("memory and disk", "not looked at: they depend on what is trained")
@@ -77,5 +68,5 @@ def _run_checks(
             sizes = measure_sizes(case.request)
             yield from check_memory(case, sizes)
             yield from check_disk(case, sizes)
-    for check in _OF_CLUSTER:
+    for check in (check_certificates, check_network, check_servers):
         yield from check(case)

@@ -79,10 +79,11 @@ def _measure_rows(request: Request) -> tuple[int, int]:
 def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
     """Compare free memory with what the ranks of this machine need."""
     config, ranks, free = case.config, case.ranks_here, available_memory()
+    records = 0 if config.learnable.storage == "mmap" else sizes.records
     parts = {
         "interpreter": psutil.Process().memory_info().rss,
         "model": sizes.parameters + sizes.gradients + sizes.state,
-        "learnable rows": _records_in_memory(case, sizes) // case.graph_request.ranks,
+        "learnable rows": records // case.graph_request.ranks,
         "cache": _cache_bytes(config),
     }
     rank_bytes, waiting = sum(parts.values()), _waiting_bytes(config)
@@ -104,10 +105,6 @@ def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
         yield warning("memory", text, f"a smaller pipeline.memory; {advice}")
     else:
         yield fine("memory", text)
-
-
-def _records_in_memory(case: Case, sizes: Sizes) -> int:
-    return 0 if case.config.learnable.storage == "mmap" else sizes.records
 
 
 def _cache_bytes(config: Config) -> int:
@@ -146,7 +143,8 @@ def check_disk(case: Case, sizes: Sizes) -> Iterator[Finding]:
 
 def _check_folder(key: str, folder: Path, required: int) -> Finding:
     subject = f"disk of {key}"
-    existing = _find_existing(folder)
+    absolute = folder.absolute()
+    existing = next(place for place in (absolute, *absolute.parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         advice = f"name another folder in {key}"
         return wrong(subject, f"{folder}: {existing} cannot be written to", advice)
@@ -160,9 +158,3 @@ def _check_folder(key: str, folder: Path, required: int) -> Finding:
     if free < required + _SPARE:
         return warning(subject, text, "make room: a full disk ends a run")
     return fine(subject, text)
-
-
-def _find_existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
-    folder = folder.absolute()
-    return next(candidate for candidate in (folder, *folder.parents) if candidate.exists())
