@@ -202,14 +202,12 @@ def profile(config: Config) -> None:
         text = f"{profiles}: profiles cannot be written there: {error.strerror}"
         raise RequestError(text) from error
     with scratch_folder("hopper-profile-") as folder:
-        values = config.model_dump()
-        values["train"] |= {"run_dir": str(folder), "resume": False}
-        if not config.learnable.folder:
-            # Penalties are measured on the disk that training will use.
-            values["learnable"]["folder"] = config.train.run_dir or "runs"
-        profile_config = Config.model_validate(values)
-        graph, run_dir = prepare(profile_config)
-        run_on_this_machine(profile_config, graph, run_dir, "hopper.train.profile")
+        # Penalties are measured on the disk that training will use.
+        disk = config.learnable.folder or config.train.run_dir or "runs"
+        changes = {"run_dir": str(folder), "resume": False}
+        config = change_config(config, train=changes, learnable={"folder": disk})
+        graph, run_dir = prepare(config)
+        run_on_this_machine(config, graph, run_dir, "hopper.train.profile")
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:

@@ -160,11 +160,6 @@ def read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
-    """Write a module's parameters and buffers, with facts about it as JSON."""
-    save_tensors(path, module.state_dict(), facts)
-
-
 def load_model(path: Path, module: nn.Module) -> None:
     """Copy saved parameters into a module in place; raises as :func:`fill_tensors` does."""
     fill_tensors(module.state_dict(), path)
