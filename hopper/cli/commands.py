@@ -88,7 +88,8 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     command = None if words is None else next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
         if command in (name, None):
-            importlib.import_module(f"hopper.cli.{name}").add_parser(commands, text)
+            module = importlib.import_module(f"hopper.cli.{name}")
+            module.add_options(commands.add_parser(name, help=text))
         else:
             commands.add_parser(name)
     return parser

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopper.cli.options import print_json
+from hopper.cli.options import CommandParser, print_json
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
     from hopper.config.reference import Key
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser("config", help=text)
+def add_options(parser: CommandParser) -> None:
+    """Add the kinds of help."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     explain = kinds.add_parser(
         "explain", help="print type, bounds, default and meaning of a key, a section or all keys"

@@ -18,13 +18,9 @@ KINDS: Final = (
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "dataset",
-        help=text,
-        description="Make, import and precompute graph directories; fetch partitioned ones.",
-    )
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = "Make, import and precompute graph directories; fetch partitioned ones."
     kinds = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
     _add_make(kinds)
     _add_import(kinds)

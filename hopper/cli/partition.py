@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hopper.cli.options import seed, whole
+from hopper.cli.options import CommandParser, seed, whole
 from hopper.errors import RequestError
 from hopper.process.quick_imports import quick_imports
 
@@ -65,13 +65,9 @@ OF_NODES: Final[dict[str, Option]] = {
 """The options that only methods that divide nodes read."""
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "partition",
-        help=text,
-        description="Divide a graph directory over servers and write a partitioned directory.",
-    )
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = "Divide a graph directory over servers and write a partitioned directory."
     parser.option("graph DIR", "graph directory", type=Path)
     parser.option("--servers P", "number of servers", type=whole, required=True)
     parser.option(

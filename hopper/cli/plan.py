@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.options import print_json, whole
+from hopper.cli.options import CommandParser, print_json, whole
 from hopper.display.console_tables import make_table, print_table
 from hopper.errors import RequestError
 from hopper.files.scratch import scratch_folder
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 _MIB = 2**20
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "plan",
-        help=text,
-        description="No cluster is needed. All its ranks are threads of this process and run a few "
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "No cluster is needed. All its ranks are threads of this process and run a few "
         "iterations of each engine. Any key of the configuration can be overridden as "
-        "--section.key VALUE.",
-        allow_abbrev=False,
+        "--section.key VALUE."
     )
+    parser.allow_abbrev = False
     parser.option("--servers P", "servers (default: as many as partitions)", type=whole)
     parser.option("--ranks-per-server R", "default: cluster.ranks_per_server", type=whole)
     parser.option(

@@ -7,19 +7,14 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from hopper.cli.options import whole
+from hopper.cli.options import CommandParser, whole
 from hopper.process.quick_imports import quick_imports
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "train",
-        help=text,
-        description="Any key of the configuration can be overridden as --section.key VALUE.",
-    )
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = "Any key of the configuration can be overridden as --section.key VALUE."
     parser.option(
         "--on WHERE",
         "train on several machines: ssh:HOSTFILE, with a line HOST[:PORT] [slots=RANKS] "
