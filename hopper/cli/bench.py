@@ -83,10 +83,10 @@ def _compare(config: Config, options: argparse.Namespace) -> int:
         request.check(config, PartitionedGraph.open(config.data.partitioned).book.servers)
     plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
     console, begun = Console(), count()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # A bar over all runs on a terminal, and a line per run elsewhere.
     bar = Progress(
-        *(*columns, TimeElapsedColumn()),
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

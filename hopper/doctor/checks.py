@@ -20,23 +20,10 @@ from hopper.errors import ConfigError, HopperError
 from hopper.features import open_graph
 
 
-def check_all(
+def run_checks(
     path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
 ) -> Iterator[Finding]:
-    """Run all checks, without repeating an error that several of them find.
-
-    The parameters are those of :func:`hopper.doctor.examine`.
-    """
-    texts = set[str]()
-    for finding in _run_checks(path, overrides, checksums, limit):
-        if finding.state != "wrong" or finding.found not in texts:
-            yield finding
-        texts.add(finding.found)
-
-
-def _run_checks(
-    path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
-) -> Iterator[Finding]:
+    """Run all checks. The parameters are those of :func:`hopper.doctor.examine`."""
     try:
         config = load_config(path, overrides)
     except ConfigError as error:

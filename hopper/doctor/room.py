@@ -54,9 +54,13 @@ def measure_sizes(request: Request) -> Sizes:
     """Make each model once and measure it; raises the errors of :func:`make_model`."""
     configs = all_configs(request.config, request.ranks)
     by_model = [_measure_model(request.under(config)) for config in configs]
-    parameters, gradients, state = max(by_model, key=sum)
-    rows, records = _measure_rows(request)
-    return Sizes(len(configs), parameters, gradients, state, rows, records)
+    learning, rows, records = make_learning(request), 0, 0
+    for table in make_tables(request):
+        size = int(table.offsets[-1]) * learning.dim * learning.dtype.itemsize
+        rows += size
+        copies = OPTIMIZERS[learning.optimizer].parts + learning.keeps
+        records += size * (1 if table.frozen else 1 + copies)
+    return Sizes(len(configs), *max(by_model, key=sum), rows, records)
 
 
 def _measure_model(request: Request) -> tuple[int, int, int]:
@@ -64,16 +68,6 @@ def _measure_model(request: Request) -> tuple[int, int, int]:
     state = make_optimizer(request.config, packed, iterations=1).state().values()
     parameters = packed.parameters.nbytes
     return parameters, packed.buffer.nbytes - parameters, sum(tensor.nbytes for tensor in state)
-
-
-def _measure_rows(request: Request) -> tuple[int, int]:
-    learning, rows, records = make_learning(request), 0, 0
-    for table in make_tables(request):
-        size = int(table.offsets[-1]) * learning.dim * learning.dtype.itemsize
-        rows += size
-        copies = OPTIMIZERS[learning.optimizer].parts + learning.keeps
-        records += size * (1 if table.frozen else 1 + copies)
-    return rows, records
 
 
 def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:

@@ -120,6 +120,7 @@ class Loader(Generic[T]):
         """Make the pipeline of an epoch, which begins where the state says."""
         config, graph = self._config, self.graph
         lookahead = Lookahead(graph.rows, config.lookahead_nbytes)
+        types = [name for name, kind in graph.graph.schema.node_types.items() if kind.feature_dim]
 
         def draw(moment: Moment) -> Drawn:
             return self._draw(moment, False)
@@ -129,7 +130,9 @@ class Loader(Generic[T]):
                 return self._read(drawn, graph.rows)
 
         def foresee(drawn: Sequence[Drawn]) -> None:
-            lookahead.foresee([node_reads(graph, one.subgraph) for one in drawn])
+            lookahead.foresee(
+                [{name: distinct([one.subgraph.nodes[name]]) for name in types} for one in drawn]
+            )
 
         reach = config.lookahead if graph.rows.remote is not None else 0
         return Pipeline[T](
@@ -326,15 +329,6 @@ def draw_with(
         return Drawn(subgraph, batch, 1 if alone else graph.world)
 
     return draw
-
-
-def node_reads(graph: ConnectedGraph, subgraph: Subgraph) -> dict[str, Ids]:
-    """Return the distinct nodes of a subgraph, ascending, by node type with features."""
-    return {
-        name: distinct([subgraph.nodes[name]])
-        for name, kind in graph.graph.schema.node_types.items()
-        if kind.feature_dim
-    }
 
 
 def read_features(rows: PartitionedRows, table: str, ids: Ids, *, distinct: bool = False) -> Tensor:
