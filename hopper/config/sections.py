@@ -66,9 +66,8 @@ class Config(Section):
     @property
     def roots_a_pass(self) -> int:
         """The most roots of one forward pass."""
-        if self.sampler.kind == "full":
-            return self.train.micro_batch or _NO_BOUND
-        return self.train.micro_batch or 4 * self.train.batch_size
+        default = _NO_BOUND if self.sampler.kind == "full" else 4 * self.train.batch_size
+        return self.train.micro_batch or default
 
     @model_validator(mode="after")
     def _check(self) -> Config:

@@ -91,8 +91,9 @@ def check_shared_memory(case: Case) -> Iterator[Finding]:
         usage = shutil.disk_usage(_SHARED)
     except OSError:
         usage = None
-    size = "not there" if usage is None else f"{format_bytes(usage.free)} of "
-    size += "" if usage is None else f"{format_bytes(usage.total)} free"
+    size = "not there"
+    if usage is not None:
+        size = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
     may_use_gpus = case.config.train.device != "cpu" and torch.cuda.is_available()
     if not may_use_gpus or case.ranks_here == 1 or case.config.cluster.share_gpus:
         yield fine(subject, f"{size}; only NCCL uses it, between GPUs of a machine")

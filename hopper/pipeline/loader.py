@@ -95,8 +95,7 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Hand out the batches of the next epoch, or what is left of a restored one."""
-        if self._pipeline is not None:
-            self._end_pipeline()
+        self._end_pipeline()
         epoch = self._state["epoch"]
         with self._start() as pipeline:
             self._pipeline = pipeline
@@ -147,8 +146,9 @@ class Loader(Generic[T]):
         )
 
     def _end_pipeline(self) -> None:
-        """End an epoch that a loop has left, and go to the next one."""
-        assert self._pipeline is not None
+        """End an epoch that a loop has left, if there is one, and go to the next one."""
+        if self._pipeline is None:
+            return
         self._pipeline.close()
         self._pipeline = None
         return_freed_memory()
@@ -167,16 +167,14 @@ class Loader(Generic[T]):
         ------
         RequestError: the state is of batches of another number, or of something else.
         """
-        if self._pipeline is not None:
-            self._end_pipeline()
+        self._end_pipeline()
         probe: Pipeline[T] = Pipeline([], self._iterations)
         probe.load_state_dict(state)
         self._state = probe.state_dict()
 
     def close(self) -> None:
         """End the threads; close the graph's connections if the loader has opened them."""
-        if self._pipeline is not None:
-            self._end_pipeline()
+        self._end_pipeline()
         if self._closes:
             self.graph.close()
 
