@@ -119,38 +119,6 @@ def find_plug_in(
     )
 
 
-def find_plug_ins(
-    key: str,
-    names: Sequence[str],
-    protocol: type[Any],
-    built_ins: Mapping[str, Any],
-    options: Sequence[Mapping[str, Any]],
-    given: Sequence[str] = (),
-    *,
-    derives: bool = False,
-) -> list[PlugIn[Any]]:
-    """Find and check the class of every name in a list, as :func:`find_plug_in` does for one.
-
-    Parameters
-    ----------
-    options: the options of each class, from the key followed by "_options"; empty = none for all.
-    """
-    options = options or [{}] * len(names)
-    return [
-        find_plug_in(
-            f"{key}[{index}]",
-            name,
-            protocol,
-            built_ins,
-            class_options,
-            given,
-            f"{key}_options[{index}]",
-            derives=derives,
-        )
-        for index, (name, class_options) in enumerate(zip(names, options, strict=True))
-    ]
-
-
 def describe_choices(built_ins: Collection[str]) -> str:
     """Return the names that a key accepts, in words."""
     return " or ".join([", ".join(built_ins), FORM] if built_ins else [FORM])

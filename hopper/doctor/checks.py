@@ -11,8 +11,13 @@ from hopper.doctor.certificates import check_certificates
 from hopper.doctor.configuration import check_configuration, check_plug_ins, check_run_folder
 from hopper.doctor.files import check_columns, check_files
 from hopper.doctor.finding import Finding, warning, wrong
-from hopper.doctor.machine import check_device, check_open_files, check_shared_memory, check_threads
-from hopper.doctor.network import check_network
+from hopper.doctor.machine import (
+    check_device,
+    check_network,
+    check_open_files,
+    check_shared_memory,
+    check_threads,
+)
 from hopper.doctor.room import check_disk, check_memory, measure_sizes
 from hopper.doctor.servers import check_servers
 from hopper.engines import Request
