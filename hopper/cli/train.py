@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import hopper
 from hopper.cli.options import CommandParser, whole
 from hopper.process.quick_imports import quick_imports
 
@@ -43,15 +44,21 @@ def add_options(parser: CommandParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     way, _, where = options.on.partition(":")
-    if not options.on:
+    if not options.on or way == "emulated":
         from hopper.config import read_config
         from hopper.launch.processes import forked_ahead
 
         config = read_config(options.config, options.overrides)
-        with forked_ahead(config):
+        # How benchmarks train on hosts that they have built. Memory that forked processes share
+        # would count on no host.
+        about = json.loads(Path(where).read_text()) if way else {"memory": None}
+        with forked_ahead(None if about["memory"] else config):
             with quick_imports():
-                import hopper.launch.run
-            hopper.train(config, restarts=options.restarts)
+                from hopper.launch.on_emulated import train_on_emulated
+            if way:
+                train_on_emulated(config, about)
+            else:
+                hopper.train(config, restarts=options.restarts)
     elif way == "ray":
         with quick_imports():
             from hopper.launch.on_ray import train_on_ray
@@ -63,18 +70,6 @@ def _run(options: argparse.Namespace) -> int:
             *(Path(where), options.ssh, options.python, options.folder, tuple(options.env))
         )
         train_over_ssh(options.config, options.overrides, ssh, options.restarts)
-    elif way == "emulated":
-        from hopper.config import read_config
-        from hopper.launch.processes import forked_ahead
-
-        # How benchmarks train on hosts that they have built. Memory that forked processes share
-        # would count on no host.
-        about = json.loads(Path(where).read_text())
-        config = read_config(options.config, options.overrides)
-        with forked_ahead(None if about["memory"] else config):
-            with quick_imports():
-                from hopper.launch.on_emulated import train_on_emulated
-            train_on_emulated(config, about)
     else:
         from hopper.errors import RequestError
 

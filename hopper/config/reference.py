@@ -75,13 +75,16 @@ class Key:
 def list_keys() -> list[Key]:
     """List all keys, section by section, in the order of their definitions: first those of all
     models and engines, then those of one."""
-    return [
-        _make_key(f"{name}.{key}", section, key, field)
-        for name, section in sections().items()
-        for key, field in sorted(
-            section.model_fields.items(), key=lambda item: item[0] not in section.__annotations__
-        )
-    ]
+    keys = []
+    for name, section in sections().items():
+        fields = section.model_fields
+        for key in sorted(fields, key=lambda key: key not in section.__annotations__):
+            field, is_required = fields[key], fields[key].is_required()
+            default = None if is_required else field.get_default(call_default_factory=True)
+            of_type, bounds = _explain_type(field.annotation, field.metadata)
+            meaning = _description(section, key)
+            keys.append(Key(f"{name}.{key}", of_type, bounds, default, is_required, meaning))
+    return keys
 
 
 def sections() -> dict[str, type[Section]]:
@@ -116,13 +119,6 @@ def make_schema() -> dict[str, Any]:
             value.pop("title", None)
             value["description"] = texts[f"{name}.{key}"]
     return schema
-
-
-def _make_key(name: str, section: type[Section], key: str, field: FieldInfo) -> Key:
-    is_required = field.is_required()
-    default = None if is_required else field.get_default(call_default_factory=True)
-    of_type, bounds = _explain_type(field.annotation, field.metadata)
-    return Key(name, of_type, bounds, default, is_required, _description(section, key))
 
 
 def _explain_type(
