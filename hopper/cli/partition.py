@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -97,10 +96,11 @@ def add_options(parser: CommandParser) -> None:
     )
     parser.metapath_option("meta: ")
     parser.option("--json", "print partition.json only")
-    parser.set_defaults(run=partial(_run, parser))
+    defaults = {name: parser.get_default(name) for name in (*OF_NODES, *OF_RELATIONS)}
+    parser.set_defaults(run=_run, defaults=defaults)
 
 
-def _run(parser: CommandParser, arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     # The options do not need the libraries that dividing needs.
     with quick_imports():
         from hopper.cli.partition_run import divide
@@ -115,6 +115,6 @@ def _run(parser: CommandParser, arguments: argparse.Namespace) -> int:
     if by_relation:
         why = f"--method {BY_RELATION} does not read it"
     for name in OF_NODES if by_relation else OF_RELATIONS:
-        if getattr(arguments, name) != parser.get_default(name):
+        if getattr(arguments, name) != arguments.defaults[name]:
             raise RequestError(f"--{name.replace('_', '-')}: {why}")
     return divide(arguments)

@@ -144,8 +144,8 @@ def _explain_type(
         return " or ".join(words), _join(bounds, *of_parts)
     if origin in (list, dict):
         noun, of_entries = _explain_type(inner[-1], (), True)
-        words = f"{'list' if origin is list else 'table'}{'s' * several} of {noun}"
-        return words, _join(bounds, of_entries)
+        kind = f"{'list' if origin is list else 'table'}{'s' * several}"
+        return f"{kind} of {noun}", _join(bounds, of_entries)
     return _NOUNS[annotation][several], bounds
 
 
