@@ -28,13 +28,8 @@ SECURITY_OPTIONS: Final = {
 """options that name files"""
 
 
-def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
-    """Build the parser of the command's options; without ``-h`` as a parent of another parser."""
-    parser = argparse.ArgumentParser(
-        prog="cache_server",
-        description="Serve one server's rows of a partitioned graph.",
-        add_help=add_help,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to a parser."""
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
 
     def add(name: str, text: str, **options: Any) -> None:
@@ -70,12 +65,15 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     for key, text in SECURITY_OPTIONS.items():
         add(key, text, default="", metavar="FILE")
     add("insecure", "listen beyond this machine's loopback without TLS", action="store_true")
-    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a server until a signal stops it; return 0, or 2 if it could not start."""
-    return serve_with(build_parser().parse_args(argv))
+    parser = argparse.ArgumentParser(
+        prog="cache_server", description="Serve one server's rows of a partitioned graph."
+    )
+    add_options(parser)
+    return serve_with(parser.parse_args(argv))
 
 
 def serve_with(options: argparse.Namespace) -> int:

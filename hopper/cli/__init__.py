@@ -63,8 +63,7 @@ def _run(argv: Sequence[str] | None, arrived: Sequence[int]) -> int:
     arrived: the signals that have told this process to end.
     """
     from cache_server.errors import CacheServerError
-    from hopper.cli.commands import build_parser
-    from hopper.cli.renamed import find_renamed
+    from hopper.cli.commands import build_parser, find_renamed
     from hopper.errors import HopperError, RunEnded, explain_os_error
 
     words = sys.argv[1:] if argv is None else list(argv)

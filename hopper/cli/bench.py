@@ -6,12 +6,12 @@ import argparse
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hopper.cli.options import whole
+from hopper.cli.options import CommandParser, whole
 from hopper.errors import RequestError
 from hopper.process.thread_settings import count_cores
 
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
     from hopper.config import Config
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "bench",
-        help=text,
-        description="Compare gradients and losses of engines, then time them in rounds. Any key "
-        "of the configuration can be overridden as --section.key VALUE.",
-        allow_abbrev=False,
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "Compare gradients and losses of engines, then time them in rounds. Any key "
+        "of the configuration can be overridden as --section.key VALUE."
     )
+    parser.allow_abbrev = False
     parser.option(
         "--engines A,B,...",
         "engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
@@ -85,10 +83,10 @@ def _compare(config: Config, options: argparse.Namespace) -> int:
         request.check(config, PartitionedGraph.open(config.data.partitioned).book.servers)
     plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
     console, begun = Console(), count()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # A bar over all runs on a terminal, and a line per run elsewhere.
     bar = Progress(
-        *(*columns, TimeElapsedColumn()),
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

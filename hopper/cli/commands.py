@@ -38,6 +38,23 @@ GROUPS: Final = {
 """The descriptions of the commands, by group and name. A command and its module have the same
 name."""
 COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
+_CHECKOUT: Final = "python -m benchmarks."
+FORMER_NAMES: Final = {
+    "bench ab": "hopper bench",
+    "bench faults": f"{_CHECKOUT}faults",
+    "bench paper": f"{_CHECKOUT}paper NAME",
+    "bench peers": f"{_CHECKOUT}paper baselines",
+    "cache plan": "hopper inspect cache CONFIG --size SIZE",
+    "cache profile": "hopper inspect cache CONFIG --profile",
+    "config --explain": "hopper config explain",
+    "config --schema": "hopper config schema",
+    "dataset info": "hopper inspect graph",
+    "launch ray": "hopper train CONFIG --on ray",
+    "metatree": "hopper inspect metatree",
+    "precompute": "hopper dataset precompute",
+    "schedule": "hopper inspect schedule",
+}
+"""By former command, the present one, which answers who still uses the former."""
 
 
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -71,7 +88,8 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     command = None if words is None else next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
         if command in (name, None):
-            importlib.import_module(f"hopper.cli.{name}").add_parser(commands, text)
+            module = importlib.import_module(f"hopper.cli.{name}")
+            module.add_options(commands.add_parser(name, help=text))
         else:
             commands.add_parser(name)
     return parser
@@ -81,20 +99,27 @@ class _PrintVersions(argparse.Action):
     """Prints the versions in a line and ends the command."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print the versions, and end the command."""
-        print(list_versions())
+        """Print the versions, those of libraries from their metadata, and end the command."""
+        versions = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
+        for library in ("torch", "numpy"):
+            try:
+                versions.append(f"{library} {metadata.version(library)}")
+            except metadata.PackageNotFoundError:
+                versions.append(f"{library} is not installed")
+        print(", ".join(versions))
         parser.exit()
 
 
-def list_versions() -> str:
-    """List in one line the versions of Hopper, Python and the libraries that results depend on.
-
-    It reads the metadata of the libraries and imports none of them.
-    """
-    versions = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
-    for library in ("torch", "numpy"):
-        try:
-            versions.append(f"{library} {metadata.version(library)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"{library} is not installed")
-    return ", ".join(versions)
+def find_renamed(words: Sequence[str]) -> str | None:
+    """Return the error that answers a former name of a command; None if the words begin with no
+    such name."""
+    for former in (" ".join(words[:2]), " ".join(words[:1])):
+        if now := FORMER_NAMES.get(former):
+            where = ""
+            if now.startswith(_CHECKOUT):
+                where = (
+                    " in a checkout of Hopper's repository; an installed package does not have "
+                    "these experiments"
+                )
+            return f"`hopper {former}` is now `{now}`{where}"
+    return None

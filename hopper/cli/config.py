@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopper.cli.options import print_json
+from hopper.cli.options import CommandParser, print_json
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
     from hopper.config.reference import Key
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser("config", help=text)
+def add_options(parser: CommandParser) -> None:
+    """Add the kinds of help."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     explain = kinds.add_parser(
         "explain", help="print type, bounds, default and meaning of a key, a section or all keys"
@@ -52,7 +51,10 @@ def _run_explain(options: argparse.Namespace) -> int:
     for key in find_keys(list_keys(), options.key):
         if section != (section := key.name.partition(".")[0]):
             print(_fold(f"[{section}] {describe_section(sections()[section])}", ""), end="\n\n")
-        print(explain(key), end="\n\n")
+        kind = ", ".join(filter(None, (key.type, key.bounds)))
+        default = key.default_text if key.is_required else f"default {key.default_text}"
+        lines = (key.name, _fold(f"{kind}; {default}", "    "), _fold(key.description, "    "))
+        print(*lines, sep="\n", end="\n\n")
     return 0
 
 
@@ -93,15 +95,6 @@ def find_keys(keys: Sequence[Key], name: str) -> list[Key]:
         hint = f"; close to it: {', '.join(close)}" if close else ""
         raise RequestError(f"KEY: expected a key or a section, given {name!r:.100}{hint}")
     return matches
-
-
-def explain(key: Key) -> str:
-    """Write a key's name, and below it its type, bounds, default and meaning."""
-    kind = ", ".join(filter(None, (key.type, key.bounds)))
-    default = key.default_text if key.is_required else f"default {key.default_text}"
-    return "\n".join(
-        (key.name, _fold(f"{kind}; {default}", "    "), _fold(key.description, "    "))
-    )
 
 
 def _fold(text: str, indent: str) -> str:

@@ -6,9 +6,8 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from hopper.cli import precompute
 from hopper.cli.options import CommandParser, seed, whole
 
 KINDS: Final = (
@@ -18,16 +17,18 @@ KINDS: Final = (
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "dataset",
-        help=text,
-        description="Make, import and precompute graph directories; fetch partitioned ones.",
-    )
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = "Make, import and precompute graph directories; fetch partitioned ones."
     kinds = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
-    _add_make(kinds)
-    _add_import(kinds)
+    make = kinds.add_parser("make", help="make a synthetic graph from a preset")
+    make.option("preset PRESET", "such as arxiv-like or products-like")
+    make.option("--out DIR", "where to write", type=Path, required=True)
+    make.option("--scale F", "share of the full size (default 1)", type=float, default=1.0)
+    make.option("--seed K", "default 0", type=seed, default=0)
+    make.option("--feature-dim D", "width of the features (default: the preset's)", type=whole)
+    make.set_defaults(run=run_make)
+    _add_import(kinds.add_parser("import", help="import a graph from another format"))
     fetch = kinds.add_parser(
         "fetch", help="fetch a partitioned directory from an address, and check it"
     )
@@ -37,21 +38,43 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--server I", "only what this server needs; may be repeated", type=whole, several=True
     )
     fetch.set_defaults(run=run_fetch)
-    precompute.add_parser(kinds)
+    precompute = kinds.add_parser(
+        "precompute",
+        help="average the neighbours of a typed graph once, for models sehgnn and nars",
+        description="Average the neighbours of a typed graph's target once. Write the rows as a "
+        "graph directory, on which models sehgnn and nars are trained.",
+    )
+    _add_precompute(precompute)
 
 
-def _add_make(kinds: Any) -> None:
-    make = kinds.add_parser("make", help="make a synthetic graph from a preset")
-    make.option("preset PRESET", "such as arxiv-like or products-like")
-    make.option("--out DIR", "where to write", type=Path, required=True)
-    make.option("--scale F", "share of the full size (default 1)", type=float, default=1.0)
-    make.option("--seed K", "default 0", type=seed, default=0)
-    make.option("--feature-dim D", "width of the features (default: the preset's)", type=whole)
-    make.set_defaults(run=run_make)
+def _add_precompute(parser: CommandParser) -> None:
+    kinds = parser.add_subparsers(dest="precompute_command", required=True, metavar="COMMAND")
+    metapaths = kinds.add_parser("metapaths", help="average along metapaths, for model sehgnn")
+    subsets = kinds.add_parser("subsets", help="average over subsets of relations, for model nars")
+    for kind in (metapaths, subsets):
+        kind.option("graph DIR", "graph directory", type=Path)
+        kind.option("--layers K", "hops (default 2)", type=whole, default=2)
+        kind.option(
+            "--random-dim D",
+            "width of random rows for types without features (default: such types are refused)",
+            type=whole,
+            default=0,
+        )
+        kind.option("--seed K", "seed (default 0)", type=seed, default=0)
+        kind.option("--out DIR", "where to write", type=Path, required=True)
+        kind.set_defaults(run=run_precompute)
+    metapaths.metapath_option()
+    subsets.option("--subsets N", "subsets to draw (default 8)", type=whole, default=8)
+    subsets.option(
+        "--dim D",
+        "width to which random matrices bring the rows of all types (default: none; all types "
+        "must have the same width)",
+        type=whole,
+        default=0,
+    )
 
 
-def _add_import(kinds: Any) -> None:
-    parser = kinds.add_parser("import", help="import a graph from another format")
+def _add_import(parser: CommandParser) -> None:
     parser.option("kind KIND", f"one of {', '.join(KINDS)}", choices=KINDS)
     parser.option(
         "source SOURCE",
@@ -209,6 +232,40 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     progress = show_progress()[1]
     nbytes = fetch_partitioned(arguments.address, arguments.out, arguments.server, progress)
     print(f"{arguments.out}: {nbytes:,} bytes")
+    return 0
+
+
+def run_precompute(arguments: argparse.Namespace) -> int:
+    """Run ``hopper dataset precompute`` and return the exit code; errors are those of
+    :func:`hopper.hetero.precompute.precompute`."""
+    from rich.console import Console
+
+    from hopper.cli.phases import show_progress
+    from hopper.display.console_tables import make_table, print_table
+    from hopper.hetero.precompute import MetapathTables, SubsetTables, precompute
+
+    recipe: MetapathTables | SubsetTables
+    if arguments.precompute_command == "metapaths":
+        recipe = MetapathTables(arguments.layers, arguments.metapath)
+    else:
+        words = arguments.layers, arguments.subsets, arguments.dim, arguments.seed
+        recipe = SubsetTables(*words)
+    schema = precompute(
+        arguments.graph,
+        arguments.out,
+        recipe,
+        random_dim=arguments.random_dim,
+        seed=arguments.seed,
+        progress=show_progress()[1],
+    )
+    target = schema.target_type()
+    rows = [
+        (f"{name} (its own)" if name == target else name, str(kind.feature_dim))
+        for name, kind in schema.node_types.items()
+    ]
+    title = f"{schema.name}: rows of {target}: {arguments.out}"
+    table = make_table(("rows", "width"), rows, title, texts=2)
+    print_table(Console(highlight=False, soft_wrap=True), table)
     return 0
 
 

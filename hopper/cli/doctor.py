@@ -7,29 +7,27 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hopper.cli.options import print_json
+from hopper.cli.options import CommandParser, print_json
 from hopper.doctor import DEFAULT_LIMIT, STATES, Finding, State, examine, worst_of
 from hopper.errors import RequestError
 
 _STYLES: Final[dict[State, str]] = {"fine": "green", "warning": "yellow", "wrong": "bold red"}
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "doctor",
-        help=text,
-        description="Check a configuration, this machine and the feature servers that it names. "
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "Check a configuration, this machine and the feature servers that it names. "
         "The command starts nothing and changes nothing. Any key of the configuration can be "
-        "overridden as --section.key VALUE. The exit code is 1 if anything is wrong.",
-        allow_abbrev=False,
+        "overridden as --section.key VALUE. The exit code is 1 if anything is wrong."
     )
+    parser.allow_abbrev = False
     parser.option(
         "--checksums", "read all files of the graph and compare them with their checksums"
     )
@@ -63,7 +61,8 @@ def _run(options: argparse.Namespace) -> int:
         print_json({"state": state, "findings": [asdict(finding) for finding in findings]})
     else:
         console.print(_table(findings))
-        console.print(_summary(findings))
+        counts = Counter(finding.state for finding in findings)
+        console.print(", ".join(f"{counts[state]} {state}" for state in reversed(STATES)))
     return int(state == "wrong")
 
 
@@ -80,8 +79,3 @@ def _table(findings: Sequence[Finding]) -> Table:
         state = Text(finding.state, style=_STYLES[finding.state])
         table.add_row(Text(finding.subject), state, cell)
     return table
-
-
-def _summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(finding.state for finding in findings)
-    return ", ".join(f"{counts[state]} {state}" for state in reversed(STATES))

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from hopper.cli.options import whole
+from hopper.cli.options import CommandParser, whole
 from hopper.process.quick_imports import quick_imports
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "host",
-        help=text,
-        description="Start a feature server and its ranks on this machine, and wait for the ranks. "
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "Start a feature server and its ranks on this machine, and wait for the ranks. "
         "Whatever ends first ends the others. cluster.servers has the addresses of all servers of "
-        "the run, in order. Any key can be overridden as --section.key VALUE.",
+        "the run, in order. Any key can be overridden as --section.key VALUE."
     )
     parser.option(
         "--server I",

@@ -55,12 +55,13 @@ class CommandParser(argparse.ArgumentParser):
         (self if group is None else group).add_argument(name, help=help, **settings)
 
     def metapath_option(self, prefix: str = "") -> None:
-        """Add ``--metapath``, which :func:`split_metapaths` reads. Its help begins with
+        """Add ``--metapath``, a list of the relations of each path. Its help begins with
         ``prefix``."""
         self.option(
             "--metapath R,R,...",
             f"{prefix}follow only these relations, from the target outwards; may be repeated",
             several=True,
+            type=lambda path: [word.strip() for word in path.split(",")],
         )
 
     def run_on_config(self, run: Callable[[argparse.Namespace], int]) -> None:
@@ -78,11 +79,6 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"{overrides[0]}: this command reads no configuration")
         options.overrides = overrides
         return options, unknown
-
-
-def split_metapaths(paths: Sequence[str]) -> list[list[str]]:
-    """Split each path of ``--metapath`` into its relations."""
-    return [[word.strip() for word in path.split(",")] for path in paths]
 
 
 @contextmanager

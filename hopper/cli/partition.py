@@ -3,75 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from hopper.cli.options import seed, whole
+from hopper.cli.options import CommandParser, seed, whole
 from hopper.errors import RequestError
 from hopper.process.quick_imports import quick_imports
 
-
-class Option(NamedTuple):
-    """An option of the command."""
-
-    help: str
-    metavar: str | None = None
-    default: Any = None
-    type: Callable[[str], Any] = str
-
-
-OF_RELATIONS: Final[dict[str, Option]] = {
-    "layers": Option("the most hops that models read (default 2)", "K", type=whole),
-    "server_memory": Option(
-        "cut relations that need more memory on a server, such as 16G (default: no cut)", "SIZE"
-    ),
-    "tables": Option(
-        "link to files of the graph where possible (default), or copy them", "link|copy"
-    ),
-}
-"""The options that only the method that divides relations reads, besides ``--metapath``."""
-
-OF_NODES: Final[dict[str, Option]] = {
-    "method_options": Option(
-        "your own class: keyword arguments, as a TOML table", "{KEY = VALUE, ...}", "{}"
-    ),
-    "seed": Option("seed (default 0)", "K", 0, seed),
-    "backend": Option("library for METIS: auto (dgl if installed), dgl or pymetis", default="auto"),
-    "topology": Option(
-        "replicated (default): each server stores all edges; partitioned: the in-edges of its "
-        "nodes",
-        default="replicated",
-    ),
-    "features": Option(
-        "by-node (default), or by-dimension: each server stores some columns of all nodes' "
-        "features, for an engine such as the baseline p3",
-        default="by-node",
-    ),
-    "on": Option(
-        "where to build the parts of servers: in this process (default), in Ray tasks on this "
-        "machine, or on the Ray cluster at an address",
-        "local|ray[:HOST:PORT]",
-        "local",
-    ),
-    "workers": Option("--on ray: tasks at a time (default: all CPUs)", "N", type=whole),
-    "locality_fanouts": Option(
-        "fanouts for measuring R_micro and R_sub (default 10,10)", "F,F,...", "10,10"
-    ),
-    "locality_roots": Option(
-        "training roots for measuring them (default 2000; 0 = do not measure)", "N", 2000, whole
-    ),
-}
+OF_NODES: Final = (
+    *("method_options", "seed", "backend", "topology", "features", "on", "workers"),
+    *("locality_fanouts", "locality_roots"),
+)
 """The options that only methods that divide nodes read."""
+OF_RELATIONS: Final = ("layers", "server_memory", "tables", "metapath")
+"""The options that only the method that divides relations reads."""
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "partition",
-        help=text,
-        description="Divide a graph directory over servers and write a partitioned directory.",
-    )
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = "Divide a graph directory over servers and write a partitioned directory."
     parser.option("graph DIR", "graph directory", type=Path)
     parser.option("--servers P", "number of servers", type=whole, required=True)
     parser.option(
@@ -96,13 +46,58 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser.option(
         "--memory-limit SIZE", "the most memory to use, such as 4G; work that needs more is refused"
     )
-    for prefix, options in (("", OF_NODES), ("meta: ", OF_RELATIONS)):
-        for name, option in options.items():
-            settings = option._asdict() | {"help": prefix + option.help}
-            parser.add_argument(f"--{name.replace('_', '-')}", **settings)
+    parser.option(
+        "--method-options {KEY = VALUE, ...}",
+        "your own class: keyword arguments, as a TOML table",
+        default="{}",
+    )
+    parser.option("--seed K", "seed (default 0)", type=seed, default=0)
+    parser.option(
+        "--backend", "library for METIS: auto (dgl if installed), dgl or pymetis", default="auto"
+    )
+    parser.option(
+        "--topology",
+        "replicated (default): each server stores all edges; partitioned: the in-edges of its "
+        "nodes",
+        default="replicated",
+    )
+    parser.option(
+        "--features",
+        "by-node (default), or by-dimension: each server stores some columns of all nodes' "
+        "features, for an engine such as the baseline p3",
+        default="by-node",
+    )
+    parser.option(
+        "--on local|ray[:HOST:PORT]",
+        "where to build the parts of servers: in this process (default), in Ray tasks on this "
+        "machine, or on the Ray cluster at an address",
+        default="local",
+    )
+    parser.option("--workers N", "--on ray: tasks at a time (default: all CPUs)", type=whole)
+    parser.option(
+        "--locality-fanouts F,F,...",
+        "fanouts for measuring R_micro and R_sub (default 10,10)",
+        default="10,10",
+    )
+    parser.option(
+        "--locality-roots N",
+        "training roots for measuring them (default 2000; 0 = do not measure)",
+        type=whole,
+        default=2000,
+    )
+    parser.option("--layers K", "meta: the most hops that models read (default 2)", type=whole)
+    parser.option(
+        "--server-memory SIZE",
+        "meta: cut relations that need more memory on a server, such as 16G (default: no cut)",
+    )
+    parser.option(
+        "--tables link|copy",
+        "meta: link to files of the graph where possible (default), or copy them",
+    )
     parser.metapath_option("meta: ")
     parser.option("--json", "print partition.json only")
-    parser.set_defaults(run=_run)
+    defaults = {name: parser.get_default(name) for name in (*OF_NODES, *OF_RELATIONS)}
+    parser.set_defaults(run=_run, defaults=defaults)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -115,18 +110,11 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.method != "metis":
             raise RequestError(f"--like: expected no --method beside it, given {arguments.method}")
         arguments.method = "like"
-    _refuse_unread(arguments, BY_RELATION)
-    return divide(arguments)
-
-
-def _refuse_unread(arguments: argparse.Namespace, by_relation: str) -> None:
-    """Refuse options that the method does not read, unless they have their defaults."""
-    method = arguments.method
-    if method == by_relation:
-        unread, why = dict(OF_NODES), f"--method {method} does not read it"
-    else:
-        unread = OF_RELATIONS | {"metapath": Option("", default=[])}
-        why = f"only --method {by_relation} reads it, not {method}"
-    for name, option in unread.items():
-        if getattr(arguments, name) != option.default:
+    by_relation = arguments.method == BY_RELATION
+    why = f"only --method {BY_RELATION} reads it, not {arguments.method}"
+    if by_relation:
+        why = f"--method {BY_RELATION} does not read it"
+    for name in OF_NODES if by_relation else OF_RELATIONS:
+        if getattr(arguments, name) != arguments.defaults[name]:
             raise RequestError(f"--{name.replace('_', '-')}: {why}")
+    return divide(arguments)

@@ -6,36 +6,32 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.options import print_json, whole
-from hopper.cli.tables import make_table
-from hopper.display.console_tables import print_table
+from hopper.cli.options import CommandParser, print_json, whole
+from hopper.display.console_tables import make_table, print_table
 from hopper.errors import RequestError
 from hopper.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from hopper.config import Config
-    from hopper.engines import Request
     from hopper.rehearsal.cluster_plan import ClusterPlan
     from hopper.rehearsal.estimate import Estimate
 
 _MIB = 2**20
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "plan",
-        help=text,
-        description="No cluster is needed. All its ranks are threads of this process and run a few "
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "No cluster is needed. All its ranks are threads of this process and run a few "
         "iterations of each engine. Any key of the configuration can be overridden as "
-        "--section.key VALUE.",
-        allow_abbrev=False,
+        "--section.key VALUE."
     )
+    parser.allow_abbrev = False
     parser.option("--servers P", "servers (default: as many as partitions)", type=whole)
     parser.option("--ranks-per-server R", "default: cluster.ranks_per_server", type=whole)
     parser.option(
@@ -85,6 +81,11 @@ def _plan(
     options: argparse.Namespace, config: Config, folder: Path, console: Console
 ) -> ClusterPlan:
     from hopper.bench.emulate.request import parse_rate
+    from hopper.config import change_config
+    from hopper.engines import Request
+    from hopper.features import open_graph
+    from hopper.graph.directory import GraphDirectory
+    from hopper.partition import partition_graph
     from hopper.rehearsal.cluster_plan import AskedCluster, on_cluster, plan_cluster
 
     ranks = options.ranks_per_server
@@ -92,41 +93,22 @@ def _plan(
         ranks = config.cluster.ranks_per_server
     bits = parse_rate(options.link_rate.lower())
     config = on_cluster(config, ranks)
-    if options.graph is None:
-        request = _open(config, Path(config.data.partitioned), folder)
-    else:
+    if options.graph is not None:
         if options.servers is None:
             raise RequestError("--graph: expected --servers with the number of parts")
+        parts = folder / "parts"
         with console.status(f"dividing {options.graph}"):
-            request = _divide(options, config, folder)
+            graph = GraphDirectory.open(options.graph)
+            partition_graph(graph, parts, options.servers, options.method)
+        config = change_config(config, data={"partitioned": str(parts)})
+    config = change_config(config, train={"run_dir": str(folder / "run")})
+    request = Request(config, open_graph(config))
     servers = request.graph.book.servers if options.servers is None else options.servers
     cores = float(ranks) if options.cores is None else options.cores
     cluster = AskedCluster(servers, ranks, bits, options.latency / 1e6, cores)
     engines = [engine for engine in options.engines.split(",") if engine]
     with console.status("planning") as status:
         return plan_cluster(request, cluster, engines, options.iterations, status.update)
-
-
-def _open(config: Config, parts: Path, folder: Path) -> Request:
-    """Make the request to train on a divided graph."""
-    from hopper.config import change_config
-    from hopper.engines import Request
-    from hopper.features import open_graph
-
-    plan_config = change_config(
-        config, train={"run_dir": str(folder / "run")}, data={"partitioned": str(parts)}
-    )
-    return Request(plan_config, open_graph(plan_config))
-
-
-def _divide(options: argparse.Namespace, config: Config, folder: Path) -> Request:
-    """Divide a graph directory into a temporary folder."""
-    from hopper.graph.directory import GraphDirectory
-    from hopper.partition import partition_graph
-
-    parts = folder / "parts"
-    partition_graph(GraphDirectory.open(options.graph), parts, options.servers, options.method)
-    return _open(config, parts, folder)
 
 
 def _print(plan: ClusterPlan, console: Console) -> None:

@@ -7,23 +7,22 @@ import math
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hopper.cli.options import CommandParser
 from hopper.process.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from hopper.config import Config
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "predict",
-        help=text,
-        description="Compute predictions layer by layer with all neighbours. Servers and ranks are "
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "Compute predictions layer by layer with all neighbours. Servers and ranks are "
         "started on this machine. If the command was interrupted, run it again to go on. Of the "
         "run's configuration, data.*, cluster.*, train.device and train.threads can be overridden "
-        "as --section.key VALUE: --data.partitioned names another graph.",
+        "as --section.key VALUE: --data.partitioned names another graph."
     )
     parser.option("run_dir RUN", "folder of a finished run", type=Path)
     parser.option("--out DIR", "where to write: a folder, or an address of fsspec", required=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+
+from hopper.cli.options import CommandParser
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "report",
-        help=text,
-        description="Read what `hopper bench` wrote, or the run directory of `hopper train`, "
-        "and write one HTML file. The page leaves out what the folder does not have, and says so.",
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "Read what `hopper bench` wrote, or the run directory of `hopper train`, "
+        "and write one HTML file. The page leaves out what the folder does not have, and says so."
     )
     parser.option("folder DIR", type=Path)
     parser.set_defaults(run=_run)
@@ -22,6 +21,5 @@ def add_parser(commands: Any, text: str = "") -> None:
 def _run(options: argparse.Namespace) -> int:
     from hopper.bench.report import write_report
 
-    path = write_report(options.folder)
-    print(f"report in {path}")
+    print(f"report in {write_report(options.folder)}")
     return 0

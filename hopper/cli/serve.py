@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
-
-from cache_server.__main__ import build_parser, serve_with
+import cache_server.__main__ as server
+from hopper.cli.options import CommandParser
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand, with the options of ``python -m cache_server``.
-
-    Parameters
-    ----------
-    text: the description in the list of commands.
-    """
-    parser = commands.add_parser(
-        "serve",
-        help=text,
-        description="Serve one server's rows of a partitioned graph until SIGTERM or SIGINT.",
-        parents=[build_parser(add_help=False)],
-    )
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    return serve_with(options)
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command, which are those of ``python -m cache_server``."""
+    parser.description = "Serve one server's rows of a partitioned graph until SIGTERM or SIGINT."
+    server.add_options(parser)
+    parser.set_defaults(run=server.serve_with)

@@ -10,20 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 import hopper
-from hopper.cli.tables import make_table
-from hopper.display.console_tables import print_table
+from hopper.cli.options import CommandParser
+from hopper.display.console_tables import make_table, print_table
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "sweep",
-        help=text,
-        description="Give a list where [model] or [train] expects one value. Each combination is a "
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = (
+        "Give a list where [model] or [train] expects one value. Each combination is a "
         "trial. The engine hop trains all trials at once. Any "
-        "key of the configuration can be overridden as --section.key VALUE.",
-        allow_abbrev=False,
+        "key of the configuration can be overridden as --section.key VALUE."
     )
+    parser.allow_abbrev = False
     parser.run_on_config(_run)
 
 

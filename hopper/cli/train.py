@@ -7,19 +7,15 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import hopper
 from hopper.cli.options import CommandParser, whole
 from hopper.process.quick_imports import quick_imports
 
 
-def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand. ``text`` describes it in the list of commands."""
-    parser = commands.add_parser(
-        "train",
-        help=text,
-        description="Any key of the configuration can be overridden as --section.key VALUE.",
-    )
+def add_options(parser: CommandParser) -> None:
+    """Add the options of the command."""
+    parser.description = "Any key of the configuration can be overridden as --section.key VALUE."
     parser.option(
         "--on WHERE",
         "train on several machines: ssh:HOSTFILE, with a line HOST[:PORT] [slots=RANKS] "
@@ -27,7 +23,13 @@ def add_parser(commands: Any, text: str = "") -> None:
         "run) or ray:HOST:PORT (default: on this machine)",
         default="",
     )
-    add_restarts(parser)
+    parser.option(
+        "--restarts N",
+        "restart a run that loses a rank, a server or a machine, at most N times, from the newest "
+        "checkpoint (train.checkpoint_every) or else from the beginning (default 0)",
+        type=whole,
+        default=0,
+    )
     ssh = partial(parser.option, group=parser.add_argument_group("machines of a hostfile"))
     ssh("--ssh COMMAND", "OpenSSH's client and its options", default="ssh")
     ssh(
@@ -40,28 +42,23 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser.run_on_config(_run)
 
 
-def add_restarts(parser: CommandParser) -> None:
-    """Add ``--restarts``."""
-    parser.option(
-        "--restarts N",
-        "restart a run that loses a rank, a server or a machine, at most N times, from the newest "
-        "checkpoint (train.checkpoint_every) or else from the beginning (default 0)",
-        type=whole,
-        default=0,
-    )
-
-
 def _run(options: argparse.Namespace) -> int:
     way, _, where = options.on.partition(":")
-    if not options.on:
+    if not options.on or way == "emulated":
         from hopper.config import read_config
         from hopper.launch.processes import forked_ahead
 
         config = read_config(options.config, options.overrides)
-        with forked_ahead(config):
+        # How benchmarks train on hosts that they have built. Memory that forked processes share
+        # would count on no host.
+        about = json.loads(Path(where).read_text()) if way else {"memory": None}
+        with forked_ahead(None if about["memory"] else config):
             with quick_imports():
-                import hopper.launch.run
-            hopper.train(config, restarts=options.restarts)
+                from hopper.launch.on_emulated import train_on_emulated
+            if way:
+                train_on_emulated(config, about)
+            else:
+                hopper.train(config, restarts=options.restarts)
     elif way == "ray":
         with quick_imports():
             from hopper.launch.on_ray import train_on_ray
@@ -73,18 +70,6 @@ def _run(options: argparse.Namespace) -> int:
             *(Path(where), options.ssh, options.python, options.folder, tuple(options.env))
         )
         train_over_ssh(options.config, options.overrides, ssh, options.restarts)
-    elif way == "emulated":
-        from hopper.config import read_config
-        from hopper.launch.processes import forked_ahead
-
-        # How benchmarks train on hosts that they have built. Memory that forked processes share
-        # would count on no host.
-        about = json.loads(Path(where).read_text())
-        config = read_config(options.config, options.overrides)
-        with forked_ahead(None if about["memory"] else config):
-            with quick_imports():
-                from hopper.launch.on_emulated import train_on_emulated
-            train_on_emulated(config, about)
     else:
         from hopper.errors import RequestError
 

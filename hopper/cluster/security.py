@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from cache_server.errors import SecurityError
+from cache_server.errors import CacheServerError
 from cache_server.security import Security
 from hopper.config import Config
 from hopper.errors import ConfigError
@@ -41,9 +42,16 @@ def _files(config: Config) -> dict[str, str]:
 def check_security(config: Config) -> None:
     """Refuse unusable files and unprotected connections to feature servers."""
     security = security_of(config)
-    try:
+    with config_errors():
         if not config.cluster.servers:
             security.check_server("127.0.0.1:0")
         security.check_client(config.cluster.servers)
-    except SecurityError as error:
+
+
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """Raise the errors of checking connections as a :class:`ConfigError` that names the key."""
+    try:
+        yield
+    except CacheServerError as error:
         raise ConfigError(f"cluster.{error}") from error

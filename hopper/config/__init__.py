@@ -5,11 +5,9 @@ has its keys. A :class:`Config` and its sections cannot be changed. :func:`chang
 another one.
 """
 
-from hopper.config.cache import Cache
 from hopper.config.cluster import Cluster
-from hopper.config.data import Data
+from hopper.config.data import Cache, Data, Learnable
 from hopper.config.engines import ENGINES, Cooperative, Hop, Raf
-from hopper.config.learnable import Learnable
 from hopper.config.loading import (
     change_config,
     load_config,

@@ -76,8 +76,9 @@ class Cluster(Section):
     def _join_replicas(cls, servers: Any) -> Any:
         if not isinstance(servers, list):
             return servers
-        return [",".join(entry) if _is_list_of_texts(entry) else entry for entry in servers]
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(isinstance(item, str) for item in value)
+        return [
+            ",".join(entry)
+            if isinstance(entry, list) and entry and all(isinstance(item, str) for item in entry)
+            else entry
+            for entry in servers
+        ]

@@ -130,16 +130,6 @@ def override(
         section: dict(keys) if isinstance(keys, Mapping) else keys
         for section, keys in values.items()
     }
-    for section, key, value in _parse_overrides(overrides):
-        keys = merged.setdefault(section, {})
-        if not isinstance(keys, dict):
-            raise ConfigError(f"{where}: {section}: expected a section, got {keys!r}")
-        keys[key] = value
-    return merged
-
-
-def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
-    parsed = []
     words = iter(overrides)
     for word in words:
         name, equals, inline = word.partition("=")
@@ -150,8 +140,11 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
         text = inline if equals else next(words, None)
         if text is None:
             raise ConfigError(f"{name}: a value is missing")
-        parsed.append((section, key, _parse_value(section, key, text)))
-    return parsed
+        keys = merged.setdefault(section, {})
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{where}: {section}: expected a section, got {keys!r}")
+        keys[key] = _parse_value(section, key, text)
+    return merged
 
 
 def _parse_value(section: str, key: str, text: str) -> Any:
@@ -163,13 +156,10 @@ def _parse_value(section: str, key: str, text: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
-    return text if _is_text(section, key) and not isinstance(value, str) else value
-
-
-def _is_text(section: str, key: str) -> bool:
     field = Config.model_fields.get(section)
     keys = getattr(field.annotation, "model_fields", {}) if field is not None else {}
-    return key in keys and keys[key].annotation is str
+    is_text = key in keys and keys[key].annotation is str
+    return text if is_text and not isinstance(value, str) else value
 
 
 def _explain(error: ValidationError) -> list[str]:

@@ -131,10 +131,6 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
         return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
 
     @property
-    def _may_read_edges(self) -> bool:
-        return ":" in self.name or (self.name in EDGE_MODELS and self.aggregator == "mean")
-
-    @property
     def options(self) -> Options:
         """Keyword arguments that this model takes besides the common ones."""
         if self.name in MODEL_OPTIONS:
@@ -146,7 +142,8 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
         self._check_options()
         if self.metapaths and not self.typed:
             raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
-        if self.edge_features and not self._may_read_edges:
+        reads_edges = self.name in EDGE_MODELS and self.aggregator == "mean"
+        if self.edge_features and not reads_edges and ":" not in self.name:
             model = self.name + (
                 f' with aggregator = "{self.aggregator}"' if self.name == "sage" else ""
             )

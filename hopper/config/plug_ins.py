@@ -12,7 +12,7 @@ import inspect
 import json
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
@@ -117,38 +117,6 @@ def find_plug_in(
     return PlugIn(
         key, name, plug_in_class, _check_options(where, name, plug_in_class, options, given)
     )
-
-
-def find_plug_ins(
-    key: str,
-    names: Sequence[str],
-    protocol: type[Any],
-    built_ins: Mapping[str, Any],
-    options: Sequence[Mapping[str, Any]],
-    given: Sequence[str] = (),
-    *,
-    derives: bool = False,
-) -> list[PlugIn[Any]]:
-    """Find and check the class of every name in a list, as :func:`find_plug_in` does for one.
-
-    Parameters
-    ----------
-    options: the options of each class, from the key followed by "_options"; empty = none for all.
-    """
-    options = options or [{}] * len(names)
-    return [
-        find_plug_in(
-            f"{key}[{index}]",
-            name,
-            protocol,
-            built_ins,
-            class_options,
-            given,
-            f"{key}_options[{index}]",
-            derives=derives,
-        )
-        for index, (name, class_options) in enumerate(zip(names, options, strict=True))
-    ]
 
 
 def describe_choices(built_ins: Collection[str]) -> str:
@@ -307,29 +275,24 @@ def _check_options(
     ]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {name} needs it")
-    hints = _hints(plug_in_class) if options else {}
+    if not options:
+        return {}
+    hints: dict[str, Any] = {}
+    # An annotation may use names that only type checkers import.
+    with suppress(NameError, TypeError, AttributeError):
+        hints = typing.get_type_hints(plug_in_class.__init__, include_extras=True)
     return {
-        option: _convert_option(f"{key}.{option}", value, hints)
+        option: _convert_option(f"{key}.{option}", value, hints[option])
+        if option in hints
+        else value
         for option, value in options.items()
     }
 
 
-def _hints(plug_in_class: type[Any]) -> dict[str, Any]:
-    """Return the constructor's annotations by parameter; empty if they cannot be read."""
-    try:
-        return typing.get_type_hints(plug_in_class.__init__, include_extras=True)
-    # An annotation may use names that only type checkers import.
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
-def _convert_option(key: str, value: Any, hints: Mapping[str, Any]) -> Any:
+def _convert_option(key: str, value: Any, hint: Any) -> Any:
     """Check an option's value against its annotation, if pydantic can, and convert it."""
-    name = key.rpartition(".")[2]
-    if name not in hints:
-        return value
     try:
-        adapter = TypeAdapter(hints[name], config=ConfigDict(strict=True))
+        adapter = TypeAdapter(hint, config=ConfigDict(strict=True))
     except (PydanticSchemaGenerationError, PydanticUserError):
         return value
     try:

@@ -75,13 +75,16 @@ class Key:
 def list_keys() -> list[Key]:
     """List all keys, section by section, in the order of their definitions: first those of all
     models and engines, then those of one."""
-    return [
-        _make_key(f"{name}.{key}", section, key, field)
-        for name, section in sections().items()
-        for key, field in sorted(
-            section.model_fields.items(), key=lambda item: item[0] not in section.__annotations__
-        )
-    ]
+    keys = []
+    for name, section in sections().items():
+        fields = section.model_fields
+        for key in sorted(fields, key=lambda key: key not in section.__annotations__):
+            field, is_required = fields[key], fields[key].is_required()
+            default = None if is_required else field.get_default(call_default_factory=True)
+            of_type, bounds = _explain_type(field.annotation, field.metadata)
+            meaning = _description(section, key)
+            keys.append(Key(f"{name}.{key}", of_type, bounds, default, is_required, meaning))
+    return keys
 
 
 def sections() -> dict[str, type[Section]]:
@@ -118,13 +121,6 @@ def make_schema() -> dict[str, Any]:
     return schema
 
 
-def _make_key(name: str, section: type[Section], key: str, field: FieldInfo) -> Key:
-    is_required = field.is_required()
-    default = None if is_required else field.get_default(call_default_factory=True)
-    of_type, bounds = _explain_type(field.annotation, field.metadata)
-    return Key(name, of_type, bounds, default, is_required, _description(section, key))
-
-
 def _explain_type(
     annotation: Any, metadata: Sequence[Any] = (), several: bool = False
 ) -> tuple[str, str]:
@@ -146,12 +142,10 @@ def _explain_type(
         parts = [_explain_type(part, (), several) for part in inner if part is not type(None)]
         words, of_parts = zip(*parts, strict=True)
         return " or ".join(words), _join(bounds, *of_parts)
-    if origin is list:
-        noun, of_entries = _explain_type(inner[0], (), True)
-        return f"{'lists' if several else 'list'} of {noun}", _join(bounds, of_entries)
-    if origin is dict:
-        noun, of_entries = _explain_type(inner[1], (), True)
-        return f"{'tables' if several else 'table'} of {noun}", _join(bounds, of_entries)
+    if origin in (list, dict):
+        noun, of_entries = _explain_type(inner[-1], (), True)
+        kind = f"{'list' if origin is list else 'table'}{'s' * several}"
+        return f"{kind} of {noun}", _join(bounds, of_entries)
     return _NOUNS[annotation][several], bounds
 
 

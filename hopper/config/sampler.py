@@ -75,11 +75,6 @@ class Sampler(Section):
     def _check(self) -> Sampler:
         if self.device == "cuda" and not self.is_node_wise:
             raise ValueError(f"device: 'cuda' draws kinds 'node' and 'full', got {self.kind!r}")
-        self._check_key_settings()
-        return self
-
-    def _check_key_settings(self) -> None:
-        """Refuse ``expansion`` and ``dependence`` where they do not fit the kind."""
         is_recent = self.kind == "temporal" and self.kind_options.get("pick") == "recent"
         if self.expansion == "once" and len(set(self.sizes)) > 1:
             raise ValueError(
@@ -94,6 +89,7 @@ class Sampler(Section):
                     f"{key}: kind {self.kind!r} {how}, which no draw decides; expected "
                     f"{default!r}, got {value!r}"
                 )
+        return self
 
     @property
     def is_node_wise(self) -> bool:

@@ -1,7 +1,8 @@
 """A whole configuration: all sections, and what they have to agree on.
 
-The keys of a section are in the module with its name, or in :mod:`hopper.config.engines` for
-``[hop]``, ``[cooperative]`` and ``[raf]``. The text below a key says what the key means.
+The keys of a section are in the module with its name, in :mod:`hopper.config.data` for
+``[learnable]`` and ``[cache]``, or in :mod:`hopper.config.engines` for ``[hop]``, ``[cooperative]``
+and ``[raf]``. The text below a key says what the key means.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hopper.config.cache import Cache
 from hopper.config.cluster import Cluster
-from hopper.config.data import Data
+from hopper.config.data import Cache, Data, Learnable
 from hopper.config.engines import TRIALS_ENGINE, Cooperative, Hop, Raf
-from hopper.config.learnable import Learnable
 from hopper.config.model import DEEP_MODELS, Model
 from hopper.config.pipeline import Pipeline
 from hopper.config.sampler import Sampler
@@ -67,9 +66,8 @@ class Config(Section):
     @property
     def roots_a_pass(self) -> int:
         """The most roots of one forward pass."""
-        if self.sampler.kind == "full":
-            return self.train.micro_batch or _NO_BOUND
-        return self.train.micro_batch or 4 * self.train.batch_size
+        default = _NO_BOUND if self.sampler.kind == "full" else 4 * self.train.batch_size
+        return self.train.micro_batch or default
 
     @model_validator(mode="after")
     def _check(self) -> Config:

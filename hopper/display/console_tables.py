@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Column, Table
 
 _UNBOUNDED = 1 << 16
+
+
+def make_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *,
+    texts: int = 1, **settings: Any,
+) -> Table:  # fmt: skip
+    """Make a table for :func:`print_table`.
+
+    Parameters
+    ----------
+    texts: how many columns, the first ones, have texts and not numbers.
+    settings: further ones of rich's table.
+    """
+    table = Table(title=title, **settings)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < texts else "right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -40,9 +40,14 @@ def examine(
     if any(finding.state == "wrong" for finding in versions):
         yield warning("all else", "not looked at: it may not even be imported")
         return
-    from hopper.doctor.checks import check_all
+    from hopper.doctor.checks import run_checks
 
-    yield from check_all(path, overrides, checksums, limit)
+    errors = set[str]()
+    for finding in run_checks(path, overrides, checksums, limit):
+        # Several checks may find the same error.
+        if finding.state != "wrong" or finding.found not in errors:
+            yield finding
+        errors.add(finding.found)
 
 
 def worst_of(findings: Sequence[Finding]) -> State:

@@ -36,16 +36,11 @@ class Validity:
         """Days until the end; negative if it has passed."""
         return (self.end - time.time()) / _DAY
 
-    @property
-    def is_now(self) -> bool:
-        """Whether it has begun and not ended."""
-        return self.begin <= time.time() <= self.end
-
     def __str__(self) -> str:
         begin, end = (time.strftime("%Y-%m-%d", time.gmtime(s)) for s in (self.begin, self.end))
         if self.days < 0:
             return f"expired on {end}, {-self.days:.0f} days ago"
-        if not self.is_now:
+        if self.begin > time.time():
             return f"not valid before {begin}; is this machine's clock right?"
         return f"valid until {end}, {self.days:.0f} days from now"
 
@@ -88,8 +83,11 @@ def check_certificates(case: Case) -> Iterator[Finding]:
     if cluster.tls_certificate:
         yield from _check_certificate(cluster, has_servers_here=not cluster.servers)
     for key in ("tls_key", "token_file"):
-        if getattr(cluster, key):
-            yield _check_secret(f"cluster.{key}", getattr(cluster, key))
+        if file := getattr(cluster, key):
+            if readers := readers_of(file):
+                yield warning(f"cluster.{key}", f"{file}: {readers}", f"chmod 600 {file}")
+            else:
+                yield fine(f"cluster.{key}", f"{file}: closed to other users")
 
 
 def _judge_no_files(case: Case) -> Finding:
@@ -138,10 +136,3 @@ def _judge(subject: str, file: str, validity: Validity) -> Finding:
     if validity.days < SOON_DAYS:
         return warning(subject, text, _RENEW)
     return fine(subject, text)
-
-
-def _check_secret(subject: str, file: str) -> Finding:
-    readers = readers_of(file)
-    if readers:
-        return warning(subject, f"{file}: {readers}", f"chmod 600 {file}")
-    return fine(subject, f"{file}: closed to other users")

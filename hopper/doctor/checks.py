@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from hopper.config import change_config, load_config
 from hopper.doctor.case import Case, is_elsewhere
@@ -11,44 +11,24 @@ from hopper.doctor.certificates import check_certificates
 from hopper.doctor.configuration import check_configuration, check_plug_ins, check_run_folder
 from hopper.doctor.files import check_columns, check_files
 from hopper.doctor.finding import Finding, warning, wrong
-from hopper.doctor.machine import check_device, check_open_files, check_shared_memory, check_threads
-from hopper.doctor.network import check_network
+from hopper.doctor.machine import (
+    check_device,
+    check_network,
+    check_open_files,
+    check_shared_memory,
+    check_threads,
+)
 from hopper.doctor.room import check_disk, check_memory, measure_sizes
 from hopper.doctor.servers import check_servers
 from hopper.engines import Request
 from hopper.errors import ConfigError, HopperError
 from hopper.features import open_graph
 
-Check = Callable[[Case], Iterator[Finding]]
 
-_OF_GRAPH: Sequence[Check] = (
-    check_files,
-    check_columns,
-    check_device,
-    check_threads,
-    check_open_files,
-    check_shared_memory,
-)
-_OF_CLUSTER: Sequence[Check] = (check_certificates, check_network, check_servers)
-
-
-def check_all(
+def run_checks(
     path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
 ) -> Iterator[Finding]:
-    """Run all checks, without repeating an error that several of them find.
-
-    The parameters are those of :func:`hopper.doctor.examine`.
-    """
-    texts = set[str]()
-    for finding in _run_checks(path, overrides, checksums, limit):
-        if finding.state != "wrong" or finding.found not in texts:
-            yield finding
-        texts.add(finding.found)
-
-
-def _run_checks(
-    path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
-) -> Iterator[Finding]:
+    """Run all checks. The parameters are those of :func:`hopper.doctor.examine`."""
     try:
         config = load_config(path, overrides)
     except ConfigError as error:
@@ -69,7 +49,10 @@ def _run_checks(
     if case.request is None:
         yield warning("files, memory, threads", "not looked at: they depend on the graph")
     else:
-        for check in _OF_GRAPH:
+        for check in (
+            *(check_files, check_columns, check_device),
+            *(check_threads, check_open_files, check_shared_memory),
+        ):
             yield from check(case)
         if any(refusal.state == "wrong" for refusal in refusals):
             yield warning("memory and disk", "not looked at: they depend on what is trained")
@@ -77,5 +60,5 @@ def _run_checks(
             sizes = measure_sizes(case.request)
             yield from check_memory(case, sizes)
             yield from check_disk(case, sizes)
-    for check in _OF_CLUSTER:
+    for check in (check_certificates, check_network, check_servers):
         yield from check(case)

@@ -57,7 +57,11 @@ def _find_classes(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def check_configuration(case: Case) -> Iterator[Finding]:
     """Run the checks that a run begins with."""
-    refusals = list(_find_refusals(_limit_time(checks_without_graph(case.config))))
+    limited = (
+        replace(check, run=partial(finish_within, _NAMES_SECONDS, check.run))
+        for check in checks_without_graph(case.config)
+    )
+    refusals = list(_find_refusals(limited))
     if case.request is not None:
         here = folders_here(case.request.graph)
         refusals += _find_refusals(checks_of_graph(case.request, here))
@@ -65,12 +69,6 @@ def check_configuration(case: Case) -> Iterator[Finding]:
     if not refusals:
         what = "" if case.request else ", as far as it can be told without a graph"
         yield fine("configuration", f"nothing that a run would be refused for{what}")
-
-
-def _limit_time(checks: Iterable[RunCheck]) -> Iterator[RunCheck]:
-    """Add a time limit to checks that may wait for a name server."""
-    for check in checks:
-        yield replace(check, run=partial(finish_within, _NAMES_SECONDS, check.run))
 
 
 def _find_refusals(checks: Iterable[RunCheck]) -> Iterator[Finding]:

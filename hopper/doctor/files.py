@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hopper.config import change_config
 from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
 from hopper.errors import GraphError
 from hopper.graph.columns import tell_wide_columns
-from hopper.partition.checksums import (
-    check_partition,
-    check_rows,
-    check_sizes,
-    check_structure,
-    read_checksums,
-)
+from hopper.partition.checksums import check_sizes, read_checksums
 from hopper.partition.memory import format_bytes
+from hopper.train.verify import verify_data
 
 _SUBJECT: Final = "files of the graph"
 _ADVICE: Final = "copy the directory anew, or divide the graph again (docs/howto/partition.md)"
@@ -34,7 +30,8 @@ def check_files(case: Case) -> Iterator[Finding]:
         yield wrong(_SUBJECT, error, _ADVICE) if is_asked else warning(_SUBJECT, str(error))
         return
     if case.checksums:
-        refusal = find_refusal(_SUBJECT, lambda: _check_content(case, here), _ADVICE)
+        config = change_config(case.config, data={"verify": "full"})
+        refusal = find_refusal(_SUBJECT, lambda: verify_data(config, graph, here), _ADVICE)
         if refusal:
             yield refusal
             return
@@ -51,14 +48,6 @@ def check_columns(case: Case) -> Iterator[Finding]:
     found, _, advice = tell_wide_columns(case.graph_request.columns).partition("; ")
     if found:
         yield warning("features", found, advice)
-
-
-def _check_content(case: Case, here: list[int]) -> None:
-    """Compare all files with their checksums, as ``data.verify = "full"`` does."""
-    graph = case.graph_request.graph
-    check_structure(graph.path, here)
-    check_partition(graph, here)
-    check_rows(graph.path, here)
 
 
 def _check_folders(case: Case, here: list[int]) -> Iterator[Finding]:

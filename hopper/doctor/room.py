@@ -54,9 +54,13 @@ def measure_sizes(request: Request) -> Sizes:
     """Make each model once and measure it; raises the errors of :func:`make_model`."""
     configs = all_configs(request.config, request.ranks)
     by_model = [_measure_model(request.under(config)) for config in configs]
-    parameters, gradients, state = max(by_model, key=sum)
-    rows, records = _measure_rows(request)
-    return Sizes(len(configs), parameters, gradients, state, rows, records)
+    learning, rows, records = make_learning(request), 0, 0
+    for table in make_tables(request):
+        size = int(table.offsets[-1]) * learning.dim * learning.dtype.itemsize
+        rows += size
+        copies = OPTIMIZERS[learning.optimizer].parts + learning.keeps
+        records += size * (1 if table.frozen else 1 + copies)
+    return Sizes(len(configs), *max(by_model, key=sum), rows, records)
 
 
 def _measure_model(request: Request) -> tuple[int, int, int]:
@@ -66,23 +70,14 @@ def _measure_model(request: Request) -> tuple[int, int, int]:
     return parameters, packed.buffer.nbytes - parameters, sum(tensor.nbytes for tensor in state)
 
 
-def _measure_rows(request: Request) -> tuple[int, int]:
-    learning, rows, records = make_learning(request), 0, 0
-    for table in make_tables(request):
-        size = int(table.offsets[-1]) * learning.dim * learning.dtype.itemsize
-        rows += size
-        copies = OPTIMIZERS[learning.optimizer].parts + learning.keeps
-        records += size * (1 if table.frozen else 1 + copies)
-    return rows, records
-
-
 def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
     """Compare free memory with what the ranks of this machine need."""
     config, ranks, free = case.config, case.ranks_here, available_memory()
+    records = 0 if config.learnable.storage == "mmap" else sizes.records
     parts = {
         "interpreter": psutil.Process().memory_info().rss,
         "model": sizes.parameters + sizes.gradients + sizes.state,
-        "learnable rows": _records_in_memory(case, sizes) // case.graph_request.ranks,
+        "learnable rows": records // case.graph_request.ranks,
         "cache": _cache_bytes(config),
     }
     rank_bytes, waiting = sum(parts.values()), _waiting_bytes(config)
@@ -104,10 +99,6 @@ def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
         yield warning("memory", text, f"a smaller pipeline.memory; {advice}")
     else:
         yield fine("memory", text)
-
-
-def _records_in_memory(case: Case, sizes: Sizes) -> int:
-    return 0 if case.config.learnable.storage == "mmap" else sizes.records
 
 
 def _cache_bytes(config: Config) -> int:
@@ -146,7 +137,8 @@ def check_disk(case: Case, sizes: Sizes) -> Iterator[Finding]:
 
 def _check_folder(key: str, folder: Path, required: int) -> Finding:
     subject = f"disk of {key}"
-    existing = _find_existing(folder)
+    absolute = folder.absolute()
+    existing = next(place for place in (absolute, *absolute.parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         advice = f"name another folder in {key}"
         return wrong(subject, f"{folder}: {existing} cannot be written to", advice)
@@ -160,9 +152,3 @@ def _check_folder(key: str, folder: Path, required: int) -> Finding:
     if free < required + _SPARE:
         return warning(subject, text, "make room: a full disk ends a run")
     return fine(subject, text)
-
-
-def _find_existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
-    folder = folder.absolute()
-    return next(candidate for candidate in (folder, *folder.parents) if candidate.exists())

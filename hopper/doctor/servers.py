@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from cache_server.client.operation import Deadline
@@ -16,7 +17,6 @@ from hopper.cluster.security import security_of
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.doctor.probe import Answer, Expected, ask_server, measure_rate
-from hopper.engines import Request
 from hopper.errors import GraphError
 from hopper.partition.checksums import read_division
 
@@ -36,7 +36,9 @@ def check_servers(case: Case) -> Iterator[Finding]:
     division = ""
     if case.request is not None:
         graph = case.request.graph
-        division = _division_of(case.request)
+        # check_files reports a fingerprint that cannot be read.
+        with suppress(GraphError):
+            division = read_division(graph.path)
         if len(servers) != graph.book.servers:
             advice = "one address for each part, in their order; the graph's, or the list's, is old"
             text = f"{len(servers)} addresses; {graph.path} has {graph.book.servers} parts"
@@ -51,14 +53,6 @@ def check_servers(case: Case) -> Iterator[Finding]:
     deadline = Deadline(case.limit)
     for server, answer in zip(expected, answers, strict=True):
         yield from _judge(server, answer, deadline)
-
-
-def _division_of(request: Request) -> str:
-    """Return the graph's fingerprint; "" if it cannot be read, which check_files reports."""
-    try:
-        return read_division(request.graph.path)
-    except GraphError:
-        return ""
 
 
 def _ask_all(expected: Sequence[Expected], limit: float) -> list[Answer]:

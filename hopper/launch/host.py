@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cache_server.available_memory import memory_share
-from cache_server.errors import SecurityError
 from cache_server.events import events
 from cache_server.security import parse_address
 from hopper.cluster.rank_store import machine_key
-from hopper.cluster.security import check_security, security_of
+from hopper.cluster.security import check_security, config_errors, security_of
 from hopper.config import Config, load_config
 from hopper.errors import ConfigError, HopperError, RequestError
 from hopper.features import open_graph
@@ -75,10 +74,8 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
         Place(server, listen, parse_address(addresses[server], "cluster.servers")[1])
         for server in servers
     ]
-    try:
+    with config_errors():
         security_of(config).check_server(f"{listen}:0")
-    except SecurityError as error:
-        raise ConfigError(f"cluster.{error}") from error
     run_dir = Path(config.train.run_dir).absolute()
     make_run_folder(run_dir / HOSTS_FOLDER)
     file = run_dir / HOSTS_FOLDER / f"{servers[0]}.json"

@@ -15,8 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
-from cache_server.errors import SecurityError
-from hopper.cluster.security import security_of
+from hopper.cluster.security import config_errors, security_of
 from hopper.config import Config, change_config, read_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError, ServerLost
 from hopper.launch.failures import Failure, explain, how_it_ended
@@ -223,12 +222,10 @@ class _Run:
                 )
         security = security_of(self._config)
         listening = [f"{machine.facts['place']['address']}:0" for machine in self._machines]
-        try:
+        with config_errors():
             for address in listening:
                 security.check_server(address)
             security.check_client(listening)
-        except SecurityError as error:
-            raise ConfigError(f"cluster.{error}") from error
 
     def _look(self) -> None:
         """Read what all machines say, and raise the error of what ended first."""

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from cache_server.available_memory import LIMIT_VARIABLE
 from hopper.config import Config
+from hopper.engines import Request
 from hopper.launch.failures import RanksFailed, explain
-from hopper.launch.run import ranks_of, train_with, write_config
+from hopper.launch.run import train_with, write_config
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.partition import PartitionedGraph
 from hopper.process.signal_handlers import EndSignals
@@ -39,7 +40,7 @@ def _run(about: Mapping[str, Any], config: Config, graph: PartitionedGraph, run_
         Place(number, host["address"], host=tuple(host["host"]), log=logs / f"{number}.log")
         for number, host in enumerate(about["hosts"])
     ]
-    per_host, world = config.cluster.ranks_per_server, ranks_of(config, graph)
+    per_host, world = config.cluster.ranks_per_server, Request(config, graph).ranks
     try:
         with (
             EndSignals() as signals,

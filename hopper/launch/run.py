@@ -20,7 +20,7 @@ from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.features import open_graph
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import remove_unfinished, write_text
-from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
+from hopper.hetero.cache_profile import profile_file
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import Place, Supervisor, hold_store
 from hopper.partition import PartitionedGraph
@@ -81,11 +81,7 @@ def train_with(
         _run_again_where_lost(
             lambda attempt: run(attempt, graph, run_dir), config, run_dir, restarts
         )
-    return result_of(config, run_dir)
-
-
-def result_of(config: Config, run_dir: Path) -> RunResult:
-    """Return what a finished run has left; a script of the user's own may leave no summary."""
+    # A script of the user's own may leave no summary.
     if config.train.script and not (run_dir / SUMMARY_FILE).exists():
         return RunResult(run_dir, _NoSummary())
     return RunResult.open(run_dir)
@@ -117,7 +113,7 @@ def run_on_this_machine(
     module: the Python module that each rank runs.
     """
     places = [Place(server) for server in range(graph.book.servers)]
-    world, given = ranks_of(config, graph), list(config.cluster.servers)
+    world, given = Request(config, graph).ranks, list(config.cluster.servers)
     try:
         with (
             EndSignals() as signals,
@@ -132,11 +128,6 @@ def run_on_this_machine(
     finally:
         # A rank that is ended while it writes cannot remove its unfinished files.
         remove_unfinished(run_dir)
-
-
-def ranks_of(config: Config, graph: PartitionedGraph) -> int:
-    """Return the number of ranks that a configuration asks for."""
-    return graph.book.servers * config.cluster.ranks_per_server
 
 
 def _run_again_where_lost(
@@ -189,10 +180,10 @@ def _stamps(files: CheckpointFiles) -> dict[str, int]:
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
 
 
-def profile(config: Config) -> list[CacheProfile]:
+def profile(config: Config) -> None:
     """Count visits and measure the cost of missing rows, as a run does before its first iteration.
 
-    The profiles of all ranks, which it returns, are saved beside the partitions.
+    The profiles of all ranks are saved beside the partitions.
 
     Raises
     ------
@@ -200,9 +191,9 @@ def profile(config: Config) -> list[CacheProfile]:
         those of :func:`train`.
     """
     graph = open_graph(config)
-    check_profile(Request(config, graph))
-    key = profile_key(Request(config, graph))
-    profiles = profile_file(graph.path, key, 0).parent
+    request = Request(config, graph)
+    check_profile(request)
+    profiles = profile_file(graph.path, profile_key(request), 0).parent
     try:
         profiles.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=profiles):
@@ -211,16 +202,12 @@ def profile(config: Config) -> list[CacheProfile]:
         text = f"{profiles}: profiles cannot be written there: {error.strerror}"
         raise RequestError(text) from error
     with scratch_folder("hopper-profile-") as folder:
-        values = config.model_dump()
-        values["train"] |= {"run_dir": str(folder), "resume": False}
-        if not config.learnable.folder:
-            # Penalties are measured on the disk that training will use.
-            values["learnable"]["folder"] = config.train.run_dir or "runs"
-        profile_config = Config.model_validate(values)
-        graph, run_dir = prepare(profile_config)
-        run_on_this_machine(profile_config, graph, run_dir, "hopper.train.profile")
-    ranks = ranks_of(profile_config, graph)
-    return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
+        # Penalties are measured on the disk that training will use.
+        disk = config.learnable.folder or config.train.run_dir or "runs"
+        changes = {"run_dir": str(folder), "resume": False}
+        config = change_config(config, train=changes, learnable={"folder": disk})
+        graph, run_dir = prepare(config)
+        run_on_this_machine(config, graph, run_dir, "hopper.train.profile")
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:

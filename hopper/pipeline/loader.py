@@ -95,8 +95,7 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Hand out the batches of the next epoch, or what is left of a restored one."""
-        if self._pipeline is not None:
-            self._end_pipeline()
+        self._end_pipeline()
         epoch = self._state["epoch"]
         with self._start() as pipeline:
             self._pipeline = pipeline
@@ -120,6 +119,7 @@ class Loader(Generic[T]):
         """Make the pipeline of an epoch, which begins where the state says."""
         config, graph = self._config, self.graph
         lookahead = Lookahead(graph.rows, config.lookahead_nbytes)
+        types = [name for name, kind in graph.graph.schema.node_types.items() if kind.feature_dim]
 
         def draw(moment: Moment) -> Drawn:
             return self._draw(moment, False)
@@ -129,7 +129,9 @@ class Loader(Generic[T]):
                 return self._read(drawn, graph.rows)
 
         def foresee(drawn: Sequence[Drawn]) -> None:
-            lookahead.foresee([node_reads(graph, one.subgraph) for one in drawn])
+            lookahead.foresee(
+                [{name: distinct([one.subgraph.nodes[name]]) for name in types} for one in drawn]
+            )
 
         reach = config.lookahead if graph.rows.remote is not None else 0
         return Pipeline[T](
@@ -144,8 +146,9 @@ class Loader(Generic[T]):
         )
 
     def _end_pipeline(self) -> None:
-        """End an epoch that a loop has left, and go to the next one."""
-        assert self._pipeline is not None
+        """End an epoch that a loop has left, if there is one, and go to the next one."""
+        if self._pipeline is None:
+            return
         self._pipeline.close()
         self._pipeline = None
         return_freed_memory()
@@ -164,16 +167,14 @@ class Loader(Generic[T]):
         ------
         RequestError: the state is of batches of another number, or of something else.
         """
-        if self._pipeline is not None:
-            self._end_pipeline()
+        self._end_pipeline()
         probe: Pipeline[T] = Pipeline([], self._iterations)
         probe.load_state_dict(state)
         self._state = probe.state_dict()
 
     def close(self) -> None:
         """End the threads; close the graph's connections if the loader has opened them."""
-        if self._pipeline is not None:
-            self._end_pipeline()
+        self._end_pipeline()
         if self._closes:
             self.graph.close()
 
@@ -326,15 +327,6 @@ def draw_with(
         return Drawn(subgraph, batch, 1 if alone else graph.world)
 
     return draw
-
-
-def node_reads(graph: ConnectedGraph, subgraph: Subgraph) -> dict[str, Ids]:
-    """Return the distinct nodes of a subgraph, ascending, by node type with features."""
-    return {
-        name: distinct([subgraph.nodes[name]])
-        for name, kind in graph.graph.schema.node_types.items()
-        if kind.feature_dim
-    }
 
 
 def read_features(rows: PartitionedRows, table: str, ids: Ids, *, distinct: bool = False) -> Tensor:

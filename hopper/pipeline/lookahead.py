@@ -51,11 +51,6 @@ class KeptRows(RowCache):
         self._now: Ids = np.empty(0, np.int64)
         """the nodes with an entry in ``_wanted``"""
 
-    @property
-    def kept(self) -> int:
-        """The number of rows that are kept now."""
-        return int(np.count_nonzero(self._id_in >= 0))
-
     def foresee(self, number: int, nodes: Ids) -> None:
         """Take note of the distinct nodes, ascending, that a coming iteration reads, whose number
         is larger than those before."""

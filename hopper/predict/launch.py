@@ -15,12 +15,7 @@ from hopper.files.addresses import hide_passwords, path_of, remote_errors
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import write_text
 from hopper.inference import check_output
-from hopper.launch.run import (
-    ranks_of,
-    require_main_thread,
-    run_on_this_machine,
-    write_config,
-)
+from hopper.launch.run import require_main_thread, run_on_this_machine, write_config
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.predict.parts import Predictions
@@ -99,7 +94,7 @@ def _prepare(
         model=trained.checksum(),
         graph=str(graph.path.absolute()),
         division=read_division(graph.path),
-        ranks=ranks_of(config, graph),
+        ranks=request.ranks,
         device=config.train.device,
         of_edges=target.predicted == "edge" and prediction.what != "embeddings",
     )

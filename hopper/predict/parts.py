@@ -18,7 +18,7 @@ from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
-from hopper.predict.request import Format, PredictionRequest, TaskColumns, read_description
+from hopper.predict.request import PredictionRequest, TaskColumns, read_description
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -70,11 +70,6 @@ class Part:
         for first in range(0, self.ids.size, _ROWS_AT_ONCE):
             piece = slice(first, min(first + _ROWS_AT_ONCE, self.ids.size))
             yield piece, self.order[piece]
-
-
-def part_file(out: Path | UPath, rank: int, block: int, file_format: Format) -> Path | UPath:
-    """Return the file of a rank's part of a block, which exists once the part is complete."""
-    return out / f"part-{block:05d}-{rank:05d}.{file_format}"
 
 
 def ids_file(part: Path | UPath) -> Path | UPath:

@@ -42,15 +42,7 @@ from hopper.inference import (
 )
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.predict.parts import (
-    CLASSES,
-    LABEL_NAME,
-    Column,
-    Columns,
-    Part,
-    part_file,
-    write_part,
-)
+from hopper.predict.parts import CLASSES, LABEL_NAME, Column, Columns, Part, write_part
 from hopper.predict.request import (
     PredictionRequest,
     columns_of,
@@ -168,7 +160,8 @@ class PredictionTask(ABC):
         write_part(self._file(number), part, what, pieces, self._finish(none), columns)
 
     def _file(self, number: int) -> Path | UPath:
-        return part_file(self.out, self._cluster.rank, number, self.request.format)
+        """Return the file of this rank's part of a block, which exists once it is complete."""
+        return self.out / f"part-{number:05d}-{self._cluster.rank:05d}.{self.request.format}"
 
     @property
     def _folder(self) -> Path:

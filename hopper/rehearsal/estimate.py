@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hopper.cluster.traffic import CAUSES, Cause
+from hopper.config import change_config
 from hopper.engines import Request, TrainStep, find_engine
 from hopper.engines.assemble import make_schedule
 from hopper.engines.build import make_engine, make_learnable
@@ -25,7 +26,6 @@ from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.rehearsal.clock import Link
 from hopper.rehearsal.world import ThreadCluster, rehearse
 from hopper.timing.run_log import RunLog
-from hopper.train.tuning import with_options
 from hopper.train.warm_cache import warm_cache
 
 PHASES: Final = ("plan", "read", "train")
@@ -102,7 +102,7 @@ def estimate_engine(
     iterations: most iterations to rehearse. The first is rehearsed once more before, as a warm-up.
     process: bytes that a rank's process holds before it trains.
     """
-    request = request.under(with_options(request.config, {"train.engine": name}))
+    request = request.under(change_config(request.config, train={"engine": name}))
     config = request.config
     exact = not find_engine(config).kind.spec.approximations(config)
     try:

@@ -244,7 +244,7 @@ def rows_to_save(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
     """Return a table's state of all rows, those of the best model too if asked for, with their
     original ids; nothing if it is frozen."""
     state = table.state(with_kept)
-    return state | ({_ids_of(table): table.originals} if state else {})
+    return state | ({f"ids.{table.name}": table.originals} if state else {})
 
 
 def restore_table(table: TableShare, with_kept: bool, files: Sequence[Path]) -> None:
@@ -257,14 +257,10 @@ def restore_table(table: TableShare, with_kept: bool, files: Sequence[Path]) -> 
                 with open_tensors(file) as tensors:
                     target.copy_(tensors.get_tensor(name))
                 continue
-            for ids, rows in read_pieces(file, [_ids_of(table), name]):
+            for ids, rows in read_pieces(file, [f"ids.{table.name}", name]):
                 places, is_own = table.find(ids.numpy())
                 target.index_copy_(0, places.to(target.device), rows[is_own].to(target.device))
     table.finish_restore()
-
-
-def _ids_of(table: TableShare) -> str:
-    return f"ids.{table.name}"
 
 
 def _copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -162,7 +162,9 @@ class LinkEvaluator(Evaluator):
                 row_bytes = 8 * max(1, self._number_of_candidates(searched))
                 if fixed is not None:
                     row_bytes = 8 * fixed.count * self._inference.scene.classes
-                for chosen in _divide(of_relation, max(1, _BLOCK_BYTES // row_bytes)):
+                size = max(1, _BLOCK_BYTES // row_bytes)
+                for first in range(0, of_relation.size, size):
+                    chosen = of_relation[first : first + size]
                     ends = links.src[chosen], links.dst[chosen]
                     known, true = ends if side == "tail" else ends[::-1]
                     block = _Block(
@@ -271,10 +273,6 @@ def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
     )
     counts = above + equal.double() / 2
     return counts.masked_fill(scores.isnan().any(1) | true_scores.isnan()[:, 0], torch.nan)
-
-
-def _divide(links: Ids, size: int) -> list[Ids]:
-    return [links[first : first + size] for first in range(0, links.size, size)]
 
 
 def _pick_links(known: Ids, bounds: Ids, others: Ids) -> Ids:

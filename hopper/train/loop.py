@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,7 @@ from hopper.train.engine_pipeline import EnginePipeline, engine_stages
 from hopper.train.evaluate import Evaluator
 from hopper.train.meter import EpochMeter, peak_rss_mib
 from hopper.train.observers import Event, GradientRecorder, Observers
-from hopper.train.results import EpochRecord, best_first, finite_mean, read_summary
+from hopper.train.results import SUMMARY_FILE, EpochRecord, best_first, finite_mean
 from hopper.train.run_files import RunFiles
 from hopper.train.run_lock import identify
 from hopper.train.trained_model import TrainedModel
@@ -264,7 +265,7 @@ class Trainer:
             )
         self._say(f"results in {self._run_dir}")
         if self._cluster.rank == 0:
-            self.running.summary = read_summary(self._run_dir)
+            self.running.summary = json.loads((self._run_dir / SUMMARY_FILE).read_text())
         self._tell("finish")
 
     def _unfinished_models(self) -> Models:

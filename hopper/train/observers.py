@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper.config import Config
-from hopper.config.plug_ins import PlugIn, find_plug_ins
+from hopper.config.plug_ins import PlugIn, find_plug_in
 from hopper.engines import TrainStep
 from hopper.errors import ConfigError
 from hopper.train.callbacks import Callback, Running
@@ -127,8 +127,19 @@ def find_observers(
     there."""
     names, options = getattr(config.train, key), getattr(config.train, f"{key}_options")
     built_ins = TRACKERS if key == "loggers" else {}
-    given = ["run_dir"]
-    found = find_plug_ins(f"train.{key}", names, Callback, built_ins, options, given, derives=True)
+    found = [
+        find_plug_in(
+            f"train.{key}[{index}]",
+            name,
+            Callback,
+            built_ins,
+            options[index] if options else {},
+            ["run_dir"],
+            f"train.{key}_options[{index}]",
+            derives=True,
+        )
+        for index, name in enumerate(names)
+    ]
     for name in names:
         if name in TRACKERS and find_spec(name) is None:
             raise ConfigError(f"train.loggers: {name} is not installed: pip install {name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,12 +104,6 @@ def spans_file(run_dir: Path, rank: int) -> Path:
 def learned_rows_file(run_dir: Path, rank: int) -> Path:
     """Return the file of the learnable rows that a rank owned at the end of a run."""
     return run_dir / f"learnable-rank-{rank}.safetensors"
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Read the summary of a finished run."""
-    summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
-    return summary
 
 
 def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:

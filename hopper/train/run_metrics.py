@@ -17,10 +17,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cache_server.errors import CacheServerError
 from cache_server.security import Security
 from cache_server.service.metrics import MetricsPort
-from hopper.cluster.security import security_of
+from hopper.cluster.security import config_errors, security_of
 from hopper.config import Config
 from hopper.engines.engine import TrainState
 from hopper.errors import ConfigError
@@ -94,7 +93,7 @@ def serve_metrics(config: Config) -> Iterator[CollectorRegistry]:
         yield registry
         return
     address = _shift(config.cluster.metrics, int(os.environ.get("LOCAL_RANK", 0)))
-    with _config_errors():
+    with config_errors():
         port = MetricsPort(registry, address, _security_of(config), "metrics")
     try:
         yield registry
@@ -118,7 +117,7 @@ def check_metrics(config: Config, servers: int) -> None:
                     f"expected ports that differ ({ranks} ranks, {servers} feature servers)"
                 )
             taken[address] = key
-            with _config_errors():
+            with config_errors():
                 _security_of(config).check_server(address, key)
 
 
@@ -138,11 +137,3 @@ def _security_of(config: Config) -> Security:
     serves no TLS, and has no use for authorities."""
     security = security_of(config)
     return security if security.tls_certificate else replace(security, tls_ca="")
-
-
-@contextmanager
-def _config_errors() -> Iterator[None]:
-    try:
-        yield
-    except CacheServerError as error:
-        raise ConfigError(f"cluster.{error}") from error

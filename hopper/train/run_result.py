@@ -36,7 +36,7 @@ from hopper.train.results import (
     split_scores,
 )
 from hopper.train.run_files import CONFIG_FILE
-from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, read_tensors
+from hopper.train.tensor_file import BEST_MODEL_FILE, fill_tensors, read_tensors
 
 _LABEL_NAMES: Final = "label_names.json"
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)
@@ -101,7 +101,7 @@ class _Trained:
 
     def _load_model(self, schema: GraphSchema) -> nn.Module:
         model = make_model_of_schema(self.config, schema)
-        load_model(self.model_file, model)
+        fill_tensors(model.state_dict(), self.model_file)
         return model.eval()
 
     def _records(self, record_class: type[_Record]) -> list[_Record]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, get_origin
 
-from hopper.config import Config, make_config
+from hopper.config import Config, make_config, override
 from hopper.config.engines import TRIALS_ENGINE
 from hopper.engines.trial_configs import TRIAL_KEYS
 from hopper.errors import ConfigError
@@ -21,9 +21,7 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
     the values come from.
     """
     listed = _find_lists(values, where)
-    sections = {
-        name: dict(keys) if isinstance(keys, Mapping) else keys for name, keys in values.items()
-    }
+    sections = override(values, ())
     hop = sections.setdefault("hop", {})
     train = sections.setdefault("train", {})
     if not isinstance(hop, dict) or not isinstance(train, dict):
@@ -56,8 +54,9 @@ def _find_lists(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
         for key, value in keys.items() if isinstance(keys, Mapping) else ():
             name = f"{section}.{key}"
             # A list is one value where every configuration has a list; a list of them makes trials.
-            makes_trials = not _is_list(section, key) or (name in TRIAL_KEYS and _is_nested(value))
-            if isinstance(value, list) and makes_trials:
+            is_nested = isinstance(value, list) and all(isinstance(one, list) for one in value)
+            makes_trials = name in TRIAL_KEYS and is_nested and value
+            if isinstance(value, list) and (makes_trials or not _is_list(section, key)):
                 lists[name] = value
     for name, choices in lists.items():
         if name not in TRIAL_KEYS:
@@ -74,10 +73,6 @@ def _is_list(section: str, key: str) -> bool:
     """Return whether the value of a key is a list in every configuration."""
     keys = getattr(Config.model_fields[section].annotation, "model_fields", {})
     return key in keys and get_origin(keys[key].annotation) is list
-
-
-def _is_nested(value: Any) -> bool:
-    return bool(value) and all(isinstance(choice, list) for choice in value)
 
 
 def _grid(listed: Mapping[str, list[Any]], shared: bool, where: str) -> list[dict[str, Any]]:

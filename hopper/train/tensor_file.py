@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from hopper.errors import RequestError
 from hopper.files.whole_files import read_non_finite, replacing, to_json
@@ -158,16 +158,6 @@ def read_facts(path: Path) -> dict[str, Any]:
         # Only here are such words numbers: a category of a column may be called "nan" too.
         facts["progress"] = read_non_finite(facts["progress"])
     return facts
-
-
-def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
-    """Write a module's parameters and buffers, with facts about it as JSON."""
-    save_tensors(path, module.state_dict(), facts)
-
-
-def load_model(path: Path, module: nn.Module) -> None:
-    """Copy saved parameters into a module in place; raises as :func:`fill_tensors` does."""
-    fill_tensors(module.state_dict(), path)
 
 
 def _rows_at_once(shape: torch.Size) -> int:

@@ -11,7 +11,7 @@ from hopper.migrate.migration import broadcast
 from hopper.ops import is_finite
 from hopper.train.evaluate import Evaluator, Scored
 from hopper.train.results import TrialRecord, best_first, finite_mean
-from hopper.train.tensor_file import BEST_MODEL_FILE, load_model, save_model
+from hopper.train.tensor_file import BEST_MODEL_FILE, fill_tensors, save_tensors
 
 
 @dataclass
@@ -137,7 +137,7 @@ class TrainedModel:
         else:
             # Other machines may not see the file, so rank 0 reads it and sends the parameters.
             if cluster.rank == 0:
-                load_model(self._file, packed.module)
+                fill_tensors(packed.module.state_dict(), self._file)
             broadcast(cluster, packed.parameters, 0, "handing out the best model")
             for table in self._evaluator.learnable:
                 table.go_back()
@@ -147,7 +147,8 @@ class TrainedModel:
 
     def _save(self, epoch: int, score: float | None) -> None:
         if self.state.cluster.rank == 0:
-            save_model(self._file, self.state.packed.module, epoch=epoch, val=score)
+            tensors = self.state.packed.module.state_dict()
+            save_tensors(self._file, tensors, {"epoch": epoch, "val": score})
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of a single answer for all nodes, by split; every rank must call it."""

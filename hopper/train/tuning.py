@@ -85,8 +85,11 @@ class Tuning:
     def apply(self, request: Request) -> Request:
         """Return a request with the engine and the options; raise RequestError or ConfigError if
         they do not fit."""
-        options = {"train.engine": self.engine, **self.options}
-        return request.under(with_options(request.config, options))
+        sections: dict[str, dict[str, Any]] = {"train": {"engine": self.engine}}
+        for name, value in self.options.items():
+            section, key = name.split(".")
+            sections.setdefault(section, {})[key] = value
+        return request.under(change_config(request.config, **sections))
 
 
 class Candidate:
@@ -144,15 +147,6 @@ class Candidate:
         iterations, epochs = self._schedule.iterations, self._request.config.train.epochs
         number = (turn * (1 + _TIMED) + number) % (epochs * iterations)
         return self._schedule.batch(*divmod(number, iterations))
-
-
-def with_options(config: Config, options: Mapping[str, Any]) -> Config:
-    """Return a configuration with other values of some keys, given as "section.key"."""
-    sections: dict[str, dict[str, Any]] = {}
-    for name, value in options.items():
-        section, key = name.split(".")
-        sections.setdefault(section, {})[key] = value
-    return change_config(config, **sections)
 
 
 def is_tuned(config: Config) -> bool:
@@ -263,7 +257,7 @@ def _choose_options(tuning: Tuning, request: Request, race_of: Callable[..., lis
         return tries[0].setting != next(iter(values))
 
     config, is_auto = request.config, request.config.train.engine == AUTO
-    engine = find_engine(with_options(config, {"train.engine": tuning.engine})).kind
+    engine = find_engine(change_config(config, train={"engine": tuning.engine})).kind
     option = engine.spec.raised_option
     if option and (_is_adaptive(config, engine) or (is_auto and value_of(config, option) == "off")):
         # HopGNN, section 5.3: one more step is merged for as long as the time falls.

@@ -13,7 +13,7 @@ from hopper.errors import RequestError
 from hopper.hetero.learnable import IDS, TableShare
 from hopper.train.results import learned_rows_file
 from hopper.train.run_result import RunResult, check_encodings
-from hopper.train.tensor_file import load_model, read_pieces, save_tensors
+from hopper.train.tensor_file import fill_tensors, read_pieces, save_tensors
 
 
 def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: Iterable[TableShare]) -> None:
@@ -37,7 +37,7 @@ def warm_start(
         run = RunResult.open(folder)
         check_encodings(run, request)
         for model in models:
-            load_model(run.model_file, model)
+            fill_tensors(model.state_dict(), run.model_file)
         restore_rows(run, learnable)
     except RequestError as error:
         raise RequestError(f"train.init_from: {error}") from error

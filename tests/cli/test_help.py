@@ -71,7 +71,7 @@ def test_every_module_with_a_command_is_listed():
         file.stem if file.stem != "__init__" else file.parent.name
         for pattern in ("*.py", "*/__init__.py")
         for file in folder.glob(pattern)
-        if "\ndef add_parser(commands: Any, text" in file.read_text()
+        if "\ndef add_options(parser: CommandParser)" in file.read_text()
     }
     assert modules == set(COMMANDS)
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from hopper.cli import main
-from hopper.cli.dataset_tables import format_bytes, print_description
+from hopper.cli.inspect.graph import format_bytes, print_description
 from hopper.graph import GraphDirectory, Labels
 from hopper.graph.describe import describe, summarize_degrees, summarize_labels
 from tests.graph.conftest import APPEARS, CITES, REVIEWS, replaced

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.options import print_json, printing_to_stderr, whole
-from hopper.cli.tables import make_table
-from hopper.display.console_tables import print_table
+from hopper.display.console_tables import make_table, print_table
 
 if TYPE_CHECKING:
     from hopper.hetero.cache_profile import CacheProfile

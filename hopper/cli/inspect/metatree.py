@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.tree import Tree
 
-from hopper.cli.options import print_json, split_metapaths, whole
-from hopper.cli.tables import make_table
-from hopper.display.console_tables import print_table
+from hopper.cli.options import print_json, whole
+from hopper.display.console_tables import make_table, print_table
 
 if TYPE_CHECKING:
     from hopper.hetero.metatree import Metatree
@@ -43,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
 
     schema = GraphDirectory.open(options.graph, check="shapes").schema
     target = options.target if options.target is not None else schema.target_type()
-    tree = make_metatree(schema, target, options.layers, split_metapaths(options.metapath))
+    tree = make_metatree(schema, target, options.layers, options.metapath)
     partition = divide(schema, tree, options.servers)
     if options.json:
         print_json(partition.as_json())

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hopper.cli.options import print_json, whole
-from hopper.cli.tables import make_table
-from hopper.display.console_tables import print_table
+from hopper.display.console_tables import make_table, print_table
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
