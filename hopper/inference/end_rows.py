@@ -129,5 +129,4 @@ def score_block(
     relation, parts = table.targets[number], parts_of(block, cluster)
     heads = ends[relation.src].fetch([table.src[part] for part in parts], operation)
     tails = ends[relation.dst].fetch([table.dst[part] for part in parts], operation)
-    outputs: Tensor = decoder(heads, torch.full((len(heads),), number), tails)
-    return outputs
+    return decoder(heads, torch.full((len(heads),), number), tails)

@@ -76,8 +76,7 @@ class HashTable:
 
     def rows(self, known: Ids) -> Ids:
         """Return [n] int64: the rows of discovered versions."""
-        known_rows: Ids = _look_up(known, self._keys, self._rows)
-        return known_rows
+        return _look_up(known, self._keys, self._rows)
 
     def find(self, versions: Ids) -> Ids:
         """Return :meth:`rows`; a version that has not been discovered is an IndexError."""

@@ -92,8 +92,7 @@ class TemporalSampler(NeighborSampler):
 
     def times_of(self, node_type: str, versions: Ids) -> Ids:
         """Return [n] int64: the times of versions."""
-        times: Ids = self._times[versions // self._count(node_type)]
-        return times
+        return self._times[versions // self._count(node_type)]
 
     def row_table(self, node_type: str) -> RowTable:
         """Make a hash table, since versions are too many for a dense one."""

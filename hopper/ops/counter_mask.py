@@ -113,8 +113,7 @@ def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
         raise RequestError(
             f"dropout: expected one key per row of x {list(x.shape)}; given {list(keys.shape)}"
         )
-    out: Tensor = _Drop.apply(x, keys, threshold, first)
-    return out
+    return _Drop.apply(x, keys, threshold, first)
 
 
 class _Drop(torch.autograd.Function):

@@ -76,11 +76,6 @@ def destinations(block: Edges) -> Tensor:
     return _prepare(block, "destinations", block.destinations)
 
 
-def sources(block: Edges) -> Tensor:
-    """Return the source row of each edge, [edges] int64."""
-    return block.indices
-
-
 def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
     """Return row pointers by source and the edges in that order, by a stable sort."""
 
@@ -98,8 +93,7 @@ def _prepare(block: Edges, name: str, make: Callable[[], _Made]) -> _Made:
     key = f"ops.{name}"
     if key not in block.prepared:
         block.prepared[key] = make()
-    made: _Made = block.prepared[key]
-    return made
+    return block.prepared[key]
 
 
 def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:

@@ -35,8 +35,7 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
     ------
     RequestError: x does not have one row per source, or is not floating point.
     """
-    x = in_full(x)
-    check_rows("x", x, block.num_src)
+    x = full_rows("x", x, block.num_src)
     return gather(block, sources_to_destinations, destinations_to_sources, x)
 
 
@@ -46,8 +45,7 @@ def gather(block: Edges, pattern: Pattern, transposed: Pattern, x: Tensor) -> Te
     ``pattern`` and ``transposed`` make the pattern of the sum and that of its gradient from the
     block: a :class:`Csr`, or, where every row gathers one, the indices of these.
     """
-    out: Tensor = _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
-    return out
+    return _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
 
 
 def copy_mean(block: Edges, x: Tensor) -> Tensor:
@@ -70,9 +68,7 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
     ------
     RequestError: the shapes or dtypes do not fit the block or each other.
     """
-    x, w = in_full(x), in_full(w)
-    check_rows("x", x, block.num_src)
-    check_rows("w", w, block.num_edges)
+    x, w = full_rows("x", x, block.num_src), full_rows("w", w, block.num_edges)
     expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
     if expected is None or w.shape != expected or w.dtype != x.dtype:
         raise RequestError(
@@ -82,8 +78,7 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
         )
     kernels = selection.kernels_for(x.device)
     if x.dim() == 3:
-        heads: Tensor = _WeightedSum.apply(block, kernels, x, w)
-        return heads
+        return _WeightedSum.apply(block, kernels, x, w)
     out: Tensor = _WeightedSum.apply(block, kernels, x.unsqueeze(1), w.unsqueeze(1))
     return out.squeeze(1)
 
@@ -100,16 +95,13 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
     ------
     RequestError: the shapes or dtypes do not fit the block or each other.
     """
-    x, y = in_full(x), in_full(y)
-    check_rows("x", x, block.num_src)
-    check_rows("y", y, block.num_dst)
+    x, y = full_rows("x", x, block.num_src), full_rows("y", y, block.num_dst)
     if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
         raise RequestError(
             "edge_dot: expected x [num_src, H, D] and y [num_dst, H, D] of one dtype; given "
             f"{list(x.shape)} {x.dtype} and {list(y.shape)} {y.dtype}"
         )
-    out: Tensor = _EdgeDot.apply(block, selection.kernels_for(x.device), x, y)
-    return out
+    return _EdgeDot.apply(block, selection.kernels_for(x.device), x, y)
 
 
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -130,13 +122,16 @@ def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = 
     return kernels.gather_sum(csr, rows, weights).view(shape)
 
 
-def check_rows(name: str, x: Tensor, rows: int) -> None:
-    """Raise RequestError unless x is floating point with this many rows."""
+def full_rows(name: str, x: Tensor, rows: int) -> Tensor:
+    """Return x by :func:`in_full`; raise RequestError unless it is floating point with this many
+    rows."""
+    x = in_full(x)
     if x.dim() == 0 or x.shape[0] != rows or not x.is_floating_point():
         raise RequestError(
             f"{name}: expected a floating-point tensor of {rows} rows; "
             f"given {list(x.shape)} {x.dtype}"
         )
+    return x
 
 
 class _Gather(torch.autograd.Function):

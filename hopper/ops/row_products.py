@@ -92,8 +92,7 @@ def multiply(
 
     One reading of the rows serves all matrices. The products have a gradient for the matrices.
     """
-    outs: tuple[Tensor, ...] = _Multiply.apply(reader, counts, dtype, *matrices)
-    return outs
+    return _Multiply.apply(reader, counts, dtype, *matrices)
 
 
 class _Multiply(torch.autograd.Function):

@@ -51,8 +51,7 @@ class RowExchange:
         # The autograd operations refer to this exchange. Dropping the reference to them leaves no
         # cycle that would keep both alive.
         token, self._token = self._token, None
-        rows: Tensor = _Receive.apply(token, self)
-        return rows
+        return _Receive.apply(token, self)
 
     def start(self, sent: Tensor) -> None:
         """Begin to send rows."""

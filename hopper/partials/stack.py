@@ -198,13 +198,12 @@ class TypedStack(Stack):
     def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
         """Run the layer over all of its relations."""
         types = [name for name in self.layers[index].types if name in inputs.before]
-        rows: dict[str, Tensor] = self.model.relation_layer(index)(
+        return self.model.relation_layer(index)(
             *(inputs.blocks, inputs.ready, types),
             weights=inputs.weights,
             more=inputs.more,
             projected=inputs.projected,
         )
-        return rows
 
     def add_up(
         self,
@@ -221,8 +220,7 @@ class TypedStack(Stack):
 
     def logits(self, rows: Tensor) -> Tensor:
         """Apply the model's head."""
-        out: Tensor = self.model.head(rows)
-        return out
+        return self.model.head(rows)
 
 
 def make_stack(
