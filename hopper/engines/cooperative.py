@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device.copies import to_device
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
-from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
+from hopper.engines.shared_roots import Ids, SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows
 from hopper.micrograph.frontiers import Versions
 from hopper.micrograph.route import GlobalBatch
@@ -111,7 +109,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             batch, reads, on_device, others, shared, one_backward=True, num_edges=edges
         )
 
-    def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
+    def _owner_of(self, name: str, versions: Versions) -> Ids:
         """Return the rank [n], int64, that computes the row of each root of a type."""
         return self._placement.rank_of(name, self.state.trainer.sampler.nodes_of(name, versions))
 
@@ -166,6 +164,6 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
 
-    def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
+    def _read_by_model(self, plan: CooperativePlan) -> dict[str, Ids]:
         """Return the nodes whose input rows the model reads, by type."""
         return {name: plan.layers.nodes[name] for name in self.stack.widths}

@@ -15,10 +15,9 @@ from hopper.features.cache_plan import CachePlan, TypeProfile
 from hopper.features.cached import DeviceRows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.row_cache import RecentRows, RowCache
-from hopper.features.source import distinct
+from hopper.features.source import Ids, distinct
 from hopper.graph.layout import stored_features
 
-Ids = NDArray[np.int64]
 _ROWS_AT_ONCE: Final = 1 << 16
 _NOTHING: Final = np.empty(0, np.int64)
 

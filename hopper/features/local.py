@@ -16,7 +16,7 @@ from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
 from cache_server.store.read_ahead import read_ahead, take_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
-from hopper.features.source import RowKind
+from hopper.features.source import Ids, RowKind
 from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import server_folder
@@ -35,7 +35,7 @@ class LocalRows:
         self._faults = -1
         """major page faults of this process when rows were last located"""
 
-    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read rows of this server; see :meth:`FeatureSource.gather`."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
@@ -47,14 +47,7 @@ class LocalRows:
         take_ahead(table, rows, out)
         return out
 
-    def fill(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        out: NDArray[Any],
-        places: NDArray[np.int64],
-    ) -> None:
+    def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Read rows of this server into a table."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
@@ -72,9 +65,7 @@ class LocalRows:
         self._table("features", node_type)
         return ("features", node_type) in self._alone
 
-    def part(
-        self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
-    ) -> RowPart:
+    def part(self, node_type: str, ids: Ids, places: Ids | None) -> RowPart:
         """Describe where the features of some of this server's nodes are mapped or copied."""
         whole_rows = None if places is None else torch.from_numpy(places)
         if self.are_copied(node_type):
@@ -106,7 +97,7 @@ class LocalRows:
     def _is_sourced(self, kind: RowKind, node_type: str) -> bool:
         return kind == "features" and node_type in self._graph.feature_sources
 
-    def _read(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def _read(self, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read features of this server's nodes from their source: [n, dim]."""
         source = self._graph.feature_sources[node_type](self._server)
         try:
@@ -114,7 +105,7 @@ class LocalRows:
         except SourceError as error:
             raise GraphError(str(error)) from error
 
-    def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows(self, kind: RowKind, node_type: str, ids: Ids) -> Ids:
         """Return [n] int64, the local rows of ids; raise GraphError for an id of another server."""
         rows, is_here = self._graph.stored(node_type, self._server).find(ids)
         if not is_here.all():

@@ -80,11 +80,7 @@ class EndRows:
 
 
 def exchange_by_owner(
-    cluster: Cluster,
-    parts: Sequence[Tensor],
-    owners: NDArray[Any],
-    cause: Cause,
-    operation: str,
+    cluster: Cluster, parts: Sequence[Tensor], owners: NDArray[Any], cause: Cause, operation: str
 ) -> Tensor:
     """Send ``parts[r]`` to every rank r, and return what this rank receives: [k, ...], each row
     from the rank that ``owners`` ([k]) names. Each rank sends its rows in order."""

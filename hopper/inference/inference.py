@@ -12,7 +12,6 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
@@ -22,7 +21,7 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
 from hopper.hetero.learnable import LeafRows, LearnableRows
-from hopper.inference.end_rows import EndRows
+from hopper.inference.end_rows import EndRows, Ids
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -34,7 +33,6 @@ from hopper.tasks import rows_width
 CHUNK_BYTES: Final = 256 << 20
 """default size of the rows that one pass reads"""
 
-Ids = NDArray[np.int64]
 Output = Literal["logits", "embeddings"]
 
 

@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.errors import RequestError
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootShares
 from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
+from hopper.inference.end_rows import Ids
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
@@ -31,8 +31,6 @@ from hopper.timing.run_log import RunLog
 _ROOTS_PER_PASS: Final = 256
 _ROWS_PER_PASS: Final = 200_000
 """most input rows in a pass; larger ones are split"""
-
-Ids = NDArray[np.int64]
 
 
 class Neighbourhoods(Inference):

@@ -21,7 +21,7 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
 
 Ids = NDArray[np.int64]
-Versions = NDArray[np.int64]
+Versions = Ids
 """versions of nodes of one type, as :meth:`NodeVersions.versions` makes them"""
 _SLOTS_A_ROW: Final = 2
 _FEWEST_SLOTS: Final = 1024
@@ -108,25 +108,23 @@ class NodeVersions:
     version_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int32)
     """the dtype that every version fits"""
 
-    def __init__(self, original_ids: Mapping[str, NDArray[np.int64]]) -> None:
+    def __init__(self, original_ids: Mapping[str, Ids]) -> None:
         self.original_ids = dict(original_ids)
 
-    def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
+    def versions(self, node_type: str, roots: Ids) -> Versions:
         """Return [n] int64: the versions of some roots."""
         return roots
 
-    def versions_at(
-        self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
-    ) -> Versions:
+    def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Versions:
         """Return [n] int64: the versions of nodes for roots of the given times, [n] int64; None if
         roots have no times."""
         return nodes
 
-    def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
+    def nodes_of(self, node_type: str, versions: Versions) -> Ids:
         """Return [n] int64: the global ids of versions."""
         return versions
 
-    def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
+    def times_of(self, node_type: str, versions: Versions) -> Ids | None:
         """Return [n] int64: the times of the roots that versions are for; None = no times."""
         return None
 
@@ -141,7 +139,7 @@ class NodeVersions:
 
     def nodes_and_times(
         self, versions: Mapping[str, Versions]
-    ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+    ) -> tuple[dict[str, Ids], dict[str, Ids]]:
         """Return, by node type, the global ids of versions, and their roots' times if any."""
         nodes = {node_type: self.nodes_of(node_type, ids) for node_type, ids in versions.items()}
         times = {node_type: self.times_of(node_type, ids) for node_type, ids in versions.items()}

@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache_server.draws.counter import NEIGHBORS
 from cache_server.draws.spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.frontiers import HashTable, RowTable
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
-Ids = NDArray[np.int64]
 Pick = Literal["uniform", "recent"]
 _NONE: Final = np.empty(0, np.int64)
 

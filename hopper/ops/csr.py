@@ -20,6 +20,7 @@ from cache_server.kernel import kernel
 from hopper.graph.block import Edges
 
 _Made = TypeVar("_Made")
+Ids = NDArray[np.int64]
 
 
 @dataclass
@@ -103,9 +104,7 @@ def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
 
 
 @kernel
-def _counting_sort(
-    keys: NDArray[np.int64], num_keys: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _counting_sort(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
     indptr = np.zeros(num_keys + 1, np.int64)
     for key in keys:
         indptr[key + 1] += 1

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 from hopper.ops.strips import make_dot_strip, make_sum_strip
 
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
 
 @kernel
-def _divide(indptr: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
+def _divide(indptr: Ids, pieces: int) -> Ids:
     """Divide rows into runs with about equally many rows plus entries: [pieces + 1] int64."""
     rows = indptr.size - 1
     bounds = np.empty(pieces + 1, np.int64)
@@ -48,13 +51,7 @@ _column_weighted = make_sum_strip(1, 1, weighted=True)
 
 @kernel
 def _sum_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    width: int,
-    first_row: int,
-    last_row: int,
+    out: Array, x: Array, indptr: Ids, indices: Ids, width: int, first_row: int, last_row: int
 ) -> None:
     for row in range(first_row, last_row):
         first, stop, place, j = indptr[row], indptr[row + 1], row * width, 0
@@ -80,14 +77,7 @@ def _sum_run(
 
 
 @kernel(parallel=True)
-def sum_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    width: int,
-    pieces: int,
-) -> None:
+def sum_rows(out: Array, x: Array, indptr: Ids, indices: Ids, width: int, pieces: int) -> None:
     """Compute ``out[r] = sum_i x[indices[i]]`` over a row's entries."""
     bounds = _divide(indptr, pieces)
     for piece in numba.prange(pieces):
@@ -96,11 +86,11 @@ def sum_rows(
 
 @kernel
 def _sum_weighted_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[Any],
+    out: Array,
+    x: Array,
+    indptr: Ids,
+    indices: Ids,
+    weights: Array,
     width: int,
     heads: int,
     first_row: int,
@@ -146,11 +136,11 @@ def _sum_weighted_run(
 
 @kernel(parallel=True)
 def sum_weighted_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[Any],
+    out: Array,
+    x: Array,
+    indptr: Ids,
+    indices: Ids,
+    weights: Array,
     width: int,
     heads: int,
     pieces: int,
@@ -169,11 +159,11 @@ _dot_half_vector = make_dot_strip(1, 4)
 
 @kernel
 def _dot_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    y: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
+    out: Array,
+    x: Array,
+    y: Array,
+    indptr: Ids,
+    indices: Ids,
     heads: int,
     width: int,
     first_row: int,
@@ -203,14 +193,7 @@ def _dot_run(
 
 @kernel(parallel=True)
 def dot_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    y: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    heads: int,
-    width: int,
-    pieces: int,
+    out: Array, x: Array, y: Array, indptr: Ids, indices: Ids, heads: int, width: int, pieces: int
 ) -> None:
     """Compute each edge's dot product of its source row of x and destination row of y, by head."""
     bounds = _divide(indptr, pieces)
@@ -221,12 +204,7 @@ def dot_rows(
 
 @kernel(parallel=True, error_model="numpy")
 def subtract_largest(
-    shares: NDArray[Any],
-    self_shares: NDArray[Any],
-    logits: NDArray[Any],
-    self_logits: NDArray[Any],
-    indptr: NDArray[np.int64],
-    pieces: int,
+    shares: Array, self_shares: Array, logits: Array, self_logits: Array, indptr: Ids, pieces: int
 ) -> None:
     """Subtract from each logit the largest one of its destination."""
     bounds = _divide(indptr, pieces)
@@ -244,9 +222,7 @@ def subtract_largest(
 
 
 @kernel(parallel=True, error_model="numpy")
-def divide_by_sums(
-    shares: NDArray[Any], self_shares: NDArray[Any], indptr: NDArray[np.int64], pieces: int
-) -> None:
+def divide_by_sums(shares: Array, self_shares: Array, indptr: Ids, pieces: int) -> None:
     """Divide each number by the sum of the numbers of its destination."""
     bounds = _divide(indptr, pieces)
     for piece in numba.prange(pieces):
@@ -265,13 +241,13 @@ def divide_by_sums(
 
 @kernel(parallel=True, error_model="numpy")
 def softmax_gradient(
-    out: NDArray[Any],
-    self_out: NDArray[Any],
-    shares: NDArray[Any],
-    grad: NDArray[Any],
-    self_shares: NDArray[Any],
-    grad_self: NDArray[Any],
-    indptr: NDArray[np.int64],
+    out: Array,
+    self_out: Array,
+    shares: Array,
+    grad: Array,
+    self_shares: Array,
+    grad_self: Array,
+    indptr: Ids,
     pieces: int,
 ) -> None:
     """Compute the gradients of a softmax's logits from the shares and their gradients."""
