@@ -16,6 +16,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources
+from hopper.ops.linear_map import linear_map
 from hopper.ops.message_passing import full_rows, gather, gather_rows
 from hopper.ops.torch_kernels import Kernels, segments
 
@@ -68,7 +69,16 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
             f"edge_sum: expected constant weights w [{block.num_edges}] of {messages.dtype}; given "
             f"{list(w.shape)} {w.dtype}{', which requires a gradient' if w.requires_grad else ''}"
         )
-    return _WeightedEdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
+    weights, kernels = w, selection.kernels_for(messages.device)
+
+    def spread(grad: Tensor) -> Tensor:
+        """Copy a destination's gradient to its edges, times their weights."""
+        out = grad.index_select(0, destinations(block))
+        out *= weights.view(-1, *[1] * (grad.dim() - 1))
+        return out
+
+    pattern = edges_to_destinations(block)
+    return linear_map(messages, lambda x: gather_rows(kernels, pattern, x, weights), spread)
 
 
 def copy_max(block: Edges, x: Tensor) -> Tensor:
@@ -87,26 +97,6 @@ def copy_max(block: Edges, x: Tensor) -> Tensor:
     """
     x = full_rows("x", x, block.num_src)
     return _CopyMax.apply(block, selection.kernels_for(x.device), x)
-
-
-class _WeightedEdgeSum(torch.autograd.Function):
-    """Sums the messages of each destination's edges, times weights that have no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, messages: Tensor, w: Tensor) -> Tensor:
-        """Sum messages by destination, each times its edge's weight."""
-        ctx.block = block
-        ctx.save_for_backward(w)
-        return gather_rows(kernels, edges_to_destinations(block), messages, w)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
-        """Copy a destination's gradient to its edges, times their weights."""
-        (w,) = ctx.saved_tensors
-        out = grad.index_select(0, destinations(ctx.block))
-        out *= w.view(-1, *[1] * (grad.dim() - 1))
-        return None, None, out, None
 
 
 class _CopyMax(torch.autograd.Function):

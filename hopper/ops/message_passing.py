@@ -7,6 +7,7 @@ computed only for inputs that require them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import Csr, destinations_to_sources, edge_order, sources_to_destinations
+from hopper.ops.linear_map import linear_map
 from hopper.ops.precision import in_full
 from hopper.ops.torch_kernels import Kernels
 
@@ -45,7 +47,13 @@ def gather(block: Edges, pattern: Pattern, transposed: Pattern, x: Tensor) -> Te
     ``pattern`` and ``transposed`` make the pattern of the sum and that of its gradient from the
     block: a :class:`Csr`, or, where every row gathers one, the indices of these.
     """
-    return _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
+    gather_along = partial(_gather, block, selection.kernels_for(x.device))
+    return linear_map(x, partial(gather_along, pattern), partial(gather_along, transposed))
+
+
+def _gather(block: Edges, kernels: Kernels, pattern: Pattern, x: Tensor) -> Tensor:
+    made = pattern(block)
+    return gather_rows(kernels, made, x) if isinstance(made, Csr) else x.index_select(0, made)
 
 
 def copy_mean(block: Edges, x: Tensor) -> Tensor:
@@ -132,30 +140,6 @@ def full_rows(name: str, x: Tensor, rows: int) -> Tensor:
             f"given {list(x.shape)} {x.dtype}"
         )
     return x
-
-
-class _Gather(torch.autograd.Function):
-    """Computes :func:`gather`, whose gradient gathers along the transposed pattern."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, block: Edges, kernels: Kernels, pattern: Pattern, transposed: Pattern, x: Tensor
-    ) -> Tensor:
-        """Gather and sum rows."""
-        ctx.block, ctx.kernels, ctx.transposed = block, kernels, transposed
-        return _gather(kernels, pattern(block), x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None, Tensor]:
-        """Gather and sum gradients."""
-        return None, None, None, None, _gather(ctx.kernels, ctx.transposed(ctx.block), grad)
-
-
-def _gather(kernels: Kernels, pattern: Csr | Tensor, x: Tensor) -> Tensor:
-    if isinstance(pattern, Csr):
-        return gather_rows(kernels, pattern, x)
-    return x.index_select(0, pattern)
 
 
 class _WeightedSum(torch.autograd.Function):
