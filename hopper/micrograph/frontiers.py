@@ -18,7 +18,7 @@ from cache_server.draws.counter import mix
 from cache_server.draws.spec import Drawn
 from cache_server.kernel import kernel
 from hopper.graph.schema import Relation
-from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
+from hopper.micrograph.frontier_kernels import UNSEEN, discover
 
 Ids = NDArray[np.int64]
 Versions = Ids
@@ -39,8 +39,7 @@ class DenseTable:
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
         """Give rows to versions that have none, in order of first appearance, from ``known`` on;
         return [n] int64 rows of all, and [new] int64 new versions."""
-        rows, new_ids = discover(versions, self._rows, known)
-        return rows, new_ids
+        return discover(versions, self._rows, known)
 
     def rows(self, known: Ids) -> Ids:
         """Return [n] int64: the rows of versions that have been discovered."""
@@ -48,7 +47,7 @@ class DenseTable:
 
     def clear(self, known: Ids) -> None:
         """Forget all rows, given [m] int64, all versions that have one."""
-        forget(known, self._rows)
+        self._rows[known] = UNSEEN
 
 
 class HashTable:
@@ -173,10 +172,6 @@ class Frontier:
             self._parts = [np.concatenate([np.empty(0, np.int64), *self._parts])]
         return self._parts[0]
 
-    def clear_table(self) -> None:
-        """Empty the table for the next frontier."""
-        self._table.clear(self.versions)
-
 
 class FrontierPool:
     """Makes frontiers by node type, and uses their tables again. Several threads may do so at
@@ -199,8 +194,8 @@ class FrontierPool:
         try:
             yield frontiers
         finally:
-            for frontier in frontiers.values():
-                frontier.clear_table()
+            for node_type, table in tables.items():
+                table.clear(frontiers[node_type].versions)
             self._spare_tables.append(tables)
 
 

@@ -63,9 +63,6 @@ class RelationLayer(nn.Module):
     nothing: the shape of a combined row, for types into which no relation of the layer leads.
     """
 
-    merges: ClassVar[bool] = False
-    """whether the layer computes one partial for all relations into a type"""
-
     def __init__(
         self,
         aggregations: Mapping[Relation, Layer],
@@ -219,8 +216,6 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
 
     An AGG_r holds a relation's parameters. Nothing calls its ``aggregate``.
     """
-
-    merges: ClassVar[bool] = True
 
     def forward(
         self,

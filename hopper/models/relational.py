@@ -130,7 +130,7 @@ class HGNN(nn.Module):
         names = [name for name in order if name in counts]
         first = {name: self.first_rows(name, x.get(name), counts[name]) for name in names}
         h = {name: first[name] for name in self.types if name in first}
-        return TypedRows.join(h) if h and self.relation_layer(0).merges else h
+        return TypedRows.join(h) if h and isinstance(self.layers[0], MergedLayer) else h
 
     def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
         """Project a type's input rows [count, in] to [count, hidden]; None = there are none. A

@@ -12,6 +12,7 @@ from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.models.gnn import expect_own
 from hopper.models.merged import merge_patterns
+from hopper.models.relation_layer import MergedInputs
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
@@ -173,7 +174,9 @@ class Forward:
             sorted({relation.dst for relation in relations}),
         )
         weights = {relation: edge_weights for relation, (_, edge_weights) in sums.items()}
-        total = self._stack.add_up(index, merged, relations, ready, weights)
+        layer = self._stack.layers[index].merged
+        assert layer is not None
+        total = layer.aggregate_merged(MergedInputs(merged, relations, ready, {}, weights))
         return {Sums(name): total[place] for name, place in merged.places.items()}
 
     def _start(
