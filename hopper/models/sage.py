@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import Algebra, Layer, SumLayer, init_linears, split_edges
+from hopper.models.layer import Activation, Algebra, Layer, SumLayer, init_linears, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
@@ -44,7 +44,7 @@ class SAGELayer(SumLayer):
         in_dim: int,
         out_dim: int,
         *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation | None = None,
         project_first: bool | None = None,
         edge_dim: int = 0,
     ) -> None:
@@ -92,9 +92,7 @@ class _OverNeighbors(Layer):
     _numbers_sent: ClassVar[int] = 1
     """the width of z_u, in multiples of the output's width"""
 
-    def __init__(
-        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, in_dim: int, out_dim: int, *, activation: Activation | None = None) -> None:
         super().__init__()
         self.self_linear = nn.Linear(in_dim, out_dim)
         self.source_linear = nn.Linear(in_dim, self._numbers_sent * out_dim)
@@ -154,9 +152,7 @@ class LSTMLayer(_OverNeighbors):
     _numbers_sent: ClassVar[int] = 4
     reads_order = True
 
-    def __init__(
-        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, in_dim: int, out_dim: int, *, activation: Activation | None = None) -> None:
         super().__init__(in_dim, out_dim, activation=activation)
         self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)
         nn.init.orthogonal_(self.state_linear.weight)
