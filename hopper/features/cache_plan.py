@@ -51,11 +51,6 @@ class TypeProfile:
         """The visits times the penalty, [n] float64: seconds for each byte of a row."""
         return self.visits * np.float64(self.penalty)
 
-    @property
-    def mean_penalty(self) -> float:
-        """The penalty of a visit, in the mean."""
-        return float(self.values.sum()) / max(1, self.total)
-
     @cached_property
     def dearest(self) -> Ids:
         """The indices [n], int64, of ``ids`` in order of value, highest first, then of id."""

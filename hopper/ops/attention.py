@@ -81,7 +81,6 @@ class _EdgeSoftmax(torch.autograd.Function):
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the shares of edges and destinations."""
         edges, self_shares = kernels.softmax(block, logits, self_logits)
         ctx.block, ctx.kernels = block, kernels
         ctx.save_for_backward(edges, self_shares)
@@ -92,7 +91,6 @@ class _EdgeSoftmax(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
     ) -> tuple[None, None, Tensor, Tensor | None]:
-        """Compute the gradients of the logits from the saved shares."""
         edges, self_shares = ctx.saved_tensors
         grad_edges, grad_self_logits = ctx.kernels.softmax_gradient(
             ctx.block, edges, self_shares, grad, grad_self

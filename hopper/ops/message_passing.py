@@ -147,7 +147,6 @@ class _WeightedSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
-        """Sum weighted rows along the edges."""
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_w = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
@@ -174,7 +173,6 @@ class _EdgeDot(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
-        """Compute a dot product for each edge and head."""
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_y = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_y else None, y if needs_x else None)

@@ -131,7 +131,6 @@ class _Send(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, sent: Tensor, exchange: RowExchange) -> Tensor:
-        """Begin to send rows. Return an empty token."""
         ctx.exchange = exchange
         exchange.start(sent)
         # This empty token connects the received rows with the sent ones in autograd's graph.
@@ -140,7 +139,6 @@ class _Send(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        """Wait for the gradients of the rows that were sent."""
         return ctx.exchange.take("gradients of partials"), None
 
 
@@ -149,13 +147,11 @@ class _Receive(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, token: Tensor, exchange: RowExchange) -> Tensor:
-        """Wait for the rows that other ranks send."""
         ctx.exchange = exchange
         return exchange.take("partials")
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
-        """Begin to send the received rows' gradients back."""
         ctx.exchange.start_back(gradients)
         return gradients.new_empty(0), None
