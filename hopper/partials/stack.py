@@ -185,13 +185,16 @@ class TypedStack(Stack):
 
     def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
         """Run the layer over all of its relations."""
-        types = [name for name in self.layers[index].types if name in inputs.before]
-        return self.model.relation_layer(index)(
-            *(inputs.blocks, inputs.ready, types),
-            weights=inputs.weights,
-            more=inputs.more,
-            projected=inputs.projected,
+        layer, blocks, ready = self.model.relation_layer(index), inputs.blocks, inputs.ready
+        types = [name for name in layer.types if name in inputs.before]
+        h_dst = {name: ready[name][: blocks.destinations[name]] for name in types}
+        names = {r: r for r in layer.relations_into(types, blocks)}
+        partials = layer.partials(
+            blocks, names, ready, h_dst, weights=inputs.weights, projected=inputs.projected
         )
+        for name, sums in (inputs.more or {}).items():
+            partials.setdefault(name, []).append(sums)
+        return layer.new_rows(h_dst, partials)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Apply the model's head."""
