@@ -54,25 +54,25 @@ def _sum_run(
     out: Array, x: Array, indptr: Ids, indices: Ids, width: int, first_row: int, last_row: int
 ) -> None:
     for row in range(first_row, last_row):
-        first, stop, place, j = indptr[row], indptr[row + 1], row * width, 0
+        first, stop, j = indptr[row], indptr[row + 1], 0
         while j + 64 <= width:
-            _eight_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _eight_vectors(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 64
         if j + 32 <= width:
-            _four_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _four_vectors(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 32
         if j + 16 <= width:
-            _two_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _two_vectors(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 16
         if j < width and width >= 8:
             # The last vector may overlap the one before it, which computes the same sums again.
             if j + 8 < width:
-                _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+                _one_vector(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j = width - 8
-            _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _one_vector(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j = width
         while j < width:
-            _one_column(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _one_column(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 1
 
 
@@ -98,39 +98,27 @@ def _sum_weighted_run(
 ) -> None:
     per_head = width // heads
     for row in range(first_row, last_row):
-        first, stop, place = indptr[row], indptr[row + 1], row * width
+        first, stop = indptr[row], indptr[row + 1]
         for head in range(heads):
             j, end = head * per_head, (head + 1) * per_head
             while j + 64 <= end:
-                _eight_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _eight_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 64
             while j + 16 <= end:
-                _two_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _two_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 16
             if j + 8 <= end:
-                _one_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _one_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 8
             if j < end and per_head >= 8:
                 j = end - 8
-                _one_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _one_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j = end
             if j + 4 <= end:
-                _half_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _half_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 4
             while j < end:
-                _column_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _column_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 1
 
 
