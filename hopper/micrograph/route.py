@@ -6,7 +6,6 @@ Every rank derives all of this from the configuration alone, without communicati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -44,11 +43,6 @@ class GlobalBatch:
     def where(self) -> str:
         """The name of the iteration in errors."""
         return f"epoch {self.epoch}, iteration {self.iteration}"
-
-    @cached_property
-    def models(self) -> Ids:
-        """[n] int64, the model that owns each root."""
-        return np.repeat(np.arange(self.bounds.size - 1), np.diff(self.bounds))
 
     def of_model(self, model: int) -> Ids:
         """Return mini-batch ``model``: the roots that the model owns."""
