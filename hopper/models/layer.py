@@ -231,6 +231,14 @@ class SumLayer(Layer):
         return self.with_edges(block, combined if own_term is None else combined + own_term)
 
 
+class MeanLayer(SumLayer):
+    """A layer that averages its neighbours' rows, weighted by their inverse probabilities."""
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """Return the weights [edges] of a mean."""
+        return block.mean_weights(dtype)
+
+
 class AttentionLayer(Layer):
     """Base class of layers with attention, whose logits may read features of edges."""
 

@@ -15,7 +15,7 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import Activation, SumLayer, init_linears
+from hopper.models.layer import Activation, MeanLayer, init_linears
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -24,7 +24,7 @@ from hopper.ops import copy_sum, grouped_product, weighted_sum
 from hopper.ops.groups import Groups
 
 
-class RelationMean(SumLayer):
+class RelationMean(MeanLayer):
     """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number).
 
     :class:`RGCNLayer` computes the means of all relations at once.
@@ -46,10 +46,6 @@ class RelationMean(SumLayer):
     def project(self, h_src: Tensor) -> Tensor:
         """Return ``W_r h_u``, [n, out_dim]."""
         return self.weight(h_src)
-
-    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """Return the weights [edges] of a mean."""
-        return block.mean_weights(dtype)
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return the mean of ``W_re e_uv``, [num_dst, out_dim]."""

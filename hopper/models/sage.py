@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import Activation, Algebra, Layer, SumLayer, init_linears, split_edges
+from hopper.models.layer import Activation, Algebra, Layer, MeanLayer, init_linears, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
-class SAGELayer(SumLayer):
+class SAGELayer(MeanLayer):
     """``W_self h_v + W_neigh mean(h_u) + b`` over the sampled in-neighbours u of v.
 
     The mean of no neighbours is zero. If the sampler draws some neighbours of v with a higher
@@ -73,10 +73,6 @@ class SAGELayer(SumLayer):
     def input_weights(self) -> Mapping[str, int]:
         """Return ``W_self`` and ``W_neigh``."""
         return {"self_linear.weight": 1, "neighbor_linear.weight": 1}
-
-    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """Return the weights [edges] of a mean."""
-        return block.mean_weights(dtype)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Add the terms of the node, its neighbours and their edges, and apply the activation."""
