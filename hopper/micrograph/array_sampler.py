@@ -14,7 +14,7 @@ from typing import Final, Unpack
 
 import numpy as np
 
-from cache_server.draws.counter import GOLDEN, NEIGHBORS, PHASES, key_of
+from cache_server.draws.counter import GOLDEN, NEIGHBORS, PHASES, key_of, mix
 from cache_server.draws.spec import DrawKey
 from hopper.device.array_module import Array, on_host
 from hopper.errors import RequestError
@@ -24,6 +24,8 @@ from hopper.micrograph.frontier_kernels import UNSEEN
 from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 
+# What numba has compiled takes numbers only.
+_mix: Final = getattr(mix, "py_func", mix)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 
@@ -211,12 +213,6 @@ def _draw_positions(xp: ModuleType, keys: Array, populations: Array, count: int)
         is_repeat = (picks[:, :turn] == picks[:, turn : turn + 1]).any(axis=1)
         picks[:, turn] = xp.where(is_repeat, tops[:, turn], picks[:, turn])
     return picks
-
-
-def _mix(x: Array) -> Array:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def _absorb(keys: Array, words: Array) -> Array:
