@@ -16,7 +16,7 @@ from hopper.features.cache_plan import CachePlan, TypeProfile
 from hopper.features.cached import DeviceRows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.row_cache import RecentRows, RowCache
-from hopper.features.source import Ids, distinct
+from hopper.features.source import Ids, Mask, distinct
 from hopper.graph.layout import stored_features
 
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -49,7 +49,7 @@ class CachedFeatures:
         """Return the number of nodes of a type in the whole graph."""
         return self.rows.graph.book.total(name)
 
-    def is_own(self, name: str, ids: Ids) -> NDArray[np.bool_]:
+    def is_own(self, name: str, ids: Ids) -> Mask:
         """Return which nodes' features are this server's, of which a miss costs less."""
         return self.rows.is_local(name, ids)
 

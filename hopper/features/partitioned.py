@@ -23,7 +23,7 @@ from hopper.features.cached import CachedRows, DeviceRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.remote import RemoteRows
 from hopper.features.row_cache import RowCache
-from hopper.features.source import Ids, RemoteSource, RowKind
+from hopper.features.source import Ids, Mask, RemoteSource, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 
@@ -92,7 +92,7 @@ class PartitionedRows:
         self.traffic.add(other.traffic.take())
         other.rows = RowCounts()
 
-    def is_local(self, node_type: str, ids: Ids) -> NDArray[np.bool_]:
+    def is_local(self, node_type: str, ids: Ids) -> Mask:
         """Return [n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
 
@@ -129,9 +129,7 @@ class PartitionedRows:
         """Read rows of any servers; see :meth:`FeatureSource.gather`."""
         return self._gather(kind, node_type, ids, self.is_local(node_type, ids))
 
-    def _gather(
-        self, kind: RowKind, node_type: str, ids: Ids, local: NDArray[np.bool_]
-    ) -> NDArray[Any]:
+    def _gather(self, kind: RowKind, node_type: str, ids: Ids, local: Mask) -> NDArray[Any]:
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
         with self._reading():
@@ -152,11 +150,7 @@ class PartitionedRows:
         return self.stored_with(node_type, ids, local, fetch)
 
     def stored_with(
-        self,
-        node_type: str,
-        ids: Ids,
-        local: NDArray[np.bool_],
-        remote: Callable[[str, Ids, Ids], RowPart],
+        self, node_type: str, ids: Ids, local: Mask, remote: Callable[[str, Ids, Ids], RowPart]
     ) -> StoredRows:
         """Do what :meth:`stored` does with remote rows from a function."""
         local_places, remote_places = np.flatnonzero(local), np.flatnonzero(~local)
@@ -194,12 +188,7 @@ class PartitionedRows:
         return rows
 
     def gather_with(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: Ids,
-        local: NDArray[np.bool_],
-        fill: Callable[..., None] | None,
+        self, kind: RowKind, node_type: str, ids: Ids, local: Mask, fill: Callable[..., None] | None
     ) -> NDArray[Any]:
         """Do what :meth:`gather` does with remote rows from a function like ``RemoteSource.fill``,
         while local ones, [n] bool, are copied."""
@@ -257,7 +246,7 @@ class PartitionedRows:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
 
 
-def copied_rows(rows: NDArray[Any], local: NDArray[np.bool_]) -> StoredRows:
+def copied_rows(rows: NDArray[Any], local: Mask) -> StoredRows:
     """Return stored rows that were copied to an array [n, columns], of which some are ``local``.
 
     They are multiplied in the same parts as rows that stay in their files, to the same bits.

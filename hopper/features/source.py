@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hopper.ops import StoredRows
 
 Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 RowKind = Literal["features", "labels"]
 
 
