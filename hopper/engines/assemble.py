@@ -69,8 +69,8 @@ def make_full_sampler(
     sizes, is_timed = [-1] * request.config.model.layers, request.reads_times
     make: Callable[..., NeighborSampler] = NeighborSampler
     if is_timed:
-        make = request.sampler.kind
-        make = partial(make, **request.sampler.options)
+        kind: Callable[..., NeighborSampler] = request.sampler.kind
+        make = partial(kind, **request.sampler.options)
         if request.sampler.options.get("pick") == "recent":
             sizes = list(request.config.sampler.sizes)
     return _make_sampler(request, server, make, sizes, (0, 0), _root_hops(request, model), at)
