@@ -36,8 +36,8 @@ from hopper.graph.synthesise import make
 from hopper.models.gat import GAT, GATLayer
 from hopper.models.hgt import HGT, RelationPartial
 from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import run_model
 from hopper.models.rgat import RGAT
-from hopper.models.run import run_model
 from hopper.partition import partition_graph
 from hopper.pipeline import Batch
 

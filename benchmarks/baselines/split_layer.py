@@ -244,11 +244,7 @@ class _AbsentRows(RowPart):
             "does nothing with them but multiply them by its input_weights"
         )
 
-    def before(self, stop: int) -> int:
-        """Return how many of the first ``stop`` rows are among these: all of them."""
-        return stop
-
-    def first(self, count: int) -> RowPart:
+    def first(self, stop: int) -> RowPart:
         """Return the same rows: only their number differs, and the caller knows it."""
         return self
 

@@ -247,7 +247,7 @@ def describe_types(request: Request, profiles: Sequence[CacheProfile]) -> dict[s
     """
     tables, types = list_cacheable_tables(request), {}
     for name, first in profiles[0].types.items():
-        visited = [profile for profile in profiles if profile.types[name].ids.size]
+        visited = [of.types[name] for of in profiles if of.types[name].ids.size]
         if visited:
             dim = request.config.learnable.dim or request.config.model.hidden
             learned = name in tables
@@ -255,7 +255,7 @@ def describe_types(request: Request, profiles: Sequence[CacheProfile]) -> dict[s
                 "learned": learned,
                 "width": dim if learned else request.schema.node_types[name].feature_dim,
                 "row_bytes": first.row_bytes,
-                "penalties": [profile.types[name].mean_penalty for profile in visited],
+                "penalties": [float(of.values.sum()) / of.total for of in visited],
             }
     return types
 

@@ -46,7 +46,8 @@ def make_sampler(
         are drawn for only at the hops at which it reads them. None = at all hops.
     """
     config = request.config
-    make = _sampler_class(request)
+    make: Callable[..., NeighborSampler] = request.sampler.kind
+    make = partial(make, **request.sampler.options)
     if config.sampler.device == "cuda":
         make = partial(ArraySampler, module=array_module("cuda"))
     draws_once = config.sampler.expansion == "once"
@@ -66,16 +67,13 @@ def make_full_sampler(
     that roots may have besides their own.
     """
     sizes, is_timed = [-1] * request.config.model.layers, request.reads_times
-    make = _sampler_class(request) if is_timed else NeighborSampler
-    if is_timed and request.sampler.options.get("pick") == "recent":
-        sizes = list(request.config.sampler.sizes)
+    make: Callable[..., NeighborSampler] = NeighborSampler
+    if is_timed:
+        kind: Callable[..., NeighborSampler] = request.sampler.kind
+        make = partial(kind, **request.sampler.options)
+        if request.sampler.options.get("pick") == "recent":
+            sizes = list(request.config.sampler.sizes)
     return _make_sampler(request, server, make, sizes, (0, 0), _root_hops(request, model), at)
-
-
-def _sampler_class(request: Request) -> Callable[..., NeighborSampler]:
-    """Return the class of a request's sampler with its own options."""
-    kind: Callable[..., NeighborSampler] = request.sampler.kind
-    return partial(kind, **request.sampler.options)
 
 
 def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device.copies import to_device
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
-from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
+from hopper.engines.shared_roots import Ids, SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows
-from hopper.micrograph.frontiers import Versions
 from hopper.micrograph.route import GlobalBatch
 from hopper.ops import to_floats
 from hopper.partials import (
@@ -95,7 +92,11 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 roots = {self._target: sampler.versions(self._target, batch.of_home(cluster.rank))}
             else:
                 pairs = pairs_by_rank(trainer.links, batch, cluster.world)
-                shared = share_roots(pairs, self._owner_of, cluster.rank)
+                shared = share_roots(
+                    pairs,
+                    lambda name, ids: self._placement.rank_of(name, sampler.nodes_of(name, ids)),
+                    cluster.rank,
+                )
                 roots = dict(shared.versions)
             layers = self.planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
@@ -110,10 +111,6 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         return CooperativePlan(
             batch, reads, on_device, others, shared, one_backward=True, num_edges=edges
         )
-
-    def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
-        """Return the rank [n], int64, that computes the row of each root of a type."""
-        return self._placement.rank_of(name, self.state.trainer.sampler.nodes_of(name, versions))
 
     def _exchange_input_rows(self, layers: IterationPlan, where: str) -> dict[str, Tensor]:
         """Exchange the input rows that travel: no parameter changes them, so they may go ahead.
@@ -166,6 +163,6 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
 
-    def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
+    def _read_by_model(self, plan: CooperativePlan) -> dict[str, Ids]:
         """Return the nodes whose input rows the model reads, by type."""
         return {name: plan.layers.nodes[name] for name in self.stack.widths}

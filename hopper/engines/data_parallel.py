@@ -7,11 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hopper.engines.engine import Engine, Plan, Spec
-from hopper.engines.micro_batch import MicroBatch
+from hopper.engines.micro_batch import Ids, MicroBatch
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, LocalRootSchedule
 from hopper.micrograph.subgraph import Subgraph
@@ -29,7 +26,7 @@ class GroupPlan(Plan):
 
 def count_reads(subgraphs: Sequence[Subgraph]) -> dict[str, Any]:
     """Return the fields of a :class:`Plan` that follow from the subgraphs that a rank trains."""
-    reads: dict[str, list[NDArray[np.int64]]] = {}
+    reads: dict[str, list[Ids]] = {}
     for subgraph in subgraphs:
         for name, ids in subgraph.nodes.items():
             reads.setdefault(name, []).append(ids)
@@ -46,7 +43,7 @@ class DataParallelEngine(Engine[GroupPlan, Iterable[MicroBatch]]):
     """
 
     @abstractmethod
-    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> Ids:
         """Return the global ids [n], int64, of the roots that this rank trains. It may be empty.
 
         Where edges are predicted, roots are edges.
@@ -88,7 +85,7 @@ class ModelCentric(DataParallelEngine):
 
     spec = Spec("model_centric", predicts_links=True)
 
-    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> Ids:
         """Return the roots of this rank's mini-batch."""
         return batch.of_model(self.state.cluster.rank)
 
@@ -116,6 +113,6 @@ class ZeroHop(DataParallelEngine):
 
     spec = Spec("zero_hop", predicts_links=True, plans_as=HOMED)
 
-    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> Ids:
         """Return the roots whose home is this rank."""
         return batch.of_home(self.state.cluster.rank)

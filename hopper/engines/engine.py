@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Cause
 from hopper.config import Config
-from hopper.engines.micro_batch import MicroBatchRunner
+from hopper.engines.micro_batch import Ids, MicroBatchRunner
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
@@ -145,7 +142,7 @@ class Plan:
     """
 
     batch: GlobalBatch
-    reads: Mapping[str, Sequence[NDArray[np.int64]]]
+    reads: Mapping[str, Sequence[Ids]]
     sent: Mapping[Cause, int] = field(default_factory=dict, kw_only=True)
     asked: Sequence[Routes] = field(default=(), kw_only=True)
     reads_ahead: bool = field(default=False, kw_only=True)
@@ -172,7 +169,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """
 
     spec: ClassVar[Spec]
-    parameter_servers: Mapping[str, int | NDArray[np.int64]] = {}
+    parameter_servers: Mapping[str, int | Ids] = {}
     """by name of a parameter that not all servers compute with, the only server that does, or an
     array of the parameter's shape with the server of each number"""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +52,7 @@ class MicroBatch:
         return self.subgraph.typed_blocks(self.device, self.edges)
 
 
+@dataclass(eq=False)
 class InputRowsByType(Mapping[str, Tensor]):
     """Input rows [n, width] by name of a type: features, then learnable rows.
 
@@ -60,41 +61,35 @@ class InputRowsByType(Mapping[str, Tensor]):
     each of its versions, it ``repeats``.
     """
 
-    def __init__(
-        self,
-        reads: ModelReads,
-        nodes: Mapping[str, Ids],
-        features: Mapping[str, Tensor],
-        learned: LeafRows,
-        *,
-        repeats: bool = False,
-    ) -> None:
-        self._reads, self._nodes, self._repeats = reads, nodes, repeats
-        self._features, self._learned = features, learned
-        self._rows: dict[str, Tensor] = {}
+    reads: ModelReads
+    nodes: Mapping[str, Ids]
+    features: Mapping[str, Tensor]
+    learned: LeafRows
+    repeats: bool = False
+    _rows: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._rows:
-            self._rows[name] = self._read(name, self._nodes[name])
+            self._rows[name] = self._read(name, self.nodes[name])
         return self._rows[name]
 
     def _read(self, name: str, ids: Ids) -> Tensor:
-        if not self._reads.inputs[name].learned:
-            return self._features[name]
-        if self._repeats:
+        if not self.reads.inputs[name].learned:
+            return self.features[name]
+        if self.repeats:
             nodes, places = np.unique(ids, return_inverse=True)
-            rows = self._learned.of(name, nodes)
+            rows = self.learned.of(name, nodes)
             rows = rows.index_select(0, to_device(places, rows.device))
         else:
-            rows = self._learned.of(name, ids)
-        return torch.cat((self._features[name], rows), 1) if name in self._features else rows
+            rows = self.learned.of(name, ids)
+        return torch.cat((self.features[name], rows), 1) if name in self.features else rows
 
     def __iter__(self) -> Iterator[str]:
-        inputs = self._reads.inputs
-        return iter(sorted(self._nodes, key=lambda name: (bool(inputs[name].learned), name)))
+        inputs = self.reads.inputs
+        return iter(sorted(self.nodes, key=lambda name: (bool(inputs[name].learned), name)))
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self.nodes)
 
 
 class MicroBatchRunner:

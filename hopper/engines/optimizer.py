@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 import torch
@@ -134,20 +135,15 @@ class AdamW(Adam):
 RULES: Final[Mapping[str, type[UpdateRule]]] = {"adam": Adam, "adamw": AdamW, "sgd": Sgd}
 
 
+@dataclass(eq=False)
 class Optimizer:
     """Updates a flat model's parameters from its gradients, by a rule and a learning rate that
     follows a schedule."""
 
-    def __init__(
-        self,
-        packed: FlatModel,
-        rule: UpdateRule,
-        *,
-        learning_rate: float,
-        scheduler: LRScheduler = CONSTANT,
-    ) -> None:
-        self._packed, self._rule = packed, rule
-        self._learning_rate, self.scheduler = learning_rate, scheduler
+    packed: FlatModel
+    rule: UpdateRule
+    learning_rate: float
+    scheduler: LRScheduler = CONSTANT
 
     @torch.no_grad()
     def step(self, clip_norm: float = 0.0, squares: float = 0.0, factor: float = 1.0) -> float:
@@ -156,17 +152,17 @@ class Optimizer:
         If ``clip_norm`` is not 0, it bounds the norm of the whole gradient, whose square is given.
         Returns the factor of the gradient, for those that are not in the flat model.
         """
-        parameters, gradients, scale = self._packed.parameters, self._packed.gradients, 1.0
+        parameters, gradients, scale = self.packed.parameters, self.packed.gradients, 1.0
         if clip_norm > 0:
             # torch's clip_grad_norm_ adds the same constant.
             scale = min(1.0, clip_norm / (math.sqrt(squares) + 1e-6))
             gradients.mul_(scale)
-        self._rule.update(parameters, gradients, self._learning_rate * factor)
+        self.rule.update(parameters, gradients, self.learning_rate * factor)
         return scale
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that :meth:`UpdateRule.state` returns."""
-        return self._rule.state()
+        return self.rule.state()
 
 
 @torch.no_grad()

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config.model import TYPED_MODELS
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
 from hopper.engines.sharded_parameters import servers_of_parameters
-from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
+from hopper.engines.shared_roots import Ids, SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
@@ -34,14 +33,14 @@ from hopper.partition.by_relation import ByRelation
 class RafPlan(Plan):
     """A rank's part of an iteration."""
 
-    roots: Mapping[str, NDArray[np.int64]]
+    roots: Mapping[str, Ids]
     """by type, [n] int64 global ids: the roots of all ranks. A root of several times is repeated
     for each"""
     shares: Mapping[str, RootPlan]
     """by type, which of the roots this rank aggregates, finishes and reads"""
     subgraph: Subgraph
     """what lies below the roots that this rank aggregates"""
-    roots_read: Mapping[str, NDArray[np.int64]]
+    roots_read: Mapping[str, Ids]
     """by type, the roots whose input rows this rank reads, if there are any"""
     shared: SharedRoots | None
     """which rows of roots ranks exchange, where edges are predicted"""

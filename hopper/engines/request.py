@@ -213,16 +213,13 @@ class Request:
 
     def __post_init__(self) -> None:
         """Choose the sampler if the configuration leaves that open."""
-        if self.config.sampler.kind == "auto":
-            sampler = {"kind": self._automatic_sampler()}
-            object.__setattr__(self, "config", change_config(self.config, sampler=sampler))
-
-    def _automatic_sampler(self) -> str:
-        config, schema = self.config, self.schema
-        is_timeless = config.model.name in (*TIMELESS_MODELS, *ONE_LAYER)
-        reads_times = not is_timeless and config.sampler.device == "cpu"
-        is_read = any(schema.is_timed(relation) for relation in schema.relations)
-        return "temporal" if reads_times and is_read and not self.timeless_roots else "node"
+        config = self.config
+        if config.sampler.kind == "auto":
+            is_timeless = config.model.name in (*TIMELESS_MODELS, *ONE_LAYER)
+            reads_times = not is_timeless and config.sampler.device == "cpu"
+            is_read = any(map(self.schema.is_timed, self.schema.relations))
+            kind = "temporal" if reads_times and is_read and not self.timeless_roots else "node"
+            object.__setattr__(self, "config", change_config(config, sampler={"kind": kind}))
 
     @property
     def timeless_roots(self) -> list[Labelled]:

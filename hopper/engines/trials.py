@@ -55,8 +55,13 @@ class Trials(Models):
                 norms[trial] = math.sqrt(squares)
             if fault:
                 faults.append(trial)
-            else:
-                self._update(trial, batch, squares)
+                continue
+            state = self[trial]
+            state.packed.scale.update(is_finite=True)
+            if self._is_home(trial):
+                with state.log.stage("compute", operation="update", model=trial):
+                    factor = state.optimizer.scheduler.factor_at(batch.epoch, batch.iteration)
+                    state.optimizer.step(state.config.train.clip_norm, squares, factor)
         left_out: dict[int, str] = {}
         if faults:
             is_finite = [self[trial].packed.own_loss.isfinite() for trial in faults]
@@ -87,14 +92,6 @@ class Trials(Models):
         cluster = self[0].cluster
         for tensor in tensors:
             broadcast(cluster, tensor, trial % cluster.world, f"handing out trial {trial}")
-
-    def _update(self, trial: int, batch: GlobalBatch, squares: float) -> None:
-        state = self[trial]
-        state.packed.scale.update(is_finite=True)
-        if self._is_home(trial):
-            with state.log.stage("compute", operation="update", model=trial):
-                factor = state.optimizer.scheduler.factor_at(batch.epoch, batch.iteration)
-                state.optimizer.step(state.config.train.clip_norm, squares, factor)
 
 
 def _finish(state: TrainState) -> tuple[float, float, float]:

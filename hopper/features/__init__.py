@@ -7,7 +7,7 @@ from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
 from hopper.features.row_cache import RowCache
-from hopper.features.source import FeatureSource, InputRows, RemoteSource, RowKind, distinct
+from hopper.features.source import FeatureSource, InputRows, RowKind, distinct
 
 __all__ = [
     "CachedRows",
@@ -19,7 +19,6 @@ __all__ = [
     "PartitionedRows",
     "PregatheredRows",
     "RemoteRows",
-    "RemoteSource",
     "RowCache",
     "RowCounts",
     "RowKind",

@@ -47,22 +47,12 @@ class TypeProfile:
         return int(self.visits.sum())
 
     @cached_property
-    def hottest(self) -> NDArray[np.int64]:
-        """The indices [n], int64, of ``ids`` in order of visits, most first, then of id."""
-        return np.lexsort((self.ids, -self.visits))
-
-    @cached_property
     def values(self) -> NDArray[np.float64]:
         """The visits times the penalty, [n] float64: seconds for each byte of a row."""
         return self.visits * np.float64(self.penalty)
 
-    @property
-    def mean_penalty(self) -> float:
-        """The penalty of a visit, in the mean."""
-        return float(self.values.sum()) / max(1, self.total)
-
     @cached_property
-    def dearest(self) -> NDArray[np.int64]:
+    def dearest(self) -> Ids:
         """The indices [n], int64, of ``ids`` in order of value, highest first, then of id."""
         return np.lexsort((self.ids, -self.values))
 
@@ -150,10 +140,11 @@ def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
         }
         needs = {name: counts[name] * visited.row_bytes for name, visited in profile.items()}
         room = _whole_rows(profile, share_out(size, weights, needs), size, counts)
-    ids = {
-        name: of.ids[(of.dearest if policy == "benefit" else of.hottest)[: room[name]]]
-        for name, of in profile.items()
-    }
+    ids = {}
+    for name, of in profile.items():
+        # Rows with most visits come first, and then those with the lowest ids.
+        order = of.dearest if policy == "benefit" else np.lexsort((of.ids, -of.visits))
+        ids[name] = of.ids[order[: room[name]]]
     return CachePlan(policy, room, ids)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
 from hopper.features.row_cache import RowCache
-from hopper.features.source import FeatureSource, RemoteSource, RowKind
+from hopper.features.source import FeatureSource, Ids, RemoteSource, RowKind
 
 
 class Lookups(NamedTuple):
@@ -32,10 +32,10 @@ class Lookups(NamedTuple):
 
 def look_up(
     cache: RowCache,
-    ids: NDArray[np.int64],
+    ids: Ids,
     out: NDArray[Any],
-    places: NDArray[np.int64],
-    fetch: Callable[[NDArray[np.int64], NDArray[Any], NDArray[np.int64]], None],
+    places: Ids,
+    fetch: Callable[[Ids, NDArray[Any], Ids], None],
 ) -> Lookups:
     """Write the rows of [n] int64 ids to ``out[places]``: cached ones, and those that ``fetch``
     writes there."""
@@ -88,12 +88,12 @@ class CachedRows(_CountedCaches):
         """Read the rows that these caches lack from another source."""
         self._remote = remote
 
-    def uncached(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def uncached(self, node_type: str, ids: Ids) -> Ids:
         """Return those of [n] int64 ids that no cache holds permanently."""
         cache = self._caches.get(node_type)
         return ids if cache is None or cache.evicts else ids[cache.find(ids) < 0]
 
-    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read rows, cached ones from the cache; see :meth:`FeatureSource.gather`."""
         cache = self._caches.get(node_type)
         if kind != "features" or cache is None:
@@ -102,14 +102,7 @@ class CachedRows(_CountedCaches):
         self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
 
-    def fill(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        out: NDArray[Any],
-        places: NDArray[np.int64],
-    ) -> None:
+    def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Read rows into a table, cached ones from the cache; see :meth:`RemoteSource.fill`."""
         fetch = partial(self._remote.fill, kind, node_type)
         if kind != "features" or node_type not in self._caches:
@@ -131,7 +124,7 @@ class DeviceRows(_CountedCaches):
         self._device = device
         self._np = array_module(device.type)
 
-    def read(self, source: FeatureSource, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+    def read(self, source: FeatureSource, node_type: str, ids: Ids) -> Tensor:
         """Return the features of [n] int64 ids on the device, missing ones from ``source``."""
         cache = self._caches.get(node_type)
         if cache is None:
@@ -147,7 +140,7 @@ class DeviceRows(_CountedCaches):
             self._look_up(node_type, self._np.asarray(ids), out, places, fetch)
         return torch.as_tensor(out, device=self._device)
 
-    def absent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def absent(self, node_type: str, ids: Ids) -> Ids:
         """Return those of [n] int64 ids whose rows are not cached on the device."""
         cache = self._caches.get(node_type)
         if cache is None:

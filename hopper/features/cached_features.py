@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,57 +16,51 @@ from hopper.features.cache_plan import CachePlan, TypeProfile
 from hopper.features.cached import DeviceRows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.row_cache import RecentRows, RowCache
-from hopper.features.source import distinct
+from hopper.features.source import Ids, Mask, distinct
 from hopper.graph.layout import stored_features
 
-Ids = NDArray[np.int64]
 _ROWS_AT_ONCE: Final = 1 << 16
 _NOTHING: Final = np.empty(0, np.int64)
 
 
+@dataclass(frozen=True)
 class CachedFeatures:
     """Features of node types, by global id, for a cache on a device, or in host memory (None),
     which has rows of other servers only. ``stored_as`` maps types in subgraphs to node types.
     ``all_rows`` says whether a device's may hold rows of other servers."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        rows: PartitionedRows,
-        stored_as: Mapping[str, str],
-        device: torch.device | None = None,
-        *,
-        all_rows: bool = True,
-    ) -> None:
-        self.names, self._rows, self._stored_as = names, rows, stored_as
-        self._device, self._all_rows = device, all_rows
+    names: Sequence[str]
+    rows: PartitionedRows
+    stored_as: Mapping[str, str]
+    device: torch.device | None = None
+    all_rows: bool = True
 
     def describe(self, name: str) -> TypeProfile:
         """Describe the stored rows of a node type, and how many of them a cache could hold."""
         (dim, dtype), count = self._row_form(name), self.count(name)
-        own = self._rows.graph.stored(name, self._rows.server).count
-        if self._device is None:
+        own = self.rows.graph.stored(name, self.rows.server).count
+        if self.device is None:
             count -= own
-        elif not self._all_rows:
+        elif not self.all_rows:
             count = own
         return TypeProfile(dim * dtype.itemsize, count, _NOTHING, _NOTHING)
 
     def count(self, name: str) -> int:
         """Return the number of nodes of a type in the whole graph."""
-        return self._rows.graph.book.total(name)
+        return self.rows.graph.book.total(name)
 
-    def is_own(self, name: str, ids: Ids) -> NDArray[np.bool_]:
+    def is_own(self, name: str, ids: Ids) -> Mask:
         """Return which nodes' features are this server's, of which a miss costs less."""
-        return self._rows.is_local(name, ids)
+        return self.rows.is_local(name, ids)
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """Find the nodes, distinct by node type, whose features a cache could provide."""
         ids_by_type: dict[str, list[Ids]] = {name: [] for name in self.names}
         for name, groups in nodes.items():
-            stored = self._stored_as.get(name, name)
+            stored = self.stored_as.get(name, name)
             if stored in ids_by_type:
                 ids_by_type[stored] += [
-                    ids if self._device is not None else ids[~self._rows.is_local(stored, ids)]
+                    ids if self.device is not None else ids[~self.rows.is_local(stored, ids)]
                     for ids in groups
                 ]
         return {name: distinct(groups) for name, groups in ids_by_type.items()}
@@ -73,23 +68,23 @@ class CachedFeatures:
     def miss(self, name: str, ids: Ids) -> None:
         """Do the work that missing these rows causes: fetch them, or copy them to the device."""
         rows = self._gather(name, ids)
-        if self._device is not None:
-            to_device(rows, self._device)
-            finish_copies(self._device)
+        if self.device is not None:
+            to_device(rows, self.device)
+            finish_copies(self.device)
 
     def fill(self, plan: CachePlan) -> None:
         """Make the cache that a plan describes."""
-        rows, caches = self._rows, {name: self._make_cache(name, plan) for name in self.names}
-        if self._device is None:
+        rows, caches = self.rows, {name: self._make_cache(name, plan) for name in self.names}
+        if self.device is None:
             rows.attach_cache(caches)
             return
-        rows.on_device = DeviceRows(self._device, caches, rows.one_reader)
+        rows.on_device = DeviceRows(self.device, caches, rows.one_reader)
         # Rows that were read to fill the cache do not count as training's.
         rows.take_rows()
 
     def _make_cache(self, name: str, plan: CachePlan) -> RowCache:
         """Make a cache of a node type, with the rows that a plan chose."""
-        module = np if self._device is None else array_module(self._device.type)
+        module = np if self.device is None else array_module(self.device.type)
         cache_class = RecentRows if plan.policy == "lru" else RowCache
         cache = cache_class(self.count(name), plan.room[name], *self._row_form(name), module)
         wanted = np.sort(plan.held[name])
@@ -100,12 +95,12 @@ class CachedFeatures:
 
     def _gather(self, name: str, ids: Ids) -> NDArray[Any]:
         """Read rows [n, dim] from where they are stored."""
-        source = self._rows.remote if self._device is None else self._rows
+        source = self.rows.remote if self.device is None else self.rows
         assert source is not None
         return source.gather("features", name, ids)
 
     def _row_form(self, name: str) -> tuple[int, np.dtype[Any]]:
         """Return the number of columns and the dtype of stored rows."""
-        stored = stored_features(self._rows.graph.schema.table(name))
+        stored = stored_features(self.rows.graph.schema.table(name))
         assert stored is not None
         return stored.columns, stored.dtype

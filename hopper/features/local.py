@@ -16,7 +16,7 @@ from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
 from cache_server.store.read_ahead import read_ahead, take_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
-from hopper.features.source import RowKind
+from hopper.features.source import Ids, RowKind
 from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import server_folder
@@ -28,60 +28,46 @@ class LocalRows:
     def __init__(self, graph: PartitionedGraph, server: int) -> None:
         self._graph = graph
         self._server = server
-        self._tables: dict[tuple[RowKind, str], NDArray[Any]] = {}
-        self._alone: set[tuple[RowKind, str]] = set()
-        """tables that do not fit memory, whose rows are read one by one"""
+        self._tables: dict[tuple[RowKind, str], tuple[NDArray[Any], bool]] = {}
         self._mapped: dict[str, Tensor] = {}
         self._faults = -1
         """major page faults of this process when rows were last located"""
 
-    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read rows of this server; see :meth:`FeatureSource.gather`."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
-        table = self._table(kind, node_type)
-        if (kind, node_type) not in self._alone:
+        table, is_read_alone = self._table(kind, node_type)
+        if not is_read_alone:
             return np.take(table, rows, axis=0)
         out = np.empty((rows.size, table.shape[1]), table.dtype)
         take_ahead(table, rows, out)
         return out
 
-    def fill(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        out: NDArray[Any],
-        places: NDArray[np.int64],
-    ) -> None:
+    def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Read rows of this server into a table."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
             return
-        table = self._table(kind, node_type)
-        copy = take_ahead if (kind, node_type) in self._alone else copy_rows
+        table, is_read_alone = self._table(kind, node_type)
+        copy = take_ahead if is_read_alone else copy_rows
         copy(table, rows, out, places)
 
     def are_copied(self, node_type: str) -> bool:
         """Return whether features of a type are copied when they are read, since their table does
         not fit memory or a source provides them; others stay where they are mapped."""
-        if self._is_sourced("features", node_type):
-            return True
-        self._table("features", node_type)
-        return ("features", node_type) in self._alone
+        return self._is_sourced("features", node_type) or self._table("features", node_type)[1]
 
-    def part(
-        self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
-    ) -> RowPart:
+    def part(self, node_type: str, ids: Ids, places: Ids | None) -> RowPart:
         """Describe where the features of some of this server's nodes are mapped or copied."""
         whole_rows = None if places is None else torch.from_numpy(places)
         if self.are_copied(node_type):
             copied = torch.from_numpy(self.gather("features", node_type, ids))
             return RowPart(copied, None, whole_rows)
         rows = self._rows("features", node_type, ids)
-        stored = self._table("features", node_type)
+        stored, _ = self._table("features", node_type)
         if node_type not in self._mapped:
             # A tensor that nobody writes to may share a read-only map.
             with warnings.catch_warnings():
@@ -100,13 +86,13 @@ class LocalRows:
         if self._is_sourced(kind, node_type):
             source = self._graph.feature_sources[node_type](self._server)
             return source.dim, source.dtype
-        table = self._table(kind, node_type)
+        table, _ = self._table(kind, node_type)
         return table.shape[1], table.dtype
 
     def _is_sourced(self, kind: RowKind, node_type: str) -> bool:
         return kind == "features" and node_type in self._graph.feature_sources
 
-    def _read(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def _read(self, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read features of this server's nodes from their source: [n, dim]."""
         source = self._graph.feature_sources[node_type](self._server)
         try:
@@ -114,7 +100,7 @@ class LocalRows:
         except SourceError as error:
             raise GraphError(str(error)) from error
 
-    def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows(self, kind: RowKind, node_type: str, ids: Ids) -> Ids:
         """Return [n] int64, the local rows of ids; raise GraphError for an id of another server."""
         rows, is_here = self._graph.stored(node_type, self._server).find(ids)
         if not is_here.all():
@@ -124,17 +110,17 @@ class LocalRows:
             )
         return rows
 
-    def _table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
-        """Return the memory map of this server's rows, [rows, dim]."""
-        table = self._tables.get((kind, node_type))
-        if table is None:
+    def _table(self, kind: RowKind, node_type: str) -> tuple[NDArray[Any], bool]:
+        """Return the memory map of this server's rows, [rows, dim], and whether it does not fit
+        memory, so that rows are read one by one."""
+        if (kind, node_type) not in self._tables:
             read_table = self._graph.features if kind == "features" else self._graph.labels
             stored = read_table(node_type, self._server)
             if stored is None:
                 raise GraphError(f"{self._graph.path}: node type {node_type!r} has no {kind}")
-            folder = server_folder(self._graph.path, self._server)
-            if read_rows_alone(stored, feature_bytes(folder)):
-                self._alone.add((kind, node_type))
+            is_read_alone = read_rows_alone(
+                stored, feature_bytes(server_folder(self._graph.path, self._server))
+            )
             table = stored if stored.ndim == 2 else stored[:, None]
-            self._tables[kind, node_type] = table
-        return table
+            self._tables[kind, node_type] = table, is_read_alone
+        return self._tables[kind, node_type]

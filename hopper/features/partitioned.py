@@ -23,7 +23,7 @@ from hopper.features.cached import CachedRows, DeviceRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.remote import RemoteRows
 from hopper.features.row_cache import RowCache
-from hopper.features.source import RemoteSource, RowKind
+from hopper.features.source import Ids, Mask, RemoteSource, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 
@@ -92,11 +92,11 @@ class PartitionedRows:
         self.traffic.add(other.traffic.take())
         other.rows = RowCounts()
 
-    def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def is_local(self, node_type: str, ids: Ids) -> Mask:
         """Return [n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
 
-    def uncached(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def uncached(self, node_type: str, ids: Ids) -> Ids:
         """Return those of [n] int64 ids of other servers that no cache holds permanently."""
         if self.on_device is not None and not self.on_device.evicts:
             ids = self.on_device.absent(node_type, ids)
@@ -125,13 +125,11 @@ class PartitionedRows:
                 if self._ahead is not None:
                     self.rows.add(_count_hits(self._ahead.take_lookups()))
 
-    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read rows of any servers; see :meth:`FeatureSource.gather`."""
         return self._gather(kind, node_type, ids, self.is_local(node_type, ids))
 
-    def _gather(
-        self, kind: RowKind, node_type: str, ids: NDArray[np.int64], local: NDArray[np.bool_]
-    ) -> NDArray[Any]:
+    def _gather(self, kind: RowKind, node_type: str, ids: Ids, local: Mask) -> NDArray[Any]:
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
         with self._reading():
@@ -140,23 +138,19 @@ class PartitionedRows:
             self.rows.remote_unique += int(ids.size - local.sum())
         return out
 
-    def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+    def stored(self, node_type: str, ids: Ids) -> StoredRows:
         """Fetch remote rows, leave mapped local ones in place; see :meth:`InputRows.stored`."""
         local = self.is_local(node_type, ids)
         if self.local.are_copied(node_type):
             return copied_rows(self._gather("features", node_type, ids, local), local)
 
-        def fetch(name: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
+        def fetch(name: str, ids: Ids, places: Ids) -> RowPart:
             return RowPart(torch.from_numpy(self.fetch(name, ids)), None, torch.from_numpy(places))
 
         return self.stored_with(node_type, ids, local, fetch)
 
     def stored_with(
-        self,
-        node_type: str,
-        ids: NDArray[np.int64],
-        local: NDArray[np.bool_],
-        remote: Callable[[str, NDArray[np.int64], NDArray[np.int64]], RowPart],
+        self, node_type: str, ids: Ids, local: Mask, remote: Callable[[str, Ids, Ids], RowPart]
     ) -> StoredRows:
         """Do what :meth:`stored` does with remote rows from a function."""
         local_places, remote_places = np.flatnonzero(local), np.flatnonzero(~local)
@@ -170,7 +164,7 @@ class PartitionedRows:
             parts.append(remote(node_type, ids[remote_places], remote_places))
         return StoredRows.of(parts, ids.size)
 
-    def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+    def whole(self, node_type: str, ids: Ids) -> StoredRows:
         """Do what :meth:`stored` does, with other servers' columns of features by dimension."""
         if self._servers is None or self.graph.layout.has_whole_rows(node_type):
             return self.stored(node_type, ids)
@@ -183,7 +177,7 @@ class PartitionedRows:
             ]
         return StoredRows.of([RowPart(torch.from_numpy(np.concatenate(parts, 1)))], ids.size)
 
-    def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def fetch(self, node_type: str, ids: Ids) -> NDArray[Any]:
         """Fetch features of distinct nodes of other servers, [n, dim], and count them as fetched;
         whoever reads them counts that."""
         if self.remote is None:
@@ -194,12 +188,7 @@ class PartitionedRows:
         return rows
 
     def gather_with(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        local: NDArray[np.bool_],
-        fill: Callable[..., None] | None,
+        self, kind: RowKind, node_type: str, ids: Ids, local: Mask, fill: Callable[..., None] | None
     ) -> NDArray[Any]:
         """Do what :meth:`gather` does with remote rows from a function like ``RemoteSource.fill``,
         while local ones, [n] bool, are copied."""
@@ -257,7 +246,7 @@ class PartitionedRows:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
 
 
-def copied_rows(rows: NDArray[Any], local: NDArray[np.bool_]) -> StoredRows:
+def copied_rows(rows: NDArray[Any], local: Mask) -> StoredRows:
     """Return stored rows that were copied to an array [n, columns], of which some are ``local``.
 
     They are multiplied in the same parts as rows that stay in their files, to the same bits.

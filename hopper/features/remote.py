@@ -18,7 +18,7 @@ from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
 from cache_server.security import PLAIN, Security
 from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
-from hopper.features.source import RowKind
+from hopper.features.source import Ids, RowKind
 from hopper.graph.layout import StoredFeatures, stored_features
 from hopper.graph.schema import Labels
 from hopper.partition import PartitionedGraph
@@ -81,7 +81,7 @@ class RemoteRows:
         with map_errors():
             self._client.wait_until_serving(limit)
 
-    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Fetch rows in the order asked for; see :meth:`FeatureSource.gather`."""
         homes = self._graph.book.home(node_type, ids)
         out = self._empty(kind, node_type, len(ids))
@@ -105,21 +105,14 @@ class RemoteRows:
         with map_errors():
             return map_errors()(self._client.begin_sampling(draws, count))
 
-    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
+    def columns(self, node_type: str, ids: Ids, server: int) -> NDArray[Any]:
         """Fetch the columns of features [n, width] that one server stores of each row."""
         width = len(self._graph.layout.columns(node_type, server))
         out = self._empty("features", node_type, ids.size, width)
         self._fetch("features", node_type, {server: ids}, out, {server: slice(None)})
         return out
 
-    def fill(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        out: NDArray[Any],
-        places: NDArray[np.int64],
-    ) -> None:
+    def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Fetch rows into a table; see :meth:`RemoteSource.fill`."""
         # Servers have ranges of ids, and read ascending rows from disk in the least time.
         order = np.argsort(ids)
@@ -129,7 +122,7 @@ class RemoteRows:
         places_by_server = {server: places[order] for server, order in orders.items()}
         self._fetch(kind, node_type, ids_by_server, out, places_by_server)
 
-    def _slice_by_server(self, homes: NDArray[np.int64]) -> dict[int, slice]:
+    def _slice_by_server(self, homes: Ids) -> dict[int, slice]:
         """Return the servers that occur in ascending ``homes``, each with its slice of them."""
         bounds = np.searchsorted(homes, np.arange(self._graph.book.servers + 1)).tolist()
         ranges = enumerate(pairwise(bounds))
@@ -139,9 +132,9 @@ class RemoteRows:
         self,
         kind: RowKind,
         node_type: str,
-        ids_by_server: Mapping[int, NDArray[np.int64]],
+        ids_by_server: Mapping[int, Ids],
         out: NDArray[Any],
-        places: Mapping[int, slice | NDArray[np.int64]],
+        places: Mapping[int, slice | Ids],
     ) -> None:
         begun = time.monotonic()
         try:

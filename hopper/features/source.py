@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from hopper.ops import StoredRows
 
+Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 RowKind = Literal["features", "labels"]
 
 
 class FeatureSource(Protocol):
     """Reads rows by global id. One conformance suite tests every implementation."""
 
-    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read the rows of [n] int64 global ids, which may repeat, in their order: [n, dim] in the
         stored dtype. One-dimensional labels have dim 1.
 
@@ -28,7 +30,7 @@ class FeatureSource(Protocol):
 class InputRows(FeatureSource, Protocol):
     """Reads rows of the whole graph for models."""
 
-    def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+    def stored(self, node_type: str, ids: Ids) -> StoredRows:
         """Return the features of distinct nodes in the order asked for: [n, dim].
 
         Rows of other servers are fetched now. Local ones are read when they are multiplied, if
@@ -39,14 +41,7 @@ class InputRows(FeatureSource, Protocol):
 class RemoteSource(FeatureSource, Protocol):
     """Reads rows of other servers, from caches or by request. One thread may use it at a time."""
 
-    def fill(
-        self,
-        kind: RowKind,
-        node_type: str,
-        ids: NDArray[np.int64],
-        out: NDArray[Any],
-        places: NDArray[np.int64],
-    ) -> None:
+    def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Read the rows of [n] ids into ``out[places]``; errors as of :meth:`FeatureSource.gather`.
 
         ``out`` [rows, dim] is C-contiguous and of the stored dtype, and undefined after an error.
@@ -54,7 +49,7 @@ class RemoteSource(FeatureSource, Protocol):
         """
 
 
-def distinct(groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def distinct(groups: Sequence[Ids]) -> Ids:
     """Return the distinct ids [n] of all groups, ascending."""
     if not groups:
         return np.empty(0, np.int64)

@@ -80,11 +80,7 @@ class EndRows:
 
 
 def exchange_by_owner(
-    cluster: Cluster,
-    parts: Sequence[Tensor],
-    owners: NDArray[Any],
-    cause: Cause,
-    operation: str,
+    cluster: Cluster, parts: Sequence[Tensor], owners: NDArray[Any], cause: Cause, operation: str
 ) -> Tensor:
     """Send ``parts[r]`` to every rank r, and return what this rank receives: [k, ...], each row
     from the rank that ``owners`` ([k]) names. Each rank sends its rows in order."""
@@ -129,5 +125,4 @@ def score_block(
     relation, parts = table.targets[number], parts_of(block, cluster)
     heads = ends[relation.src].fetch([table.src[part] for part in parts], operation)
     tails = ends[relation.dst].fetch([table.dst[part] for part in parts], operation)
-    outputs: Tensor = decoder(heads, torch.full((len(heads),), number), tails)
-    return outputs
+    return decoder(heads, torch.full((len(heads),), number), tails)

@@ -12,7 +12,6 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
@@ -22,7 +21,7 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
 from hopper.hetero.learnable import LeafRows, LearnableRows
-from hopper.inference.end_rows import EndRows
+from hopper.inference.end_rows import EndRows, Ids
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -34,7 +33,6 @@ from hopper.tasks import rows_width
 CHUNK_BYTES: Final = 256 << 20
 """default size of the rows that one pass reads"""
 
-Ids = NDArray[np.int64]
 Output = Literal["logits", "embeddings"]
 
 
@@ -141,18 +139,14 @@ class Inference(ABC):
         """Return whether wanted ids are versions."""
         return bool(self.graph.schema.target_relations) and self.scene.at is None
 
-    def _sample(self, roots: Mapping[str, Ids]) -> Subgraph:
-        """Sample the subgraph of nodes or versions by type, at the scene's time if it has one."""
+    def _sample(self, name: str, ids: Ids) -> Subgraph:
+        """Sample the subgraph of nodes or versions of a type, at the scene's time if it has one."""
         sampler, at = self.sampler, self.scene.at
-        if self._are_versions:
-            return sampler.sample_versions(roots, 0, 0)
-        if at is None:
-            return sampler.sample(roots, 0, 0)
-        versions = {
-            name: sampler.versions_at(name, ids, np.full(ids.size, at))
-            for name, ids in roots.items()
-        }
-        return sampler.sample_versions(versions, 0, 0)
+        if not self._are_versions:
+            if at is None:
+                return sampler.sample({name: ids}, 0, 0)
+            ids = sampler.versions_at(name, ids, np.full(ids.size, at))
+        return sampler.sample_versions({name: ids}, 0, 0)
 
     def _width_of(self, model: torch.nn.Module) -> int:
         """Return the width of a model's output, which may differ between trials."""

@@ -98,12 +98,7 @@ def plan_shares(
 
 
 @kernel
-def _mark_sources(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    reached: NDArray[np.bool_],
-) -> None:
+def _mark_sources(indptr: Ids, indices: Ids, rows: Ids, reached: NDArray[np.bool_]) -> None:
     for row in rows:
         for edge in range(indptr[row], indptr[row + 1]):
             reached[indices[edge]] = True
@@ -131,11 +126,7 @@ class NodeRows:
 
 
 def exchange_rows(
-    cluster: Cluster,
-    dtype: torch.dtype,
-    share: Share,
-    rows: Mapping[RowKind, NodeRows],
-    most: int,
+    cluster: Cluster, dtype: torch.dtype, share: Share, rows: Mapping[RowKind, NodeRows], most: int
 ) -> None:
     """Fill the room for ``share.wanted`` after this rank's rows of ``share.known``, by kind, with
     other ranks' rows; collective. In a round a rank sends another at most ``most`` of a kind."""

@@ -9,17 +9,18 @@ crosses a link.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.errors import RequestError
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootShares
 from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
+from hopper.inference.end_rows import Ids
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
@@ -31,8 +32,6 @@ from hopper.timing.run_log import RunLog
 _ROOTS_PER_PASS: Final = 256
 _ROWS_PER_PASS: Final = 200_000
 """most input rows in a pass; larger ones are split"""
-
-Ids = NDArray[np.int64]
 
 
 class Neighbourhoods(Inference):
@@ -58,12 +57,9 @@ class Neighbourhoods(Inference):
         if self._reads.tables:
             # Ranks read learnable rows together, but make different numbers of passes. So the rows
             # of all passes are read at once.
-            reads = self._sample({target: mine}).nodes
+            reads = self._sample(target, mine).nodes
             self._read_learned({name: [ids] for name, ids in reads.items()})
-
-        def sample(chunk: Ids) -> Subgraph:
-            return self._sample({target: chunk})
-
+        sample = partial(self._sample, target)
         for _, subgraph in _passes(mine, _ROOTS_PER_PASS, sample, _count_rows):
             inputs = {n: self._inputs(n, ids) for n, ids in subgraph.nodes.items() if ids.size}
             logits = run_model(model, self._blocks(subgraph), inputs, [target])
@@ -95,7 +91,7 @@ class ByRelation(Inference):
 
         def sample(chunk: Ids) -> Subgraph:
             mine = forward.plan({target: chunk.size})[target].mine
-            return self._sample({root_name(target): chunk[mine]})
+            return self._sample(root_name(target), chunk[mine])
 
         size = _ROOTS_PER_PASS * self._cluster.world
         for chunk, subgraph in _passes(wanted.ids, size, sample, self._count_most_rows):

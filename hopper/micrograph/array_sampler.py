@@ -13,18 +13,19 @@ from types import ModuleType
 from typing import Final, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cache_server.draws.counter import GOLDEN, NEIGHBORS, PHASES, key_of
+from cache_server.draws.counter import GOLDEN, NEIGHBORS, PHASES, key_of, mix
 from cache_server.draws.spec import DrawKey
 from hopper.device.array_module import Array, on_host
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.frontier_kernels import UNSEEN
 from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 
+# What numba has compiled takes numbers only.
+_mix: Final = getattr(mix, "py_func", mix)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 
@@ -40,7 +41,7 @@ class ArraySampler(NeighborSampler):
     def __init__(
         self,
         topologies: Mapping[Relation, Topology],
-        original_ids: Mapping[str, NDArray[np.int64]],
+        original_ids: Mapping[str, Ids],
         target: str,
         fanouts: Sequence[int],
         seed: int,
@@ -77,7 +78,7 @@ class ArraySampler(NeighborSampler):
         self._indices = self._concatenate(indices)
         self._originals = self._concatenate(originals)
 
-    def _concatenate(self, parts: Sequence[NDArray[np.int64]]) -> Array:
+    def _concatenate(self, parts: Sequence[Ids]) -> Array:
         whole = np.concatenate([*parts, np.empty(0, np.int64)])
         return self._np.asarray(whole.astype(np.int64, copy=False))
 
@@ -175,7 +176,7 @@ class ArraySampler(NeighborSampler):
     def _discover(
         self,
         drawn: Sequence[Relation],
-        bounds: NDArray[np.int64],
+        bounds: Ids,
         sources: Array,
         frontiers: dict[str, Array],
         tables: Mapping[str, Array],
@@ -212,12 +213,6 @@ def _draw_positions(xp: ModuleType, keys: Array, populations: Array, count: int)
         is_repeat = (picks[:, :turn] == picks[:, turn : turn + 1]).any(axis=1)
         picks[:, turn] = xp.where(is_repeat, tops[:, turn], picks[:, turn])
     return picks
-
-
-def _mix(x: Array) -> Array:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def _absorb(keys: Array, words: Array) -> Array:

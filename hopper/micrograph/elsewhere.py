@@ -18,9 +18,7 @@ from cache_server.draws.spec import Drawn, ExcludedEdges, SamplingSpec
 from hopper.cluster.traffic import Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
-from hopper.partition.placement import PartitionBook
-
-Ids = NDArray[np.int64]
+from hopper.partition.placement import Ids, PartitionBook
 
 
 class AskedDraw(NamedTuple):

@@ -102,10 +102,3 @@ def discover(
         rows[i] = row
         new += is_new
     return rows, new_nodes[:new].copy()
-
-
-@kernel
-def forget(nodes: NDArray[np.int64], table: NDArray[np.int32]) -> None:
-    """Set the table entries of these nodes back to ``UNSEEN``."""
-    for i in range(nodes.size):
-        table[nodes[i]] = UNSEEN

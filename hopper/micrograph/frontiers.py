@@ -18,10 +18,10 @@ from cache_server.draws.counter import mix
 from cache_server.draws.spec import Drawn
 from cache_server.kernel import kernel
 from hopper.graph.schema import Relation
-from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
+from hopper.micrograph.frontier_kernels import UNSEEN, discover
 
 Ids = NDArray[np.int64]
-Versions = NDArray[np.int64]
+Versions = Ids
 """versions of nodes of one type, as :meth:`NodeVersions.versions` makes them"""
 _SLOTS_A_ROW: Final = 2
 _FEWEST_SLOTS: Final = 1024
@@ -39,8 +39,7 @@ class DenseTable:
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
         """Give rows to versions that have none, in order of first appearance, from ``known`` on;
         return [n] int64 rows of all, and [new] int64 new versions."""
-        rows, new_ids = discover(versions, self._rows, known)
-        return rows, new_ids
+        return discover(versions, self._rows, known)
 
     def rows(self, known: Ids) -> Ids:
         """Return [n] int64: the rows of versions that have been discovered."""
@@ -48,7 +47,7 @@ class DenseTable:
 
     def clear(self, known: Ids) -> None:
         """Forget all rows, given [m] int64, all versions that have one."""
-        forget(known, self._rows)
+        self._rows[known] = UNSEEN
 
 
 class HashTable:
@@ -76,8 +75,7 @@ class HashTable:
 
     def rows(self, known: Ids) -> Ids:
         """Return [n] int64: the rows of discovered versions."""
-        known_rows: Ids = _look_up(known, self._keys, self._rows)
-        return known_rows
+        return _look_up(known, self._keys, self._rows)
 
     def find(self, versions: Ids) -> Ids:
         """Return :meth:`rows`; a version that has not been discovered is an IndexError."""
@@ -109,25 +107,23 @@ class NodeVersions:
     version_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int32)
     """the dtype that every version fits"""
 
-    def __init__(self, original_ids: Mapping[str, NDArray[np.int64]]) -> None:
+    def __init__(self, original_ids: Mapping[str, Ids]) -> None:
         self.original_ids = dict(original_ids)
 
-    def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
+    def versions(self, node_type: str, roots: Ids) -> Versions:
         """Return [n] int64: the versions of some roots."""
         return roots
 
-    def versions_at(
-        self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
-    ) -> Versions:
+    def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Versions:
         """Return [n] int64: the versions of nodes for roots of the given times, [n] int64; None if
         roots have no times."""
         return nodes
 
-    def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
+    def nodes_of(self, node_type: str, versions: Versions) -> Ids:
         """Return [n] int64: the global ids of versions."""
         return versions
 
-    def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
+    def times_of(self, node_type: str, versions: Versions) -> Ids | None:
         """Return [n] int64: the times of the roots that versions are for; None = no times."""
         return None
 
@@ -142,7 +138,7 @@ class NodeVersions:
 
     def nodes_and_times(
         self, versions: Mapping[str, Versions]
-    ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+    ) -> tuple[dict[str, Ids], dict[str, Ids]]:
         """Return, by node type, the global ids of versions, and their roots' times if any."""
         nodes = {node_type: self.nodes_of(node_type, ids) for node_type, ids in versions.items()}
         times = {node_type: self.times_of(node_type, ids) for node_type, ids in versions.items()}
@@ -176,10 +172,6 @@ class Frontier:
             self._parts = [np.concatenate([np.empty(0, np.int64), *self._parts])]
         return self._parts[0]
 
-    def clear_table(self) -> None:
-        """Empty the table for the next frontier."""
-        self._table.clear(self.versions)
-
 
 class FrontierPool:
     """Makes frontiers by node type, and uses their tables again. Several threads may do so at
@@ -202,8 +194,8 @@ class FrontierPool:
         try:
             yield frontiers
         finally:
-            for frontier in frontiers.values():
-                frontier.clear_table()
+            for node_type, table in tables.items():
+                table.clear(frontiers[node_type].versions)
             self._spare_tables.append(tables)
 
 

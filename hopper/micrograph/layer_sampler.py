@@ -25,7 +25,7 @@ from hopper.device.kernel_threads import threads_for
 from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 
@@ -47,7 +47,7 @@ class LayerSampler(NeighborSampler):
     def __init__(
         self,
         topologies: Mapping[Relation, Topology],
-        original_ids: Mapping[str, NDArray[np.int64]],
+        original_ids: Mapping[str, Ids],
         target: str,
         fanouts: Sequence[int],
         seed: int,
@@ -76,7 +76,7 @@ class LayerSampler(NeighborSampler):
             )
 
     def draw(
-        self, hop: int, relation: Relation, destinations: NDArray[np.int64], moment: tuple[int, int]
+        self, hop: int, relation: Relation, destinations: Ids, moment: tuple[int, int]
     ) -> Drawn:
         """Take in-edges from sources in the hop's sample; see :meth:`NeighborSampler.draw`."""
         sample = self._samples[hop]
@@ -116,9 +116,7 @@ class LayerSample:
             relation: make_thresholds(size, importance) for relation, importance in weights.items()
         }
 
-    def inverse_probability(
-        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
-    ) -> Tensor:
+    def inverse_probability(self, block: Block, sources: Ids, destinations: Ids) -> Tensor:
         """Return [edges] float64: one over the probability of each edge's source."""
         weights, factor, certain = self.thresholds[block.relation]
         by_source = inverse_probabilities(weights, sources, factor, certain)
@@ -139,8 +137,8 @@ def make_thresholds(size: int, weights: NDArray[np.uint32]) -> Thresholds:
 
 @kernel(parallel=True)
 def _flag_layer(
-    listed: NDArray[np.int64],
-    original_ids: NDArray[np.int64],
+    listed: Ids,
+    original_ids: Ids,
     weights: NDArray[np.uint32],
     factor: np.uint64,
     certain: np.uint64,
@@ -157,9 +155,7 @@ def _flag_layer(
 
 
 @kernel
-def column_weights(
-    indptr: NDArray[np.int64], indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
-) -> NDArray[np.uint32]:
+def column_weights(indptr: Ids, indices: Ids, out_degrees: Ids) -> NDArray[np.uint32]:
     """Return [sources] uint32: squared column norms of the normalised adjacency, in fixed point.
 
     They are 0 for a source without out-edges and at least 1 for any other.
@@ -179,7 +175,7 @@ def column_weights(
 
 
 def inverse_probabilities(
-    weights: NDArray[np.uint32], nodes: NDArray[np.int64], factor: np.uint64, certain: np.uint64
+    weights: NDArray[np.uint32], nodes: Ids, factor: np.uint64, certain: np.uint64
 ) -> NDArray[np.float64]:
     """Return [n] float64: one over the probability of each node; 1 for nodes of weight 0."""
     node_weights = weights[nodes].astype(np.uint64)

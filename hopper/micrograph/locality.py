@@ -22,7 +22,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition.balance import training_roots
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.placement import PartitionBook
+from hopper.partition.placement import Ids, PartitionBook
 
 DEFAULT_BATCH: Final = 1024
 
@@ -108,7 +108,7 @@ def measure_locality(
     )
 
 
-def _first_roots(graph: PartitionedGraph, most: int, seed: int) -> NDArray[np.int64]:
+def _first_roots(graph: PartitionedGraph, most: int, seed: int) -> Ids:
     """Return [n] int64 global ids of the first ``most`` roots in the order of epoch 0."""
     target = graph.schema.target_type()
     counts = training_roots(graph)

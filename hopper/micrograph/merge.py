@@ -59,7 +59,7 @@ def make_time_steps(
     """
     if not 0 <= dissolve < ranks:
         raise ValueError(f"dissolve: expected 0 to {ranks - 1} of {ranks} steps, got {dissolve}")
-    models = range(ranks)
+    models, moment = range(ranks), (batch.epoch, batch.iteration)
     remaining = [
         {step: batch.group(model, (model + step) % ranks) for step in range(ranks)}
         for model in models
@@ -69,7 +69,11 @@ def make_time_steps(
             sizes = {step: sum(roots[step].size for roots in remaining) for step in remaining[0]}
             dissolved = [min(sizes, key=lambda step: (sizes[step], step))] * ranks
         else:
-            dissolved = _draw_steps(batch, seed, round_index, [list(roots) for roots in remaining])
+            # One of the remaining steps for each model, independently of other models.
+            key, dissolved = np.uint64(key_of(MERGING, seed, *moment, round_index)), []
+            for model, groups in enumerate(remaining):
+                drawn = below(np.uint64(variate(key, np.uint64(model))), np.uint64(len(groups)))
+                dissolved.append(list(groups)[int(drawn)])
         for groups, step in zip(remaining, dissolved, strict=True):
             # A dissolved step's roots are spread evenly; the first steps may get one more.
             parts = np.array_split(groups.pop(step), len(groups))
@@ -80,15 +84,3 @@ def make_time_steps(
         ranks=np.array([[(m + step) % ranks for step in remaining[m]] for m in models], np.int64),
         groups=[list(roots.values()) for roots in remaining],
     )
-
-
-def _draw_steps(
-    batch: GlobalBatch, seed: int, round_index: int, remaining: list[list[int]]
-) -> list[int]:
-    """Draw one of the remaining steps for each model, independently of other models."""
-    key = np.uint64(key_of(MERGING, seed, batch.epoch, batch.iteration, round_index))
-    variates = [np.uint64(variate(key, np.uint64(model))) for model in range(len(remaining))]
-    return [
-        steps[int(below(model_variate, np.uint64(len(steps))))]
-        for model_variate, steps in zip(variates, remaining, strict=True)
-    ]

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
-from hopper.partition.placement import PartitionBook
+from hopper.partition.placement import Ids, PartitionBook
 
 Vertex = tuple[str, int]
 """node type and frontier row"""
@@ -51,14 +50,14 @@ class Micrograph:
             )
         self.subgraph = sampler.sample(np.array([root], np.int64), epoch, iteration)
         """the subgraph that training this root alone would use, in global ids"""
-        self.nodes: dict[str, NDArray[np.int64]] = {
+        self.nodes: dict[str, Ids] = {
             t: sampler.original_ids[t][ids] for t, ids in self.subgraph.nodes.items()
         }
         """per node type: [n] int64 original ids in order of discovery, the root first"""
         self.root = int(self.nodes[self.target][0])
         """original id of the root"""
 
-    def edges(self) -> list[dict[Relation, NDArray[np.int64]]]:
+    def edges(self) -> list[dict[Relation, Ids]]:
         """Return the drawn edges per hop and relation.
 
         Returns
@@ -66,7 +65,7 @@ class Micrograph:
         [edges, 3] int64 each: original ids of source and destination, and the edge's position in
         the destination's neighbour list.
         """
-        edges: list[dict[Relation, NDArray[np.int64]]] = []
+        edges: list[dict[Relation, Ids]] = []
         for hop in self.subgraph.hops:
             edges.append({})
             for relation, drawn in hop.items():
@@ -75,7 +74,7 @@ class Micrograph:
                 edges[-1][relation] = np.stack([sources, destinations, drawn.positions], axis=1)
         return edges
 
-    def homes(self, book: PartitionBook) -> dict[str, NDArray[np.int64]]:
+    def homes(self, book: PartitionBook) -> dict[str, Ids]:
         """Return, per node type, [n] int64: the server that stores each of :attr:`nodes`."""
         return {t: book.home(t, ids) for t, ids in self.subgraph.nodes.items()}
 

@@ -6,7 +6,6 @@ Every rank derives all of this from the configuration alone, without communicati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from cache_server.draws.counter import ROOTS, absorb_each, key_of, variate
 from cache_server.kernel import kernel
-from hopper.partition.placement import Placement
+from hopper.partition.placement import Ids, Placement
 
 _ROUNDS: Final = 8
 _LEAST_BITS: Final = 8
@@ -27,12 +26,12 @@ class GlobalBatch:
 
     epoch: int
     iteration: int
-    roots: NDArray[np.int64]
+    roots: Ids
     """[n] int64, mini-batch after mini-batch: global ids of the target type, or indices of links
     among the training links"""
-    bounds: NDArray[np.int64]
+    bounds: Ids
     """[N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``"""
-    home_ranks: NDArray[np.int64]
+    home_ranks: Ids
     """[n] int64, the home rank of each root"""
 
     @property
@@ -45,20 +44,15 @@ class GlobalBatch:
         """The name of the iteration in errors."""
         return f"epoch {self.epoch}, iteration {self.iteration}"
 
-    @cached_property
-    def models(self) -> NDArray[np.int64]:
-        """[n] int64, the model that owns each root."""
-        return np.repeat(np.arange(self.bounds.size - 1), np.diff(self.bounds))
-
-    def of_model(self, model: int) -> NDArray[np.int64]:
+    def of_model(self, model: int) -> Ids:
         """Return mini-batch ``model``: the roots that the model owns."""
         return self.roots[self.bounds[model] : self.bounds[model + 1]]
 
-    def of_home(self, rank: int) -> NDArray[np.int64]:
+    def of_home(self, rank: int) -> Ids:
         """Return the roots of all models whose home rank is ``rank``, in batch order."""
         return self.roots[self.home_ranks == rank]
 
-    def group(self, model: int, rank: int) -> NDArray[np.int64]:
+    def group(self, model: int, rank: int) -> Ids:
         """Return group (model, rank): the model's roots whose home rank is ``rank``, maybe none."""
         part = slice(self.bounds[model], self.bounds[model + 1])
         return self.roots[part][self.home_ranks[part] == rank]
@@ -71,11 +65,11 @@ class TrainingRoots(Protocol):
     def count(self) -> int:
         """The number of roots."""
 
-    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def at(self, places: Ids) -> Ids:
         """Return [m] int64: the roots at [m] int64 places of the order, in [0, count), in
         :class:`GlobalBatch`'s form."""
 
-    def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
+    def home_ranks(self, roots: Ids) -> Ids:
         """Return [m] int64: the home rank of each root."""
 
 
@@ -87,9 +81,9 @@ class TrainingNodes:
     """tells the rank that owns a node"""
     node_type: str
     """the node type of the roots"""
-    ids: NDArray[np.int64]
+    ids: Ids
     """[n] int64 original ids of the roots, ascending"""
-    global_ids: NDArray[np.int64]
+    global_ids: Ids
     """[count] int64, global id of every original id of the type"""
 
     @property
@@ -97,11 +91,11 @@ class TrainingNodes:
         """The number of roots."""
         return int(self.ids.size)
 
-    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def at(self, places: Ids) -> Ids:
         """Return [m] int64 global ids of the roots at some places of ``ids``."""
         return self.global_ids[self.ids[places]]
 
-    def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
+    def home_ranks(self, roots: Ids) -> Ids:
         """Return [m] int64: the home rank of each global id."""
         return self.placement.rank_of(self.node_type, roots)
 
@@ -155,7 +149,7 @@ class RootSchedule:
         homes = self._roots.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
-    def _in_order(self, epoch: int, first: int, stop: int) -> NDArray[np.int64]:
+    def _in_order(self, epoch: int, first: int, stop: int) -> Ids:
         """Return [m] int64: an epoch's roots [first, stop) in the order in which it visits them."""
         places = np.arange(first, stop)
         if self._shuffle:
@@ -170,7 +164,7 @@ class LocalRootSchedule(RootSchedule):
     roots evenly over them, so a rank with more roots has larger mini-batches.
     """
 
-    _by_rank: tuple[int, list[NDArray[np.int64]]] | None = None
+    _by_rank: tuple[int, list[Ids]] | None = None
 
     def count(self, first: int, last: int) -> int:
         """Return about the number of roots in iterations [first, last); ranks round their parts."""
@@ -193,7 +187,7 @@ class LocalRootSchedule(RootSchedule):
             np.repeat(np.arange(self._models), sizes),
         )
 
-    def _roots_by_rank(self, epoch: int) -> list[NDArray[np.int64]]:
+    def _roots_by_rank(self, epoch: int) -> list[Ids]:
         if self._by_rank is None or self._by_rank[0] != epoch:
             roots = self._in_order(epoch, 0, self._roots.count)
             homes = self._roots.home_ranks(roots)
@@ -202,9 +196,7 @@ class LocalRootSchedule(RootSchedule):
 
 
 @kernel
-def _permute(
-    keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _permute(keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: Ids) -> Ids:
     """Return [n] int64: the image of each place under the bijection of [0, count), by a network of
     [rounds] keys with the domain [0, 2**bits)."""
     low = bits - bits // np.uint64(2)
@@ -225,7 +217,7 @@ def _permute(
     return out
 
 
-def permute(seed: int, epoch: int, count: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+def permute(seed: int, epoch: int, count: int, places: Ids) -> Ids:
     """Return [n] int64: the numbers of the roots at some places of the order of an epoch.
 
     ``count`` roots are numbered by original id. The order is a keyed bijection: a Feistel network

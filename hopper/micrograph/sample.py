@@ -21,13 +21,13 @@ from cache_server.kernel import read_only
 from hopper.device.kernel_threads import threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
 from hopper.micrograph.frontiers import Frontier, FrontierPool, NodeVersions, Versions
 from hopper.micrograph.subgraph import HopEdges, Inclusion, StoredNames, Subgraph
 
-Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
+Roots = Ids | Mapping[str, Ids]
 """global ids of the target type, or by node type"""
 _MOST_NODES = np.iinfo(np.int32).max
 
@@ -56,9 +56,9 @@ class _Batch:
     moment: tuple[int, int]
     """epoch and iteration"""
     frontiers: Mapping[str, Frontier]
-    counts: Sequence[dict[Relation, NDArray[np.int64]]]
+    counts: Sequence[dict[Relation, Ids]]
     """:attr:`Subgraph.drawn`"""
-    in_degrees: dict[Relation, NDArray[np.int64]] = field(default_factory=dict)
+    in_degrees: dict[Relation, Ids] = field(default_factory=dict)
     """:attr:`Subgraph.in_degrees`"""
 
 
@@ -113,7 +113,7 @@ class NeighborSampler(NodeVersions):
                     "sampled"
                 )
         super().__init__(original_ids)
-        self._whole_ids: dict[str, NDArray[np.int64]] = {}
+        self._whole_ids: dict[str, Ids] = {}
         # Several names of a relation share its topology.
         views = {id(topology): topology.read_only() for topology in topologies.values()}
         self.topologies = {name: views[id(topologies[name])] for name in sorted(topologies)}
@@ -211,7 +211,7 @@ class NeighborSampler(NodeVersions):
         subgraph = self._subgraph(reached, sizes, hops, batch.moment)
         return replace(subgraph, drawn=batch.counts, in_degrees=batch.in_degrees, once=once)
 
-    def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
+    def _check_roots(self, roots: Ids, node_type: str) -> None:
         count = self.original_ids[node_type].size
         if roots.size and not 0 <= roots.min() <= roots.max() < count:
             raise ValueError(
@@ -270,7 +270,7 @@ class NeighborSampler(NodeVersions):
         return SamplingSpec(method, self.fanout(hop, relation), key)
 
     def draw(
-        self, hop: int, relation: Relation, destinations: NDArray[np.int64], moment: tuple[int, int]
+        self, hop: int, relation: Relation, destinations: Ids, moment: tuple[int, int]
     ) -> Drawn:
         """Draw the in-edges of some destinations.
 
@@ -293,12 +293,7 @@ class NeighborSampler(NodeVersions):
         return draw_key(use, self.seed, *moment, hop, relation_key, self._dependence)
 
     def node_keys(
-        self,
-        use: int,
-        moment: tuple[int, int],
-        hop: int,
-        relation: Relation,
-        originals: NDArray[np.int64],
+        self, use: int, moment: tuple[int, int], hop: int, relation: Relation, originals: Ids
     ) -> NDArray[np.uint64]:
         """Return [n] uint64: the keys of nodes' draws, for samplers that draw something more.
 
@@ -353,7 +348,7 @@ class NeighborSampler(NodeVersions):
                 return draw_hop_of_part(*lists, ids, read_only(nodes), spec.fanout, spec.key)
             return self.lists(relation).draw(nodes, spec, excluded, until)
 
-    def whole_ids(self, node_type: str) -> NDArray[np.int64]:
+    def whole_ids(self, node_type: str) -> Ids:
         """Return the original ids of all nodes of a type, for kernels; made at the first call."""
         if node_type not in self._whole_ids:
             self._whole_ids[node_type] = read_only(np.asarray(self.original_ids[node_type]))

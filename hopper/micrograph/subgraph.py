@@ -19,7 +19,7 @@ from hopper.device.kernel_threads import threads_for
 from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.ops import StoredRows
 
 _NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}
@@ -28,14 +28,14 @@ _NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}
 class HopEdges(NamedTuple):
     """The drawn in-edges of one relation at one hop, in CSC over frontier rows."""
 
-    indptr: NDArray[np.int64]
+    indptr: Ids
     """[destinations + 1] int64"""
-    indices: NDArray[np.int64]
+    indices: Ids
     """[edges] int64, rows of the source type's frontier"""
-    positions: NDArray[np.int64]
+    positions: Ids
     """[edges] int64, position in the destination's canonical neighbour list"""
 
-    def destinations(self) -> NDArray[np.int64]:
+    def destinations(self) -> Ids:
         """Return [edges] int64: the destination row of each edge."""
         return np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
 
@@ -46,9 +46,9 @@ class DrawnEdges:
 
     relation: Relation
     """the stored relation"""
-    ids: NDArray[np.int64]
+    ids: Ids
     """[n] int64, ascending: indices of the edges in the relation's CSC"""
-    hops: Sequence[NDArray[np.int64]]
+    hops: Sequence[Ids]
     """by hop, [edges] int64: the index in ``ids`` of each drawn edge"""
 
     @property
@@ -61,21 +61,21 @@ class DrawnEdges:
 class Pairs:
     """Labelled edges; or links, each with k negatives that it should score higher than."""
 
-    versions: Mapping[str, NDArray[np.int64]]
+    versions: Mapping[str, Ids]
     """by node type, in the order that all ranks use, [n], ascending: the distinct ends, which are
     the roots"""
-    heads: NDArray[np.int64]
-    tails: NDArray[np.int64]
+    heads: Ids
+    tails: Ids
     """indices of the ends in the concatenated ``versions``: of links [links, 1 + k] each, where
     column 0 is the link itself, of labelled edges [edges]"""
-    relations: NDArray[np.int64]
+    relations: Ids
     """[links] index of each link's relation among the target relations"""
     labels: NDArray[Any]
     """of links [links, 1 + k] float32: 1 for the link, 0 for a negative, -1 for a pair that does
     not count; of labelled edges [edges, 1 or classes], as stored"""
 
 
-def pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
+def pick_rows(rows: Tensor, places: Ids) -> Tensor:
     """Return the rows at ``places`` ([n] int64) as an ordinary tensor on the rows' device."""
     if isinstance(rows, StoredRows):
         return rows.pick(torch.from_numpy(places)).to_tensor()
@@ -89,9 +89,7 @@ class Inclusion(Protocol):
     def equally_likely(self) -> bool:
         """Return whether all in-edges of a destination have the same probability."""
 
-    def inverse_probability(
-        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
-    ) -> Tensor:
+    def inverse_probability(self, block: Block, sources: Ids, destinations: Ids) -> Tensor:
         """Return [edges] float64: one over the probability of each edge of a block, whose nodes
         have the global ids ``sources`` [num_src] and ``destinations`` [num_dst] int64."""
 
@@ -163,7 +161,7 @@ class Subgraph:
         return self.sizes[0][self.target]
 
     @property
-    def roots(self) -> NDArray[np.int64]:
+    def roots(self) -> Ids:
         """[roots] int64 global ids."""
         return self.nodes[self.target][: self.num_roots]
 
@@ -214,14 +212,14 @@ class Subgraph:
         by_hop = [np.searchsorted(ids, hop_ids) for hop_ids in hops]
         return DrawnEdges(self.names.relation(relation), ids, by_hop)
 
-    def edge_tables(self) -> dict[str, list[NDArray[np.int64]]]:
+    def edge_tables(self) -> dict[str, list[Ids]]:
         """Return the ids of the edges whose features are read.
 
         Returns
         -------
         By stored relation as ``src/rel/dst``, an array of ids for each of its names.
         """
-        ids: dict[str, list[NDArray[np.int64]]] = {}
+        ids: dict[str, list[Ids]] = {}
         for drawn_edges in self.edges.values():
             ids.setdefault(drawn_edges.table, []).append(drawn_edges.ids)
         return ids
@@ -284,7 +282,7 @@ class _NodeFacts:
         self.degrees = cache(partial(_look_up_degrees, subgraph))
 
 
-def _look_up_degrees(subgraph: Subgraph, relation: Relation, into: bool) -> NDArray[np.int64]:
+def _look_up_degrees(subgraph: Subgraph, relation: Relation, into: bool) -> Ids:
     """Return [rows] int64: in-degrees (``into``) of all nodes that are destinations at any hop, or
     out-degrees of all sources."""
     topology = subgraph.topologies[relation]
@@ -400,7 +398,7 @@ class SampledBlock(Block):
         """The number of edges."""
         return len(self._edges.indices)
 
-    def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    def edges_on_host(self) -> tuple[Ids, Ids] | None:
         """Return ``indptr`` and ``indices`` if they are in host memory; None if not."""
         indptr, indices, _ = self._edges
         return (indptr, indices) if isinstance(indptr, np.ndarray) else None

@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache_server.draws.counter import NEIGHBORS
 from cache_server.draws.spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.frontiers import HashTable, RowTable
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
-Ids = NDArray[np.int64]
 Pick = Literal["uniform", "recent"]
 _NONE: Final = np.empty(0, np.int64)
 
@@ -92,8 +90,7 @@ class TemporalSampler(NeighborSampler):
 
     def times_of(self, node_type: str, versions: Ids) -> Ids:
         """Return [n] int64: the times of versions."""
-        times: Ids = self._times[versions // self._count(node_type)]
-        return times
+        return self._times[versions // self._count(node_type)]
 
     def row_table(self, node_type: str) -> RowTable:
         """Make a hash table, since versions are too many for a dense one."""

@@ -19,11 +19,9 @@ from hopper.device.copies import to_device
 from hopper.device.kernel_threads import threads_for
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
-
-Ids = NDArray[np.int64]
 
 
 class ReplacementSampler(NeighborSampler):
@@ -57,7 +55,7 @@ class WeightedSampler(ReplacementSampler):
     def __init__(
         self,
         topologies: Mapping[Relation, Topology],
-        original_ids: Mapping[str, NDArray[np.int64]],
+        original_ids: Mapping[str, Ids],
         target: str,
         fanouts: Sequence[int],
         seed: int,

@@ -5,7 +5,7 @@ from hopper.models.gnn import GNN
 from hopper.models.layer import Layer
 from hopper.models.objective import Objective, check_training_labels
 from hopper.models.registry import build_model, build_typed_model
-from hopper.models.run import run_model
+from hopper.models.relational import run_model
 
 __all__ = [
     "GNN",

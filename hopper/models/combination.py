@@ -81,9 +81,7 @@ class SumOfRelations(Combination):
         """Sum the partials."""
         return _add(partials)
 
-    def merge(self, partials: Sequence[Tensor]) -> Tensor:
-        """Sum the partials."""
-        return _add(partials)
+    merge = forward
 
 
 class MeanOfRelations(Combination):

@@ -49,7 +49,9 @@ def check_exactness(model: nn.Module) -> None:
                 f"{where} draws its slopes from a random stream, so they would differ between "
                 "engines; use torch.nn.LeakyReLU"
             )
-        p = _stream_dropout(module)
+        p = module.p if isinstance(module, _DropoutNd) else 0.0
+        if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+            p = module.dropout
         if p > 0:
             raise ExactnessError(
                 f"{where} draws its mask from a random stream (p = {p:g}), so it would differ "
@@ -70,12 +72,3 @@ def _reads_other_rows(module: nn.Module) -> bool:
     if "LayerNorm" in names and getattr(module, "mode", "node") != "node":
         return True
     return any(name in _RUNNING_STATISTICS for name, _ in module.named_buffers(recurse=False))
-
-
-def _stream_dropout(module: nn.Module) -> float:
-    """Return the probability with which a module of torch drops by a random stream, or 0."""
-    if isinstance(module, _DropoutNd):
-        return float(module.p)
-    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
-        return float(module.dropout)
-    return 0.0

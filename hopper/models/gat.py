@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional
 from hopper.graph.block import Block
 from hopper.models.dropout import EdgeDropout, SelfDropout
 from hopper.models.gnn import GNN
-from hopper.models.layer import Algebra, AttentionLayer
+from hopper.models.layer import Activation, Algebra, AttentionLayer
 from hopper.ops import edge_add, edge_softmax_with_self, weighted_sum
 
 NEGATIVE_SLOPE = 0.2
@@ -57,7 +57,7 @@ class GATLayer(AttentionLayer):
         heads: int,
         *,
         concat: bool,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation | None = None,
         dropout: float = 0.0,
         index: int = 0,
         edge_dim: int = 0,

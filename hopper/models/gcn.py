@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import SumLayer, split_edges
+from hopper.models.layer import Activation, SumLayer, split_edges
 
 
 class GCNLayer(SumLayer):
@@ -41,7 +41,7 @@ class GCNLayer(SumLayer):
         in_dim: int,
         out_dim: int,
         *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation | None = None,
         project_first: bool | None = None,
         edge_dim: int = 0,
     ) -> None:

@@ -30,8 +30,3 @@ def make_examples(kind: TargetKind, classes: int) -> tuple[Tensor, Tensor]:
         return logits, torch.randint(0, classes, (ROOTS,), generator=generator)
     values = torch.randn(ROOTS, classes, dtype=torch.float64, generator=generator)
     return logits, (values > 0).double() if kind == "multi_hot" else values
-
-
-def make_rank_examples() -> tuple[Tensor, Tensor]:
-    """Make ranks of links [7, 1], float64, and labels, as metrics take them."""
-    return torch.arange(1.0, ROOTS + 1, dtype=torch.float64).unsqueeze(1), torch.ones(ROOTS, 1)

@@ -12,6 +12,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.block import Block, at_least_float32
 from hopper.ops import edge_sum, weighted_sum
 
+Activation = Callable[[Tensor], Tensor]
 Algebra = Literal["sum", "mean", "softmax", "other"]
 _READING: Final = ("project", "aggregate", "part", "combine", "own_term", "update", "forward")
 """The methods of a layer that read rows of its sources and destinations."""
@@ -35,7 +36,7 @@ class Layer(nn.Module):
     """the width of features of edges; 0 = the layer reads none"""
     edge_linear: nn.Module
     """a map of the features, from [edge_dim], if they are read"""
-    activation: Callable[[Tensor], Tensor] | None
+    activation: Activation | None
     """the function that :meth:`activate` applies; a layer may have none"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
 
@@ -228,6 +229,14 @@ class SumLayer(Layer):
         combined = weighted_sum(block, z_src, weights)
         own_term = self.own_term(block, h_dst)
         return self.with_edges(block, combined if own_term is None else combined + own_term)
+
+
+class MeanLayer(SumLayer):
+    """A layer that averages its neighbours' rows, weighted by their inverse probabilities."""
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """Return the weights [edges] of a mean."""
+        return block.mean_weights(dtype)
 
 
 class AttentionLayer(Layer):

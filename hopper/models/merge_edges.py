@@ -50,17 +50,6 @@ def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> tuple[
     return _merge(np.concatenate([r.indptr for r in relations]), facts, destinations)
 
 
-def merge_sources(relations: Sequence[RelationEdges], *, projected: bool) -> Ints:
-    """Return [edges] int64: the row of each edge's source, or its projection if ``projected``."""
-    out = np.concatenate([r.indices for r in relations])
-    end = 0
-    for relation in relations:
-        first = relation.ends.first_projection if projected else relation.ends.first_row
-        end += relation.indices.size
-        out[end - relation.indices.size : end] += first
-    return out
-
-
 @kernel
 def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
     count = facts.shape[0]

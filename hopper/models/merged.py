@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hopper.device.copies import to_device
 from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.models.merge_edges import Ends, RelationEdges, merge_edges, merge_sources
+from hopper.models.merge_edges import Ends, RelationEdges, merge_edges
 from hopper.models.typed_rows import join_rows
 from hopper.ops.attention import segment_max
 from hopper.ops.csr import destinations, sources_to_destinations
@@ -242,12 +243,11 @@ def _merge_sources(
     edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], *, projected: bool
 ) -> Tensor:
     """Return [edges] int64: the row of each edge's source, or its projection."""
-    found = _on_host(edges, ends)
-    if found is not None:
-        device = next(iter(edges.values())).device
-        return to_device(merge_sources(found, projected=projected), device)
-    first = "first_projection" if projected else "first_row"
-    return torch.cat([of.indices + getattr(ends[r], first) for r, of in edges.items()])
+    found, first = _on_host(edges, ends), "first_projection" if projected else "first_row"
+    if found is None:
+        return torch.cat([of.indices + getattr(ends[r], first) for r, of in edges.items()])
+    indices = np.concatenate([of.indices + getattr(of.ends, first) for of in found])
+    return to_device(indices, next(iter(edges.values())).device)
 
 
 def _merge_on_host(

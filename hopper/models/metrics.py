@@ -13,7 +13,7 @@ from hopper.config.plug_ins import explain_errors
 from hopper.errors import ConfigError, cannot_import
 from hopper.graph.schema import TargetKind
 from hopper.models.class_scores import count_claims
-from hopper.models.label_examples import ROOTS, make_examples, make_rank_examples
+from hopper.models.label_examples import ROOTS, make_examples
 
 
 class Metric(Protocol):
@@ -324,7 +324,11 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, class
                 f"{where}: expected score_all() to return a float; got {score!r:.200}"
             )
         return
-    logits, labels = make_rank_examples() if kind == "link" else make_examples(kind, classes)
+    logits, labels = make_examples(kind, classes)
+    if kind == "link":
+        # Metrics take the ranks of links.
+        logits = torch.arange(1.0, ROOTS + 1, dtype=torch.float64).unsqueeze(1)
+        labels = torch.ones(ROOTS, 1)
     half = ROOTS // 2
     with explain_errors(f"{where} cannot be computed"):
         whole, empty, *parts = [

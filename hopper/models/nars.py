@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import SumLayer
+from hopper.models.layer import MeanLayer
 from hopper.models.relation_layer import RelationLayer, Update
 from hopper.models.relational import HGNN, make_head
 
@@ -38,8 +37,8 @@ class SubsetWeights(nn.Module):
         return rows * self.weights
 
 
-class HopSum(SumLayer):
-    """AGG_r: puts a table's projected rows into the columns of its hop.
+class HopSum(MeanLayer):
+    """AGG_r: puts a table's projected rows, of which a root has one, into the columns of its hop.
 
     The sum over relations then sums over the subsets of each hop.
 
@@ -56,10 +55,6 @@ class HopSum(SumLayer):
     def project(self, h_src: Tensor) -> Tensor:
         """Pad rows with zeros for the other hops, to [n, hops * width]."""
         return functional.pad(h_src, self._padding)
-
-    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """Return the weights [edges] of a mean; a root has one row of each table."""
-        return block.mean_weights(dtype)
 
 
 class HopFusion(Update):

@@ -85,7 +85,12 @@ def build_model(
     sizes |= {"layers": layers, "hidden": hidden, "heads": heads}
     _check_sizes(sizes)
     drop_threshold(dropout)
-    model_class = _find(name)
+    if name in TYPED_MODELS:
+        raise ConfigError(f"model.name: {name} reads typed graphs; see build_typed_model")
+    if name not in MODELS and ":" not in name:
+        names = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
+        raise ConfigError(f"model.name: expected {names}; given {name!r}")
+    model_class = MODELS.get(name) or _import_module("model.name", name)
     with _initialisation(seed):
         keywords = sizes | {"dropout": dropout} | ({"edge_dim": edge_dim} if edge_dim else {})
         model = _call(model_class, name, keywords, options)
@@ -159,11 +164,11 @@ def _call(
     options: Mapping[str, Any],
 ) -> _Model:
     """Call a model's class with the keywords of every model and with its own options."""
-    if ":" not in name:
-        return model_class(**keywords, **options)
     try:
         return model_class(**keywords, **options)
     except TypeError as error:
+        if ":" not in name:
+            raise
         raise ConfigError(
             f"model.name: {name} cannot be called with the keywords "
             f"{', '.join([*keywords, *options])}: {error}"
@@ -187,17 +192,6 @@ def _initialisation(seed: int) -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(default)
-
-
-def _find(name: str) -> type[nn.Module]:
-    if name in MODELS:
-        return MODELS[name]
-    if name in TYPED_MODELS:
-        raise ConfigError(f"model.name: {name} reads typed graphs; see build_typed_model")
-    names = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
-    if ":" not in name:
-        raise ConfigError(f"model.name: expected {names}; given {name!r}")
-    return _import_module("model.name", name)
 
 
 def _import_module(key: str, name: str) -> type[nn.Module]:

@@ -63,9 +63,6 @@ class RelationLayer(nn.Module):
     nothing: the shape of a combined row, for types into which no relation of the layer leads.
     """
 
-    merges: ClassVar[bool] = False
-    """whether the layer computes one partial for all relations into a type"""
-
     def __init__(
         self,
         aggregations: Mapping[Relation, Layer],
@@ -116,13 +113,7 @@ class RelationLayer(nn.Module):
         return any(aggregation.reads_destination for aggregation in into)
 
     def forward(
-        self,
-        blocks: TypedBlocks,
-        h: Mapping[str, Tensor],
-        types: Sequence[str] | None = None,
-        weights: Mapping[Relation, Tensor] | None = None,
-        more: Mapping[str, Tensor] | None = None,
-        projected: Mapping[Relation, Tensor] | None = None,
+        self, blocks: TypedBlocks, h: Mapping[str, Tensor], types: Sequence[str] | None = None
     ) -> Mapping[str, Tensor]:
         """Return the new rows [num_dst, out] of destinations, by type.
 
@@ -131,17 +122,20 @@ class RelationLayer(nn.Module):
         blocks: the blocks of all relations into types that have destinations.
         h: by type, the rows [num_src, in] of sources, destinations first.
         types: the types of destinations; None = all types of the layer.
-        weights, projected: as in :meth:`partials`.
-        more: by type, the sums [num_dst, ...] over the edges that blocks lack.
         """
         types = self.types if types is None else types
         h_dst = {name: h[name][: blocks.destinations[name]] for name in types}
         names = {r: r for r in self.relations_into(types, blocks)}
-        partials = self.partials(blocks, names, h, h_dst, weights=weights, projected=projected)
+        return self.new_rows(h_dst, self.partials(blocks, names, h, h_dst))
+
+    def new_rows(
+        self, h_dst: Mapping[str, Tensor], partials: Mapping[str, Sequence[Tensor]]
+    ) -> dict[str, Tensor]:
+        """Combine the partials [num_dst, ...] of each type, of which there may be none, and update
+        the rows [num_dst, in] of its destinations, to [num_dst, out]."""
         out = {}
         for name, rows in h_dst.items():
-            parts = partials.get(name, []) + ([more[name]] if more and name in more else [])
-            if parts:
+            if parts := partials.get(name):
                 combined = self.combination(parts)
             else:
                 combined = rows.new_zeros(len(rows), *self.nothing)
@@ -220,16 +214,8 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
     An AGG_r holds a relation's parameters. Nothing calls its ``aggregate``.
     """
 
-    merges: ClassVar[bool] = True
-
     def forward(
-        self,
-        blocks: TypedBlocks,
-        h: Mapping[str, Tensor],
-        types: Sequence[str] | None = None,
-        weights: Mapping[Relation, Tensor] | None = None,
-        more: Mapping[str, Tensor] | None = None,
-        projected: Mapping[Relation, Tensor] | None = None,
+        self, blocks: TypedBlocks, h: Mapping[str, Tensor], types: Sequence[str] | None = None
     ) -> Mapping[str, Tensor]:
         """Return the new rows of destinations, by type; see :meth:`RelationLayer.forward`.
 
@@ -237,11 +223,11 @@ class MergedLayer(RelationLayer, Generic[_Aggregation]):
         """
         types = self.types if types is None else types
         names = {r: r for r in self.relations_into(types, blocks)}
-        if not isinstance(h, TypedRows) or more or projected or not names:
-            return super().forward(blocks, h, types, weights, more, projected)
+        if not isinstance(h, TypedRows) or not names:
+            return super().forward(blocks, h, types)
         h_dst = h.destinations(blocks, types)
         merged = merge_relations(blocks, tuple(names), tuple(types))
-        partial = self.aggregate_merged(MergedInputs(merged, tuple(names), h, h_dst, weights))
+        partial = self.aggregate_merged(MergedInputs(merged, tuple(names), h, h_dst))
         updates, combined = [self.update(name) for name in types], self.combination([partial])
         if len(updates) == 1:
             return h_dst.replace(in_full(updates[0](h_dst.matrix, combined)))

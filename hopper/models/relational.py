@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
+import torch
 from torch import Tensor, nn
 
 from hopper.errors import RequestError
@@ -130,7 +131,7 @@ class HGNN(nn.Module):
         names = [name for name in order if name in counts]
         first = {name: self.first_rows(name, x.get(name), counts[name]) for name in names}
         h = {name: first[name] for name in self.types if name in first}
-        return TypedRows.join(h) if h and self.relation_layer(0).merges else h
+        return TypedRows.join(h) if h and isinstance(self.layers[0], MergedLayer) else h
 
     def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
         """Project a type's input rows [count, in] to [count, hidden]; None = there are none. A
@@ -206,6 +207,32 @@ class HGNN(nn.Module):
             if not layer.reads_destination(node_type or self.target):
                 break
         return layers
+
+
+def run_model(
+    model: nn.Module,
+    blocks: Sequence[TypedBlocks],
+    inputs: Mapping[str, Tensor],
+    types: Sequence[str] = (),
+) -> Tensor:
+    """Run a model of one node type or of several, and return its logits [num roots, out].
+
+    A model of typed graphs takes blocks and rows by type. Any other model takes the blocks of the
+    only relation and the rows of the only type.
+
+    Parameters
+    ----------
+    blocks: the hops, in order of computation.
+    inputs: by node type, the input rows [sources of the first hop, width].
+    types: the types of roots, in the order of the result; none = the target.
+    """
+    if not isinstance(model, HGNN):
+        (rows,) = inputs.values()
+        return model([block for hop in blocks for block in hop.blocks.values()], rows)
+    if types:
+        by_type = model.rows(blocks, inputs)
+        return torch.cat([model.head(by_type[node_type]) for node_type in types])
+    return model(blocks, inputs)
 
 
 def make_head(hidden: int, out_dim: int) -> nn.Linear:

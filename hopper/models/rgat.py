@@ -5,7 +5,7 @@ Attention is within a relation (WIRGAT, with additive logits), and relations are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -16,7 +16,7 @@ from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, merge_softmax, normalise
 from hopper.models.gat import NEGATIVE_SLOPE
-from hopper.models.layer import Algebra, AttentionLayer, check_heads
+from hopper.models.layer import Activation, Algebra, AttentionLayer, check_heads
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, add_edge_terms, add_importance
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -80,7 +80,7 @@ class RGATLayer(MergedLayer[RelationAttention]):
         out_dim: int,
         *,
         heads: int,
-        activation: Callable[[Tensor], Tensor] | None,
+        activation: Activation | None,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         check_heads(out_dim, heads)

@@ -5,7 +5,7 @@ ESWC 2018.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
 import torch
@@ -15,7 +15,7 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import SumLayer, init_linears
+from hopper.models.layer import Activation, MeanLayer, init_linears
 from hopper.models.merged import MergedRelations
 from hopper.models.relation_layer import MergedInputs, MergedLayer, Update
 from hopper.models.relational import HGNN, NO_EDGES, make_head
@@ -24,7 +24,7 @@ from hopper.ops import copy_sum, grouped_product, weighted_sum
 from hopper.ops.groups import Groups
 
 
-class RelationMean(SumLayer):
+class RelationMean(MeanLayer):
     """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number).
 
     :class:`RGCNLayer` computes the means of all relations at once.
@@ -46,10 +46,6 @@ class RelationMean(SumLayer):
     def project(self, h_src: Tensor) -> Tensor:
         """Return ``W_r h_u``, [n, out_dim]."""
         return self.weight(h_src)
-
-    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """Return the weights [edges] of a mean."""
-        return block.mean_weights(dtype)
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return the mean of ``W_re e_uv``, [num_dst, out_dim]."""
@@ -106,9 +102,7 @@ class BlockDiagonal(nn.Module):
 class RootWeight(Update):
     """``activation(combined + W_0 h_v + b)``, with separate weights for each node type."""
 
-    def __init__(
-        self, in_dim: int, out_dim: int, activation: Callable[[Tensor], Tensor] | None
-    ) -> None:
+    def __init__(self, in_dim: int, out_dim: int, activation: Activation | None) -> None:
         super().__init__()
         self.linear = nn.Linear(in_dim, out_dim)
         self.activation = activation
@@ -134,7 +128,7 @@ class Bias(Update):
 
     reads_destination: ClassVar[bool] = False
 
-    def __init__(self, out_dim: int, activation: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(self, out_dim: int, activation: Activation | None) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(out_dim))
         self.activation = activation
@@ -175,7 +169,7 @@ class RGCNLayer(MergedLayer[RelationMean]):
         bases: int,
         diagonal_blocks: int,
         root_weight: bool,
-        activation: Callable[[Tensor], Tensor] | None,
+        activation: Activation | None,
         weighted: bool = True,
         edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:

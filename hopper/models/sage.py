@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, make_layers
-from hopper.models.layer import Algebra, Layer, SumLayer, init_linears, split_edges
+from hopper.models.layer import Activation, Algebra, Layer, MeanLayer, init_linears, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
-class SAGELayer(SumLayer):
+class SAGELayer(MeanLayer):
     """``W_self h_v + W_neigh mean(h_u) + b`` over the sampled in-neighbours u of v.
 
     The mean of no neighbours is zero. If the sampler draws some neighbours of v with a higher
@@ -44,7 +44,7 @@ class SAGELayer(SumLayer):
         in_dim: int,
         out_dim: int,
         *,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation | None = None,
         project_first: bool | None = None,
         edge_dim: int = 0,
     ) -> None:
@@ -74,10 +74,6 @@ class SAGELayer(SumLayer):
         """Return ``W_self`` and ``W_neigh``."""
         return {"self_linear.weight": 1, "neighbor_linear.weight": 1}
 
-    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """Return the weights [edges] of a mean."""
-        return block.mean_weights(dtype)
-
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """Add the terms of the node, its neighbours and their edges, and apply the activation."""
         rows, edges = split_edges(combined, self.edge_dim)
@@ -92,9 +88,7 @@ class _OverNeighbors(Layer):
     _numbers_sent: ClassVar[int] = 1
     """the width of z_u, in multiples of the output's width"""
 
-    def __init__(
-        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, in_dim: int, out_dim: int, *, activation: Activation | None = None) -> None:
         super().__init__()
         self.self_linear = nn.Linear(in_dim, out_dim)
         self.source_linear = nn.Linear(in_dim, self._numbers_sent * out_dim)
@@ -154,9 +148,7 @@ class LSTMLayer(_OverNeighbors):
     _numbers_sent: ClassVar[int] = 4
     reads_order = True
 
-    def __init__(
-        self, in_dim: int, out_dim: int, *, activation: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, in_dim: int, out_dim: int, *, activation: Activation | None = None) -> None:
         super().__init__(in_dim, out_dim, activation=activation)
         self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)
         nn.init.orthogonal_(self.state_linear.weight)

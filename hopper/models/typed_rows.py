@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from hopper.device.copies import to_device
 from hopper.graph.block import TypedBlocks
 from hopper.ops.grouped import grouped_product, lay_out_groups
 from hopper.ops.groups import Groups
+from hopper.ops.linear_map import linear_map
 
 
 class TypedRows(Mapping[str, Tensor]):
@@ -61,7 +61,13 @@ class TypedRows(Mapping[str, Tensor]):
     def destinations(self, hop: TypedBlocks, types: Sequence[str]) -> TypedRows:
         """Return the rows of a hop's destinations of some types, which come first in each type."""
         places, groups = lay_out_destinations(hop, list(self), types, self.matrix.device)
-        matrix = _Pick.apply(self.matrix, places)
+        shape = self.matrix.shape
+        matrix = linear_map(
+            self.matrix,
+            lambda rows: rows.index_select(0, places),
+            # The places are distinct.
+            lambda grad: grad.new_zeros(shape).index_copy_(0, places, grad),
+        )
         return TypedRows(matrix, {name: hop.destinations[name] for name in types}, groups)
 
 
@@ -94,19 +100,3 @@ def linear_by_type(linears: Sequence[nn.Linear], rows: Tensor, types: Groups) ->
     weights = torch.stack([linear.weight for linear in linears]).transpose(1, 2)
     biases = torch.stack([linear.bias for linear in linears])
     return grouped_product(rows, weights, types, biases)
-
-
-class _Pick(torch.autograd.Function):
-    """Picks distinct rows."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, places: Tensor) -> Tensor:
-        """Copy the rows."""
-        ctx.places, ctx.shape = places, matrix.shape
-        return matrix.index_select(0, places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Put gradients into the rows' places."""
-        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.places, grad), None

@@ -12,8 +12,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.edges import destination_rows, source_rows
-from hopper.ops.message_passing import check_rows
-from hopper.ops.precision import in_full
+from hopper.ops.message_passing import full_rows
 from hopper.ops.torch_kernels import Kernels, segments
 
 
@@ -29,9 +28,8 @@ def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
     ------
     RequestError: the shapes do not fit the block or each other.
     """
-    a_src, a_dst = in_full(a_src), in_full(a_dst)
-    check_rows("a_src", a_src, block.num_src)
-    check_rows("a_dst", a_dst, block.num_dst)
+    a_src = full_rows("a_src", a_src, block.num_src)
+    a_dst = full_rows("a_dst", a_dst, block.num_dst)
     _check_same("edge_add", a_src, a_dst)
     return source_rows(block, a_src) + destination_rows(block, a_dst)
 
@@ -42,11 +40,9 @@ def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
     Logits are floating point. The results, [edges, H], sum to 1 over the edges of a destination,
     per head.
     """
-    logits = in_full(logits)
-    check_rows("logits", logits, block.num_edges)
+    logits = full_rows("logits", logits, block.num_edges)
     kernels = selection.kernels_for(logits.device)
-    out: Tensor = _EdgeSoftmax.apply(block, kernels, logits, None)[0]
-    return out
+    return _EdgeSoftmax.apply(block, kernels, logits, None)[0]
 
 
 def edge_softmax_with_self(
@@ -59,9 +55,8 @@ def edge_softmax_with_self(
     Logits are [edges, H] and [num_dst, H], of one floating-point dtype. So are the results, which
     sum to 1 together for each destination and head.
     """
-    logits, self_logits = in_full(logits), in_full(self_logits)
-    check_rows("logits", logits, block.num_edges)
-    check_rows("self_logits", self_logits, block.num_dst)
+    logits = full_rows("logits", logits, block.num_edges)
+    self_logits = full_rows("self_logits", self_logits, block.num_dst)
     _check_same("edge_softmax_with_self", logits, self_logits)
     kernels = selection.kernels_for(logits.device)
     edges, self_shares = _EdgeSoftmax.apply(block, kernels, logits, self_logits)
@@ -75,9 +70,7 @@ def segment_max(block: Edges, logits: Tensor) -> Tensor:
 
     Logits are floating point. The result has no gradient.
     """
-    logits = in_full(logits)
-    check_rows("logits", logits, block.num_edges)
-    return segments(block, logits, "max")
+    return segments(block, full_rows("logits", logits, block.num_edges), "max")
 
 
 class _EdgeSoftmax(torch.autograd.Function):
@@ -88,7 +81,6 @@ class _EdgeSoftmax(torch.autograd.Function):
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the shares of edges and destinations."""
         edges, self_shares = kernels.softmax(block, logits, self_logits)
         ctx.block, ctx.kernels = block, kernels
         ctx.save_for_backward(edges, self_shares)
@@ -99,7 +91,6 @@ class _EdgeSoftmax(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
     ) -> tuple[None, None, Tensor, Tensor | None]:
-        """Compute the gradients of the logits from the saved shares."""
         edges, self_shares = ctx.saved_tensors
         grad_edges, grad_self_logits = ctx.kernels.softmax_gradient(
             ctx.block, edges, self_shares, grad, grad_self

@@ -8,6 +8,7 @@ or with which other rows. Masks are not stored, since the backward pass draws th
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final
 
 import numba
@@ -15,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cache_server.draws.counter import GOLDEN, absorb, absorb_each, mix
 from cache_server.kernel import kernel
 from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.errors import ConfigError, RequestError
 from hopper.ops import selection
+from hopper.ops.linear_map import linear_map
 
 LANES: Final = 4
 """The 16-bit lanes of one 64-bit variate. One lane decides one element."""
@@ -113,26 +114,9 @@ def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
         raise RequestError(
             f"dropout: expected one key per row of x {list(x.shape)}; given {list(keys.shape)}"
         )
-    out: Tensor = _Drop.apply(x, keys, threshold, first)
-    return out
-
-
-class _Drop(torch.autograd.Function):
-    """Drops elements by masks that follow from keys, so that no mask is stored."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int, first: int) -> Tensor:
-        """Drop elements of x and scale the others."""
-        ctx.save_for_backward(keys)
-        ctx.threshold, ctx.first = threshold, first
-        return drop_and_scale(x, keys, threshold, first)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """Make the same masks again, and apply them to the gradient."""
-        (keys,) = ctx.saved_tensors
-        return drop_and_scale(grad, keys, ctx.threshold, ctx.first), None, None, None
+    # The gradient's mask is made again from the keys, so that no mask is stored.
+    apply = partial(drop_and_scale, keys=keys, threshold=threshold, first=first)
+    return linear_map(x, apply, apply)
 
 
 def drop_and_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:

@@ -20,6 +20,7 @@ from cache_server.kernel import kernel
 from hopper.graph.block import Edges
 
 _Made = TypeVar("_Made")
+Ids = NDArray[np.int64]
 
 
 @dataclass
@@ -76,11 +77,6 @@ def destinations(block: Edges) -> Tensor:
     return _prepare(block, "destinations", block.destinations)
 
 
-def sources(block: Edges) -> Tensor:
-    """Return the source row of each edge, [edges] int64."""
-    return block.indices
-
-
 def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
     """Return row pointers by source and the edges in that order, by a stable sort."""
 
@@ -98,8 +94,7 @@ def _prepare(block: Edges, name: str, make: Callable[[], _Made]) -> _Made:
     key = f"ops.{name}"
     if key not in block.prepared:
         block.prepared[key] = make()
-    made: _Made = block.prepared[key]
-    return made
+    return block.prepared[key]
 
 
 def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
@@ -109,9 +104,7 @@ def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
 
 
 @kernel
-def _counting_sort(
-    keys: NDArray[np.int64], num_keys: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _counting_sort(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
     indptr = np.zeros(num_keys + 1, np.int64)
     for key in keys:
         indptr[key + 1] += 1

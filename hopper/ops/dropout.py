@@ -64,8 +64,7 @@ def keys_of_types(hop: TypedBlocks, types: Sequence[str], layer: int) -> Tensor:
     key = ("keys of dropout", layer, *(of_type.iteration_key for of_type in nodes[:1]), *types)
     if key not in hop.prepared:
         hop.prepared[key] = torch.cat([_keys_of(of_type, layer) for of_type in nodes])
-    keys: Tensor = hop.prepared[key]
-    return keys
+    return hop.prepared[key]
 
 
 def _keys_of(nodes: Nodes, layer: int) -> Tensor:

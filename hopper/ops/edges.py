@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
-from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources, sources
-from hopper.ops.message_passing import check_rows, gather, gather_rows
-from hopper.ops.precision import in_full
+from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources
+from hopper.ops.linear_map import linear_map
+from hopper.ops.message_passing import full_rows, gather, gather_rows
 from hopper.ops.torch_kernels import Kernels, segments
 
 
@@ -35,9 +35,8 @@ def source_rows(block: Edges, x: Tensor) -> Tensor:
     ------
     RequestError: x does not have one row per source, or is not floating point.
     """
-    x = in_full(x)
-    check_rows("x", x, block.num_src)
-    return gather(block, sources, edges_to_sources, x)
+    x = full_rows("x", x, block.num_src)
+    return gather(block, lambda edges: edges.indices, edges_to_sources, x)
 
 
 def destination_rows(block: Edges, x: Tensor) -> Tensor:
@@ -45,8 +44,7 @@ def destination_rows(block: Edges, x: Tensor) -> Tensor:
 
     Errors are those of :func:`source_rows`.
     """
-    x = in_full(x)
-    check_rows("x", x, block.num_dst)
+    x = full_rows("x", x, block.num_dst)
     return gather(block, destinations, edges_to_destinations, x)
 
 
@@ -63,8 +61,7 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     ------
     RequestError: the shapes or dtypes do not fit the block or each other, or w requires a gradient.
     """
-    messages = in_full(messages)
-    check_rows("messages", messages, block.num_edges)
+    messages = full_rows("messages", messages, block.num_edges)
     if w is None:
         return gather(block, edges_to_destinations, destinations, messages)
     if w.shape != (block.num_edges,) or w.dtype != messages.dtype or w.requires_grad:
@@ -72,8 +69,16 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
             f"edge_sum: expected constant weights w [{block.num_edges}] of {messages.dtype}; given "
             f"{list(w.shape)} {w.dtype}{', which requires a gradient' if w.requires_grad else ''}"
         )
-    out: Tensor = _WeightedEdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
-    return out
+    weights, kernels = w, selection.kernels_for(messages.device)
+
+    def spread(grad: Tensor) -> Tensor:
+        """Copy a destination's gradient to its edges, times their weights."""
+        out = grad.index_select(0, destinations(block))
+        out *= weights.view(-1, *[1] * (grad.dim() - 1))
+        return out
+
+    pattern = edges_to_destinations(block)
+    return linear_map(messages, lambda x: gather_rows(kernels, pattern, x, weights), spread)
 
 
 def copy_max(block: Edges, x: Tensor) -> Tensor:
@@ -90,30 +95,8 @@ def copy_max(block: Edges, x: Tensor) -> Tensor:
     ------
     RequestError: there is not one row per source.
     """
-    x = in_full(x)
-    check_rows("x", x, block.num_src)
-    out: Tensor = _CopyMax.apply(block, selection.kernels_for(x.device), x)
-    return out
-
-
-class _WeightedEdgeSum(torch.autograd.Function):
-    """Sums the messages of each destination's edges, times weights that have no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, messages: Tensor, w: Tensor) -> Tensor:
-        """Sum messages by destination, each times its edge's weight."""
-        ctx.block = block
-        ctx.save_for_backward(w)
-        return gather_rows(kernels, edges_to_destinations(block), messages, w)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
-        """Copy a destination's gradient to its edges, times their weights."""
-        (w,) = ctx.saved_tensors
-        out = grad.index_select(0, destinations(ctx.block))
-        out *= w.view(-1, *[1] * (grad.dim() - 1))
-        return None, None, out, None
+    x = full_rows("x", x, block.num_src)
+    return _CopyMax.apply(block, selection.kernels_for(x.device), x)
 
 
 class _CopyMax(torch.autograd.Function):

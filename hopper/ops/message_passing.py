@@ -7,6 +7,7 @@ computed only for inputs that require them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import Csr, destinations_to_sources, edge_order, sources_to_destinations
+from hopper.ops.linear_map import linear_map
 from hopper.ops.precision import in_full
 from hopper.ops.torch_kernels import Kernels
 
@@ -35,8 +37,7 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
     ------
     RequestError: x does not have one row per source, or is not floating point.
     """
-    x = in_full(x)
-    check_rows("x", x, block.num_src)
+    x = full_rows("x", x, block.num_src)
     return gather(block, sources_to_destinations, destinations_to_sources, x)
 
 
@@ -46,8 +47,13 @@ def gather(block: Edges, pattern: Pattern, transposed: Pattern, x: Tensor) -> Te
     ``pattern`` and ``transposed`` make the pattern of the sum and that of its gradient from the
     block: a :class:`Csr`, or, where every row gathers one, the indices of these.
     """
-    out: Tensor = _Gather.apply(block, selection.kernels_for(x.device), pattern, transposed, x)
-    return out
+    gather_along = partial(_gather, block, selection.kernels_for(x.device))
+    return linear_map(x, partial(gather_along, pattern), partial(gather_along, transposed))
+
+
+def _gather(block: Edges, kernels: Kernels, pattern: Pattern, x: Tensor) -> Tensor:
+    made = pattern(block)
+    return gather_rows(kernels, made, x) if isinstance(made, Csr) else x.index_select(0, made)
 
 
 def copy_mean(block: Edges, x: Tensor) -> Tensor:
@@ -70,9 +76,7 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
     ------
     RequestError: the shapes or dtypes do not fit the block or each other.
     """
-    x, w = in_full(x), in_full(w)
-    check_rows("x", x, block.num_src)
-    check_rows("w", w, block.num_edges)
+    x, w = full_rows("x", x, block.num_src), full_rows("w", w, block.num_edges)
     expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
     if expected is None or w.shape != expected or w.dtype != x.dtype:
         raise RequestError(
@@ -82,8 +86,7 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
         )
     kernels = selection.kernels_for(x.device)
     if x.dim() == 3:
-        heads: Tensor = _WeightedSum.apply(block, kernels, x, w)
-        return heads
+        return _WeightedSum.apply(block, kernels, x, w)
     out: Tensor = _WeightedSum.apply(block, kernels, x.unsqueeze(1), w.unsqueeze(1))
     return out.squeeze(1)
 
@@ -100,16 +103,13 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
     ------
     RequestError: the shapes or dtypes do not fit the block or each other.
     """
-    x, y = in_full(x), in_full(y)
-    check_rows("x", x, block.num_src)
-    check_rows("y", y, block.num_dst)
+    x, y = full_rows("x", x, block.num_src), full_rows("y", y, block.num_dst)
     if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
         raise RequestError(
             "edge_dot: expected x [num_src, H, D] and y [num_dst, H, D] of one dtype; given "
             f"{list(x.shape)} {x.dtype} and {list(y.shape)} {y.dtype}"
         )
-    out: Tensor = _EdgeDot.apply(block, selection.kernels_for(x.device), x, y)
-    return out
+    return _EdgeDot.apply(block, selection.kernels_for(x.device), x, y)
 
 
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -130,37 +130,16 @@ def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = 
     return kernels.gather_sum(csr, rows, weights).view(shape)
 
 
-def check_rows(name: str, x: Tensor, rows: int) -> None:
-    """Raise RequestError unless x is floating point with this many rows."""
+def full_rows(name: str, x: Tensor, rows: int) -> Tensor:
+    """Return x by :func:`in_full`; raise RequestError unless it is floating point with this many
+    rows."""
+    x = in_full(x)
     if x.dim() == 0 or x.shape[0] != rows or not x.is_floating_point():
         raise RequestError(
             f"{name}: expected a floating-point tensor of {rows} rows; "
             f"given {list(x.shape)} {x.dtype}"
         )
-
-
-class _Gather(torch.autograd.Function):
-    """Computes :func:`gather`, whose gradient gathers along the transposed pattern."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, block: Edges, kernels: Kernels, pattern: Pattern, transposed: Pattern, x: Tensor
-    ) -> Tensor:
-        """Gather and sum rows."""
-        ctx.block, ctx.kernels, ctx.transposed = block, kernels, transposed
-        return _gather(kernels, pattern(block), x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None, Tensor]:
-        """Gather and sum gradients."""
-        return None, None, None, None, _gather(ctx.kernels, ctx.transposed(ctx.block), grad)
-
-
-def _gather(kernels: Kernels, pattern: Csr | Tensor, x: Tensor) -> Tensor:
-    if isinstance(pattern, Csr):
-        return gather_rows(kernels, pattern, x)
-    return x.index_select(0, pattern)
+    return x
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -168,7 +147,6 @@ class _WeightedSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
-        """Sum weighted rows along the edges."""
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_w = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
@@ -195,7 +173,6 @@ class _EdgeDot(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
-        """Compute a dot product for each edge and head."""
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_y = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_y else None, y if needs_x else None)

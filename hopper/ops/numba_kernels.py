@@ -136,8 +136,7 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _array(x: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = x.detach().contiguous().numpy()
-    return array
+    return x.detach().contiguous().numpy()
 
 
 def _flat(x: Tensor) -> NDArray[Any]:

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 from hopper.ops.strips import make_dot_strip, make_sum_strip
 
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
 
 @kernel
-def _divide(indptr: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
+def _divide(indptr: Ids, pieces: int) -> Ids:
     """Divide rows into runs with about equally many rows plus entries: [pieces + 1] int64."""
     rows = indptr.size - 1
     bounds = np.empty(pieces + 1, np.int64)
@@ -48,46 +51,33 @@ _column_weighted = make_sum_strip(1, 1, weighted=True)
 
 @kernel
 def _sum_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    width: int,
-    first_row: int,
-    last_row: int,
+    out: Array, x: Array, indptr: Ids, indices: Ids, width: int, first_row: int, last_row: int
 ) -> None:
     for row in range(first_row, last_row):
-        first, stop, place, j = indptr[row], indptr[row + 1], row * width, 0
+        first, stop, j = indptr[row], indptr[row + 1], 0
         while j + 64 <= width:
-            _eight_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _eight_vectors(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 64
         if j + 32 <= width:
-            _four_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _four_vectors(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 32
         if j + 16 <= width:
-            _two_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _two_vectors(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 16
         if j < width and width >= 8:
             # The last vector may overlap the one before it, which computes the same sums again.
             if j + 8 < width:
-                _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+                _one_vector(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j = width - 8
-            _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _one_vector(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j = width
         while j < width:
-            _one_column(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
+            _one_column(out, row, x, indices, x, first, stop, j, width, 0, 0)
             j += 1
 
 
 @kernel(parallel=True)
-def sum_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    width: int,
-    pieces: int,
-) -> None:
+def sum_rows(out: Array, x: Array, indptr: Ids, indices: Ids, width: int, pieces: int) -> None:
     """Compute ``out[r] = sum_i x[indices[i]]`` over a row's entries."""
     bounds = _divide(indptr, pieces)
     for piece in numba.prange(pieces):
@@ -96,11 +86,11 @@ def sum_rows(
 
 @kernel
 def _sum_weighted_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[Any],
+    out: Array,
+    x: Array,
+    indptr: Ids,
+    indices: Ids,
+    weights: Array,
     width: int,
     heads: int,
     first_row: int,
@@ -108,49 +98,37 @@ def _sum_weighted_run(
 ) -> None:
     per_head = width // heads
     for row in range(first_row, last_row):
-        first, stop, place = indptr[row], indptr[row + 1], row * width
+        first, stop = indptr[row], indptr[row + 1]
         for head in range(heads):
             j, end = head * per_head, (head + 1) * per_head
             while j + 64 <= end:
-                _eight_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _eight_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 64
             while j + 16 <= end:
-                _two_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _two_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 16
             if j + 8 <= end:
-                _one_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _one_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 8
             if j < end and per_head >= 8:
                 j = end - 8
-                _one_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _one_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j = end
             if j + 4 <= end:
-                _half_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _half_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 4
             while j < end:
-                _column_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
+                _column_weighted(out, row, x, indices, weights, first, stop, j, width, head, heads)
                 j += 1
 
 
 @kernel(parallel=True)
 def sum_weighted_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[Any],
+    out: Array,
+    x: Array,
+    indptr: Ids,
+    indices: Ids,
+    weights: Array,
     width: int,
     heads: int,
     pieces: int,
@@ -169,11 +147,11 @@ _dot_half_vector = make_dot_strip(1, 4)
 
 @kernel
 def _dot_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    y: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
+    out: Array,
+    x: Array,
+    y: Array,
+    indptr: Ids,
+    indices: Ids,
     heads: int,
     width: int,
     first_row: int,
@@ -203,14 +181,7 @@ def _dot_run(
 
 @kernel(parallel=True)
 def dot_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    y: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    heads: int,
-    width: int,
-    pieces: int,
+    out: Array, x: Array, y: Array, indptr: Ids, indices: Ids, heads: int, width: int, pieces: int
 ) -> None:
     """Compute each edge's dot product of its source row of x and destination row of y, by head."""
     bounds = _divide(indptr, pieces)
@@ -221,12 +192,7 @@ def dot_rows(
 
 @kernel(parallel=True, error_model="numpy")
 def subtract_largest(
-    shares: NDArray[Any],
-    self_shares: NDArray[Any],
-    logits: NDArray[Any],
-    self_logits: NDArray[Any],
-    indptr: NDArray[np.int64],
-    pieces: int,
+    shares: Array, self_shares: Array, logits: Array, self_logits: Array, indptr: Ids, pieces: int
 ) -> None:
     """Subtract from each logit the largest one of its destination."""
     bounds = _divide(indptr, pieces)
@@ -244,9 +210,7 @@ def subtract_largest(
 
 
 @kernel(parallel=True, error_model="numpy")
-def divide_by_sums(
-    shares: NDArray[Any], self_shares: NDArray[Any], indptr: NDArray[np.int64], pieces: int
-) -> None:
+def divide_by_sums(shares: Array, self_shares: Array, indptr: Ids, pieces: int) -> None:
     """Divide each number by the sum of the numbers of its destination."""
     bounds = _divide(indptr, pieces)
     for piece in numba.prange(pieces):
@@ -265,13 +229,13 @@ def divide_by_sums(
 
 @kernel(parallel=True, error_model="numpy")
 def softmax_gradient(
-    out: NDArray[Any],
-    self_out: NDArray[Any],
-    shares: NDArray[Any],
-    grad: NDArray[Any],
-    self_shares: NDArray[Any],
-    grad_self: NDArray[Any],
-    indptr: NDArray[np.int64],
+    out: Array,
+    self_out: Array,
+    shares: Array,
+    grad: Array,
+    self_shares: Array,
+    grad_self: Array,
+    indptr: Ids,
     pieces: int,
 ) -> None:
     """Compute the gradients of a softmax's logits from the shares and their gradients."""

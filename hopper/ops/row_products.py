@@ -18,30 +18,18 @@ from torch.autograd.function import once_differentiable
 from hopper.ops.precision import product_dtype
 from hopper.ops.row_reader import RowReader
 
-
-@dataclass(frozen=True)
-class MadeProduct:
-    """A product of rows and a weight that was or can be made."""
-
-    weight: Tensor
-    transposed: bool
-    """the arguments of :meth:`hopper.ops.StoredRows.times`"""
-    version: int
-    """the version of the weight when the product was made"""
-    dtype: torch.dtype
-    """the dtype of the product"""
-    has_gradient: bool
-    """whether the product was made with gradients enabled"""
-    out: Callable[[], Tensor | None]
-    """returns the product [rows, ...]; None if it was freed or changed"""
+Made = tuple[bool, int, torch.dtype, bool]
+"""Whether the weight was transposed, its version, the product's dtype, and whether gradients were
+enabled."""
 
 
 @dataclass
 class Products:
     """The products of rows that were made, and those that are expected."""
 
-    made: list[MadeProduct] = field(default_factory=list)
-    """the products that were made"""
+    made: list[tuple[Tensor, Made, Callable[[], Tensor | None]]] = field(default_factory=list)
+    """the weight of a product that was or can be made, how it is made, and what returns the product
+    [rows, ...]; None if it was freed or changed"""
     expected: list[tuple[Tensor, int]] = field(default_factory=list)
     """pairs of a weight [out, dim] and the number of first rows to multiply by it"""
 
@@ -49,12 +37,10 @@ class Products:
         self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype
     ) -> Tensor | None:
         """Return a product [count, out] that was made of at least so many rows; None = none was."""
-        has_gradient = torch.is_grad_enabled()
-        for product in self.made:
-            is_same = product.weight is weight and product.version == weight._version
-            is_same &= product.transposed == transposed
-            if is_same and product.dtype == dtype and product.has_gradient == has_gradient:
-                out = product.out()
+        wanted = _how_made(weight, transposed, dtype)
+        for made_weight, how, product in self.made:
+            if made_weight is weight and how == wanted:
+                out = product()
                 if out is not None and len(out) >= count:
                     return out[:count]
         return None
@@ -71,17 +57,15 @@ class Products:
             product = until_first_use.pop() if until_first_use else reference()
             return None if product is None or product._version != version else product
 
-        self._note(weight, transposed, out.dtype, find)
+        self.made.append((weight, _how_made(weight, transposed, out.dtype), find))
 
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
         """Register a function that makes a product when it is looked for."""
-        self._note(weight, False, product_dtype(weight), make)
+        self.made.append((weight, _how_made(weight, False, product_dtype(weight)), make))
 
-    def _note(
-        self, weight: Tensor, transposed: bool, dtype: torch.dtype, out: Callable[[], Tensor | None]
-    ) -> None:
-        version, has_gradient = weight._version, torch.is_grad_enabled()
-        self.made.append(MadeProduct(weight, transposed, version, dtype, has_gradient, out))
+
+def _how_made(weight: Tensor, transposed: bool, dtype: torch.dtype) -> Made:
+    return transposed, weight._version, dtype, torch.is_grad_enabled()
 
 
 def multiply(
@@ -92,8 +76,7 @@ def multiply(
 
     One reading of the rows serves all matrices. The products have a gradient for the matrices.
     """
-    outs: tuple[Tensor, ...] = _Multiply.apply(reader, counts, dtype, *matrices)
-    return outs
+    return _Multiply.apply(reader, counts, dtype, *matrices)
 
 
 class _Multiply(torch.autograd.Function):

@@ -66,14 +66,9 @@ class RowPart:
     def __len__(self) -> int:
         return len(self.table if self.rows is None else self.rows)
 
-    def before(self, stop: int) -> int:
-        """Return how many of the part's rows are among the first ``stop`` rows of the whole."""
-        if self.places is None:
-            return min(stop, len(self))
-        return int(torch.searchsorted(self.places, stop))
-
-    def first(self, count: int) -> RowPart:
-        """Return the first ``count`` rows of the part."""
+    def first(self, stop: int) -> RowPart:
+        """Return the part's rows among the first ``stop`` rows of the whole."""
+        count = stop if self.places is None else int(torch.searchsorted(self.places, stop))
         rows = self.rows if self.rows is None else self.rows[:count]
         table = self.table[:count] if self.rows is None else self.table
         return RowPart(table, rows, None if self.places is None else self.places[:count])
@@ -129,7 +124,7 @@ class RowReader:
 
     def first(self, count: int) -> RowReader:
         """Return a reader of the first rows of the whole."""
-        parts = tuple(part.first(part.before(count)) for part in self.parts)
+        parts = tuple(part.first(count) for part in self.parts)
         keys = None if self.keys is None else self.keys[:count]
         return replace(self, parts=parts, count=count, keys=keys)
 

@@ -69,8 +69,17 @@ def kernels_for(device: torch.device) -> Kernels:
     choice = _chosen or _check_name(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
     if choice == "torch":
         return Kernels()
+    if device.type == "cpu" and choice != "triton":
+        return NumbaKernels()
     if device.type == "cpu":
-        return _on_cpu(choice)
+        interprets = os.environ.get("TRITON_INTERPRET") == "1"
+        kernels = load_triton() if interprets else "a block is on cpu"
+        if isinstance(kernels, str):
+            raise RequestError(
+                f"message-passing backend: 'triton' computes on GPUs only, but {kernels}; "
+                "choose 'auto', 'numba' or 'torch'"
+            )
+        return kernels
     if choice == "numba":
         raise RequestError(
             f"message-passing backend: 'numba' computes on the CPU only, but a block is on "
@@ -89,18 +98,6 @@ def triton_for(device: torch.device) -> TritonKernels | None:
     """Return Triton's kernels if these are chosen for a device; raises as :func:`backend` does."""
     kernels = kernels_for(device)
     return cast("TritonKernels", kernels) if kernels.name == "triton" else None
-
-
-def _on_cpu(choice: Choice) -> Kernels:
-    if choice != "triton":
-        return NumbaKernels()
-    kernels = load_triton() if os.environ.get("TRITON_INTERPRET") == "1" else "a block is on cpu"
-    if isinstance(kernels, str):
-        raise RequestError(
-            f"message-passing backend: 'triton' computes on GPUs only, but {kernels}; "
-            "choose 'auto', 'numba' or 'torch'"
-        )
-    return kernels
 
 
 @functools.cache

@@ -199,8 +199,7 @@ def _index_select(rows: StoredRows, dim: int, index: Tensor) -> Any:
 
 def _new(name: str) -> Callable[..., Tensor]:
     def make(rows: StoredRows, *args: Any, **kwargs: Any) -> Tensor:
-        new: Tensor = getattr(torch.empty(0, dtype=rows._reader.dtype), name)(*args, **kwargs)
-        return new
+        return getattr(torch.empty(0, dtype=rows._reader.dtype), name)(*args, **kwargs)
 
     return make
 

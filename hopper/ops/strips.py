@@ -22,15 +22,15 @@ _LINE_BYTES: Final = 64
 def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
     """Make a function that sums ``vectors * lanes`` columns over the entries of one row.
 
-    ``sum_strip(out, place, x, indices, weights, first, stop, column, width, head, heads)`` sets
-    ``out[place + j]`` to the sum of ``weights[i * heads + head] * x[indices[i] * width + column +
-    j]`` over ``first <= i < stop``, added in that order. Arrays are one-dimensional and contiguous.
-    Without ``weighted``, the function ignores the weights.
+    ``sum_strip(out, row, x, indices, weights, first, stop, column, width, head, heads)`` sets
+    ``out[row * width + column + j]`` to the sum of ``weights[i * heads + head] * x[indices[i] *
+    width + column + j]`` over ``first <= i < stop``, added in that order. Arrays are
+    one-dimensional and contiguous. Without ``weighted``, the function ignores the weights.
     """
 
     @intrinsic
     def sum_strip(  # type: ignore[no-untyped-def]
-        typing_context, out, place, x, indices, weights, first, stop, column, width, head, heads
+        typing_context, out, row, x, indices, weights, first, stop, column, width, head, heads
     ):
         """Give numba the types of the arguments, and what generates the loop in LLVM's language."""
         arguments = (out, types.intp, x, indices, weights, *(types.intp,) * 6)
@@ -40,25 +40,28 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
             out, x, indices, weights = (
                 _array(context, builder, signature, values, at) for at in (0, 2, 3, 4)
             )
-            _, place, _, _, _, first, stop, column, width, head, heads = values
+            _, row, _, _, _, first, stop, column, width, head, heads = values
             index = first.type
             vector = ir.VectorType(out.data.type.pointee, lanes)
             item_bytes = context.get_abi_sizeof(vector.element)
             last = builder.sub(builder.extract_value(indices.shape, 0), index(1))
             loop = _Loop(builder, first, stop, index(1), [vector] * vectors)
 
-            def start_of(entry: Any) -> Any:
-                """Build the place in x at which the strip of an entry's row begins."""
-                row = builder.sext(builder.load(builder.gep(indices.data, [entry])), index)
+            def start_of(row: Any) -> Any:
+                """Build the place at which the strip of a row begins."""
                 return builder.add(builder.mul(row, width), column)
+
+            def row_of(entry: Any) -> Any:
+                """Build the row of x that an entry gathers."""
+                return builder.sext(builder.load(builder.gep(indices.data, [entry])), index)
 
             ahead = builder.add(loop.counter, index(_AHEAD))
             ahead = builder.select(builder.icmp_signed("<", ahead, last), ahead, last)
-            fetched = start_of(ahead)
+            fetched = start_of(row_of(ahead))
             for skipped in range(0, vectors * lanes * item_bytes, _LINE_BYTES):
                 place_ahead = builder.add(fetched, index(skipped // item_bytes))
                 _prefetch(builder, builder.gep(x.data, [place_ahead]))
-            start = start_of(loop.counter)
+            start = start_of(row_of(loop.counter))
             if weighted:
                 weight_place = builder.add(builder.mul(loop.counter, heads), head)
                 weight = _broadcast(
@@ -71,6 +74,7 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
                     value = builder.fmul(weight, value)
                 sums.append(builder.fadd(total, value))
             loop.close(sums)
+            place = start_of(row)
             for number, total in enumerate(loop.sums):
                 _store(builder, total, out, builder.add(place, index(number * lanes)))
             return context.get_dummy_value()

@@ -103,43 +103,34 @@ class TritonKernels(Kernels):
         self, groups: Groups, rows: Tensor, matrices: Tensor, biases: Tensor | None
     ) -> Tensor:
         """Compute :func:`hopper.ops.grouped.grouped_product`."""
-        out = rows.new_empty(groups.products, *rows.shape[1:-1], matrices.shape[-1])
-        tables = groups.tables(rows.device)
-        self._multiply(out, tables.products, tables.shifts, rows, matrices, _contiguous(biases), 1)
-        return out
+        return self._multiply(groups, rows, matrices, _contiguous(biases), 1)
 
     def grouped_gradients_of_rows(self, groups: Groups, grad: Tensor, matrices: Tensor) -> Tensor:
         """Compute the gradients of the rows of a grouped product, [rows, ...]."""
-        out = grad.new_empty(groups.rows, *grad.shape[1:-1], matrices.shape[-2])
-        tables = groups.tables(grad.device)
-        self._multiply(out, tables.rows, tables.shifts, grad, matrices.mT, None, -1)
-        return out
+        return self._multiply(groups, grad, matrices.mT, None, -1)
 
     def _multiply(
-        self,
-        out: Tensor,
-        tiles: Tensor,
-        shifts: Tensor,
-        x: Tensor,
-        matrices: Tensor,
-        biases: Tensor | None,
-        sign: int,
-    ) -> None:
-        """Multiply the rows of tiles; the arguments are those of the program."""
+        self, groups: Groups, x: Tensor, matrices: Tensor, biases: Tensor | None, sign: int
+    ) -> Tensor:
+        """Multiply rows to products, or with the sign -1 products to rows."""
         depth, width = matrices.shape[-2:]
+        out = x.new_empty(groups.products if sign > 0 else groups.rows, *x.shape[1:-1], width)
         if not out.numel():
-            return
+            return out
+        tables = groups.tables(x.device)
+        tiles = tables.products if sign > 0 else tables.rows
         heads, columns = out[0].numel() // width, _columns_of_product(width)
         if x.dim() == 2:
             matrices = matrices.unsqueeze(1)
         triton_programs.grouped_rows[len(tiles), triton.cdiv(width, columns), heads](
-            *(out, tiles, shifts, x.contiguous(), matrices, biases, sign, heads, depth, width),
-            *matrices.stride(),
+            *(out, tiles, tables.shifts, x.contiguous(), matrices, biases),
+            *(sign, heads, depth, width, *matrices.stride()),
             ROWS=TILE_ROWS,
             DEPTH=_DEPTH,
             COLUMNS=columns,
             SUMS=_sums_of(x),
         )
+        return out
 
     def grouped_gradients(
         self, groups: Groups, rows: Tensor, grad: Tensor, like: Tensor, *, has_biases: bool

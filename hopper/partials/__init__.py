@@ -2,7 +2,7 @@
 
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
-from hopper.partials.plan import IterationPlan, LayerPlan
+from hopper.partials.plan import IterationPlan
 from hopper.partials.planner import Planner
 from hopper.partials.stack import LayerInputs, Stack, StackLayer, make_stack
 from hopper.partials.transfer import (
@@ -19,7 +19,6 @@ __all__ = [
     "IterationPlan",
     "KindsExchange",
     "LayerInputs",
-    "LayerPlan",
     "LayerTransfer",
     "Planner",
     "RowExchange",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hopper.cluster.cluster import Cluster, Exchange
+from hopper.ops.linear_map import linear_map
 from hopper.timing.run_log import RunLog
 
 Kind = TypeVar("Kind", bound=Hashable)
@@ -37,7 +37,10 @@ class RowExchange:
         self.cluster, self.log = cluster, log
         self.lengths, self.counts, self.operation = lengths, counts, operation
         self._under_way: Exchange | None = None
-        self._token: Tensor | None = _Send.apply(sent, self)
+        # In the backward pass these wait for the gradients, and send those of received rows back.
+        self._token: Tensor | None = linear_map(
+            sent, self._start, lambda _: self._take("gradients of partials")
+        )
 
     def finish(self) -> Tensor:
         """Wait for the rows of all ranks, [m, ...], and return them, those of rank 0 first.
@@ -51,23 +54,26 @@ class RowExchange:
         # The autograd operations refer to this exchange. Dropping the reference to them leaves no
         # cycle that would keep both alive.
         token, self._token = self._token, None
-        rows: Tensor = _Receive.apply(token, self)
-        return rows
+        assert token is not None
+        return linear_map(token, lambda _: self._take("partials"), self._start_back)
 
-    def start(self, sent: Tensor) -> None:
-        """Begin to send rows."""
+    def _start(self, sent: Tensor) -> Tensor:
+        """Begin to send rows. Return an empty token, which connects the received rows with the sent
+        ones in autograd's graph."""
         self._under_way = self.cluster.start_exchange(
             sent, self.lengths, self.counts, "partial", self.operation
         )
+        return sent.new_empty(0)
 
-    def start_back(self, gradients: Tensor) -> None:
-        """Begin to send the gradients of received rows back."""
+    def _start_back(self, gradients: Tensor) -> Tensor:
+        """Begin to send the gradients of received rows back. Return that of the token."""
         operation = f"{self.operation}: the gradients' way back"
         self._under_way = self.cluster.start_exchange(
             gradients, self.counts, self.lengths, "partial", operation
         )
+        return gradients.new_empty(0)
 
-    def take(self, stage_operation: str) -> Tensor:
+    def _take(self, stage_operation: str) -> Tensor:
         """Wait for the transfer that was begun last."""
         under_way, self._under_way = self._under_way, None
         assert under_way is not None
@@ -125,38 +131,3 @@ class KindsExchange(Generic[Kind]):
             kind: [piece.view(-1, *shape).to(dtype) for piece in pieces[index :: len(self._forms)]]
             for index, (kind, (shape, dtype)) in enumerate(self._forms.items())
         }
-
-
-class _Send(torch.autograd.Function):
-    """Begins to send rows. Its backward pass waits for their gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, sent: Tensor, exchange: RowExchange) -> Tensor:
-        """Begin to send rows. Return an empty token."""
-        ctx.exchange = exchange
-        exchange.start(sent)
-        # This empty token connects the received rows with the sent ones in autograd's graph.
-        return sent.new_empty(0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        """Wait for the gradients of the rows that were sent."""
-        return ctx.exchange.take("gradients of partials"), None
-
-
-class _Receive(torch.autograd.Function):
-    """Waits for the rows of other ranks. Its backward pass begins to send their gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, token: Tensor, exchange: RowExchange) -> Tensor:
-        """Wait for the rows that other ranks send."""
-        ctx.exchange = exchange
-        return exchange.take("partials")
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
-        """Begin to send the received rows' gradients back."""
-        ctx.exchange.start_back(gradients)
-        return gradients.new_empty(0), None

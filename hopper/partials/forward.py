@@ -12,6 +12,7 @@ from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.models.gnn import expect_own
 from hopper.models.merged import merge_patterns
+from hopper.models.relation_layer import MergedInputs
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
@@ -41,23 +42,18 @@ class OwnRows:
         return self.projected[kind] if isinstance(kind, Relation) else self.ready[kind]
 
 
+@dataclass(eq=False)
 class Forward:
     """Computes what plans say, layer by layer, and exchanges the rows that other ranks need.
 
     Plans must be made for the same ``transfers``. ``travels_as`` is the dtype on the network.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        log: RunLog,
-        stack: Stack,
-        transfers: Sequence[LayerTransfer],
-        travels_as: torch.dtype,
-    ) -> None:
-        self._cluster, self._log = cluster, log
-        self._stack, self._transfers = stack, transfers
-        self._travels_as = travels_as
+    cluster: Cluster
+    log: RunLog
+    stack: Stack
+    transfers: Sequence[LayerTransfer]
+    travels_as: torch.dtype
 
     def rows(self, plan: IterationPlan, inputs: Rows, others: Rows, where: str) -> Rows:
         """Compute the last layer's rows of this rank's roots, [roots, width]; every rank must call
@@ -78,8 +74,8 @@ class Forward:
     ) -> Rows:
         """Compute the new rows of this rank's destinations, [destinations, width], from its rows of
         the layer before, [own, width], and for the first layer input rows of other ranks."""
-        transfer, sent = self._transfers[index], list[dict[Kind, Tensor]]()
-        with self._log.stage("compute", operation="project", layer=index):
+        transfer, sent = self.transfers[index], list[dict[Kind, Tensor]]()
+        with self.log.stage("compute", operation="project", layer=index):
             own = self._make_own(index, plan, rows)
             for has_gradient in (False, True):
                 kinds = [
@@ -96,12 +92,12 @@ class Forward:
         )
         for exchange in (constant, varying):
             received |= {} if exchange is None else exchange.finish()
-        with self._log.stage("compute", operation="aggregate", layer=index):
-            return self._stack.new_rows(index, self._make_inputs(index, plan, own, received))
+        with self.log.stage("compute", operation="aggregate", layer=index):
+            return self.stack.new_rows(index, self._make_inputs(index, plan, own, received))
 
     def _make_own(self, index: int, plan: LayerPlan, rows: Rows) -> OwnRows:
         """Make this rank's rows ready, and project those that travel projected."""
-        stack, before, ready = self._stack, dict[str, Tensor](), dict[str, Tensor]()
+        stack, before, ready = self.stack, dict[str, Tensor](), dict[str, Tensor]()
         for name in rows:
             before[name] = stack.enter(name, rows[name]) if index == 0 else rows[name]
             ready[name] = stack.prepare(index, plan.own[name], before[name])
@@ -111,7 +107,7 @@ class Forward:
         projected = {
             relation: in_full(aggregation.project(ready[relation.src]))
             for relation, aggregation in aggregations.items()
-            if relation in self._transfers[index].layouts
+            if relation in self.transfers[index].layouts
         }
         return OwnRows(before, ready, projected)
 
@@ -119,7 +115,7 @@ class Forward:
         self, index: int, plan: LayerPlan, own: OwnRows, kinds: Sequence[Kind]
     ) -> dict[Kind, Tensor]:
         """Select or add up the rows to send: by kind, [n, ...]."""
-        if self._cluster.world == 1:
+        if self.cluster.world == 1:
             return {}
         rows: dict[Kind, Tensor] = {
             kind: own.of(kind).index_select(0, plan.outgoing[kind].rows)
@@ -135,7 +131,7 @@ class Forward:
         """Compute the partial sums to send: by kind, [n, ...]."""
         if not asked:
             return {}
-        transfer, aggregations = self._transfers[index], self._stack.layers[index].aggregations
+        transfer, aggregations = self.transfers[index], self.stack.layers[index].aggregations
         # Sums are in float32 at least, even if there are none to send.
         example = in_full(next(iter(own.ready.values()))[:0])
         sums: dict[Kind, Tensor] = {
@@ -173,7 +169,9 @@ class Forward:
             sorted({relation.dst for relation in relations}),
         )
         weights = {relation: edge_weights for relation, (_, edge_weights) in sums.items()}
-        total = self._stack.add_up(index, merged, relations, ready, weights)
+        layer = self.stack.layers[index].merged
+        assert layer is not None
+        total = layer.aggregate_merged(MergedInputs(merged, relations, ready, {}, weights))
         return {Sums(name): total[place] for name, place in merged.places.items()}
 
     def _start(
@@ -183,16 +181,16 @@ class Forward:
         if not sent:
             return None
         return KindsExchange(
-            *(self._cluster, self._log, sent),
+            *(self.cluster, self.log, sent),
             *([plan.outgoing[kind].lengths for kind in sent], [plan.counts[kind] for kind in sent]),
-            *(self._travels_as, operation),
+            *(self.travels_as, operation),
         )
 
     def _make_inputs(
         self, index: int, plan: LayerPlan, own: OwnRows, received: Received
     ) -> LayerInputs:
         """Put own and received rows together in the order of the blocks' sources."""
-        stack, transfer = self._stack, self._transfers[index]
+        stack, transfer = self.stack, self.transfers[index]
         others = {name: list(received.get(name, ())) for name in own.ready}
         for name in transfer.raw if received else ():
             entered = stack.enter(name, _join(others[name]))

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
@@ -92,7 +91,7 @@ class HopBlocks:
         stored = self._sampler.names.node_type(node_type)
         return Nodes(stored, torch.from_numpy(original), None, self._key)
 
-    def _append(self, kind: RowKind, columns: NDArray[np.int64], versions: Ids) -> Ids:
+    def _append(self, kind: RowKind, columns: Ids, versions: Ids) -> Ids:
         """Append the versions whose rows arrive as a kind, and write their columns, [sources]."""
         wanted = self._wanted[kind]
         columns[wanted.places] = np.arange(versions.size, versions.size + wanted.places.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,6 @@ from hopper.micrograph.subgraph import pick_rows
 from hopper.ops import edge_sum
 from hopper.partials.requests import Weighted
 from hopper.partials.transfer import Kind, LayerTransfer, Sums
-
-_Key = TypeVar("_Key", str, Relation)
 
 
 @dataclass(frozen=True)
@@ -115,13 +113,13 @@ class LayerPlan:
     def to(self, device: torch.device) -> LayerPlan:
         """Return the same plan on another device."""
         blocks = {relation: block.to(device) for relation, block in self.blocks.blocks.items()}
-        weights = None if self.weights is None else _to(self.weights, device)
+        weights = self.weights and {r: to_device(w, device) for r, w in self.weights.items()}
         return LayerPlan(
             {name: nodes.to(device) for name, nodes in self.own.items()},
             replace(self.blocks, blocks=blocks, prepared={}),
             {name: nodes.to(device) for name, nodes in self.raw.items()},
             weights,
-            _to(self.more, device),
+            {name: to_device(ends, device) for name, ends in self.more.items()},
             {kind: outgoing.to(device) for kind, outgoing in self.outgoing.items()},
             self.counts,
             self.edges,
@@ -167,7 +165,3 @@ class IterationPlan:
         if device.type == "cpu":
             return self
         return replace(self, layers=[layer.to(device) for layer in self.layers])
-
-
-def _to(tensors: Mapping[_Key, Tensor], device: torch.device) -> dict[_Key, Tensor]:
-    return {key: to_device(tensor, device) for key, tensor in tensors.items()}

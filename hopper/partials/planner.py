@@ -24,18 +24,9 @@ from hopper.micrograph.subgraph import HopEdges
 from hopper.models.layer import SumLayer
 from hopper.partials.hop_blocks import HopBlocks
 from hopper.partials.plan import IterationPlan, LayerEdges, LayerPlan, Outgoing
-from hopper.partials.requests import (
-    AskedSums,
-    Folded,
-    HopRequests,
-    Ids,
-    Sources,
-    Wanted,
-    Words,
-    sort_sources,
-)
+from hopper.partials.requests import AskedSums, HopRequests, Ids, Sources, Words, sort_sources
 from hopper.partials.stack import Stack
-from hopper.partials.transfer import Kind, LayerTransfer, RowKind, Sums, source_type
+from hopper.partials.transfer import Kind, LayerTransfer, Sums, source_type
 from hopper.partition.placement import Placement
 
 _NOTHING: Final = np.empty(0, np.int32)
@@ -99,9 +90,13 @@ class Planner:
         blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
         weights = self._edge_weights(index, hop, blocks, destinations)
         folded = {relation: hop.fold(relation, of_edges) for relation, of_edges in weights.items()}
+        nothing = [_NOTHING] * self._cluster.world
         requests = exchange_arrays(
             self._cluster,
-            self._make_requests(hop, wanted, folded),
+            # By rank: for every kind of rows the versions that this rank asks for, then for every
+            # relation that may be added up the edges to add up.
+            [hop.encode_versions(rows) for rows in wanted.values()]
+            + [folded[r].requests if folded else nothing for r in hop.summable()],
             "topology",
             f"telling which rows are needed, epoch {moment[0]}, iteration {moment[1]}, "
             f"hop {number}",
@@ -208,24 +203,14 @@ class Planner:
             weights[relation] = aggregation.edge_weights(unfolded[relation], self._dtype).numpy()
         return weights
 
-    def _make_requests(
-        self, hop: HopRequests, wanted: Mapping[RowKind, Wanted], folded: Mapping[Relation, Folded]
-    ) -> list[list[Words]]:
-        """Encode what this rank asks of every rank: for every kind of rows its versions, then for
-        every relation that may be added up the edges to add up, each by rank."""
-        nothing = [_NOTHING] * self._cluster.world
-        return [hop.encode_versions(rows) for rows in wanted.values()] + [
-            folded[relation].requests if folded else nothing for relation in hop.summable()
-        ]
-
     def _read_requests(
         self,
         hop: HopRequests,
         requests: Iterator[Sequence[Words]],
         frontiers: Mapping[str, Frontier],
     ) -> dict[Kind, Outgoing]:
-        """Decide what to send to other ranks, whose requests :meth:`_make_requests` has encoded.
-        The rows that they ask for enter the own frontiers."""
+        """Decide what to send to other ranks. The rows that they ask for enter the own
+        frontiers."""
         outgoing: dict[Kind, Outgoing] = {}
         version, sums = self.sampler.version_dtype, list[str]()
         for kind in hop.transfer.layouts:

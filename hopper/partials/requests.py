@@ -130,9 +130,19 @@ class HopRequests:
         """Return [edges]: the index of each edge's source among the sources of its type."""
         return self.sources[relation.src].places[self._parts[relation]]
 
-    def wanted(self, kind: RowKind) -> Wanted:
-        """Return the rows of a kind that this rank asks others for."""
-        return self._want(kind, self.folded)
+    def wanted(self, kind: RowKind, folded: Mapping[str, Ranks] | None = None) -> Wanted:
+        """Return the rows of a kind that this rank asks others for, where ``folded`` says who adds
+        up; None = as it was chosen."""
+        folded = self.folded if folded is None else folded
+        sources = self.sources[source_type(kind)]
+        marked = np.zeros(sources.versions.size, np.bool_)
+        for relation in self.drawn:
+            if self.transfer.kind_of(relation) == kind:
+                asked = self._others & ~folded.get(relation.dst, np.False_)
+                _mark_sources(self.places(relation), self._owners(relation), asked, marked)
+        places = np.flatnonzero(marked)
+        bounds = np.searchsorted(places, sources.bounds)
+        return Wanted(places, sources.versions[places], bounds)
 
     def encode_versions(self, wanted: Wanted) -> list[Words]:
         """Return, by rank, the request for rows."""
@@ -157,7 +167,7 @@ class HopRequests:
         """
         has_sum = self._sums(relation.dst)
         number, first = np.cumsum(has_sum, 1) - 1, bounds_of(has_sum.sum(1))
-        ends, owners = self._ends(relation), self._owners(relation)
+        ends, owners = self.drawn[relation].destinations(), self._owners(relation)
         is_folded = self.folded[relation.dst][owners]
         (kept,), (taken,) = np.nonzero(~is_folded), np.nonzero(is_folded)
         taken = taken[np.argsort(owners[taken], kind="stable")]
@@ -187,33 +197,16 @@ class HopRequests:
         """Return [edges]: the rank that owns each edge's source."""
         return self.sources[relation.src].owners[self._parts[relation]]
 
-    def _ends(self, relation: Relation) -> Ids:
-        """Return [edges]: the destination of each edge."""
-        offsets = self.drawn[relation].indptr
-        return np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-
     def _reach(self, node_type: str) -> Ranks:
         """Return [ranks, destinations]: whether a destination has an edge from a rank."""
         reached = np.zeros((self._others.size, self.destinations[node_type]), np.bool_)
         for relation in self.into(node_type):
-            reached[self._owners(relation), self._ends(relation)] = True
+            reached[self._owners(relation), self.drawn[relation].destinations()] = True
         return reached
 
     def _sums(self, node_type: str) -> Ranks:
         """Return [ranks, destinations]: whether a rank sends a partial sum for a destination."""
         return self._reached[node_type] & self.folded[node_type][:, None]
-
-    def _want(self, kind: RowKind, folded: Mapping[str, Ranks]) -> Wanted:
-        """Return the rows of a kind that are read where ``folded`` says who adds up."""
-        sources = self.sources[source_type(kind)]
-        marked = np.zeros(sources.versions.size, np.bool_)
-        for relation in self.drawn:
-            if self.transfer.kind_of(relation) == kind:
-                asked = self._others & ~folded.get(relation.dst, np.False_)
-                _mark_sources(self.places(relation), self._owners(relation), asked, marked)
-        places = np.flatnonzero(marked)
-        bounds = np.searchsorted(places, sources.bounds)
-        return Wanted(places, sources.versions[places], bounds)
 
     def _choose_sums(self) -> dict[str, Ranks]:
         """Choose, rank by rank, the types of destinations for which sums and their requests take
@@ -245,7 +238,7 @@ class HopRequests:
     def _count_row_bytes(self, kind: RowKind, folded: Mapping[str, Ranks]) -> Ids:
         """Return [ranks]: the bytes of the rows of a kind that are asked for, and of the
         requests."""
-        count = np.diff(self._want(kind, folded).bounds)
+        count = np.diff(self.wanted(kind, folded).bounds)
         row_bytes = self.transfer.layouts[kind].row_bytes
         return np.asarray(count * (self.version_dtype.itemsize + row_bytes))
 

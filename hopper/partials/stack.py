@@ -6,9 +6,9 @@ A graph of one node type has one type and one relation, and takes the same path 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN
 from hopper.models.layer import Layer, SumLayer
-from hopper.models.merged import MergedRelations
-from hopper.models.relation_layer import MergedInputs, MergedLayer
+from hopper.models.relation_layer import MergedLayer
 from hopper.models.relational import HGNN
 
 
@@ -34,8 +33,8 @@ class StackLayer:
     """the node types whose new rows the layer computes"""
     adds_up: bool
     """whether sources' owners may add up all that a destination reads"""
-    merges: bool
-    """whether the layer takes all of its relations at once"""
+    merged: MergedLayer[Any] | None = None
+    """the layer of the model, if it takes all of its relations at once"""
 
 
 @dataclass(frozen=True)
@@ -90,18 +89,6 @@ class Stack(ABC):
     def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
         """Compute a layer: by type, [destinations, ...]."""
 
-    def add_up(
-        self,
-        index: int,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        ready: Mapping[str, Tensor],
-        weights: Mapping[Relation, Tensor],
-    ) -> Tensor:
-        """Compute a rank's partial sums for other ranks, [sums of all types, ...], from its rows as
-        the layer reads them; only if the layer adds up all relations at once, which are merged."""
-        raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
-
     def logits(self, rows: Tensor) -> Tensor:
         """Turn the last layer's rows of one type into logits: [roots, out]."""
         return rows
@@ -116,7 +103,7 @@ class OneTypeStack(Stack):
         self.model: GNN = model
         layers = [model.layer(index) for index in range(len(model.layers))]
         self.layers = [
-            StackLayer({relation: layer}, (relation.dst,), isinstance(layer, SumLayer), False)
+            StackLayer({relation: layer}, (relation.dst,), isinstance(layer, SumLayer))
             for layer in layers
         ]
         self._type, self.widths = relation.src, {relation.src: in_dim}
@@ -176,7 +163,8 @@ class TypedStack(Stack):
             aggregations = {relation: layer.aggregation(relation) for relation in layer.relations}
             are_sums = all(isinstance(part, SumLayer) for part in aggregations.values())
             adds_up = layer.combination.algebra == "sum" and are_sums
-            self.layers.append(StackLayer(aggregations, layer.types, adds_up, layer.merges))
+            merged = layer if isinstance(layer, MergedLayer) else None
+            self.layers.append(StackLayer(aggregations, layer.types, adds_up, merged))
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
         """Return one row of the hidden width, as all layers read it, by layer and source type."""
@@ -197,32 +185,20 @@ class TypedStack(Stack):
 
     def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
         """Run the layer over all of its relations."""
-        types = [name for name in self.layers[index].types if name in inputs.before]
-        rows: dict[str, Tensor] = self.model.relation_layer(index)(
-            *(inputs.blocks, inputs.ready, types),
-            weights=inputs.weights,
-            more=inputs.more,
-            projected=inputs.projected,
+        layer, blocks, ready = self.model.relation_layer(index), inputs.blocks, inputs.ready
+        types = [name for name in layer.types if name in inputs.before]
+        h_dst = {name: ready[name][: blocks.destinations[name]] for name in types}
+        names = {r: r for r in layer.relations_into(types, blocks)}
+        partials = layer.partials(
+            blocks, names, ready, h_dst, weights=inputs.weights, projected=inputs.projected
         )
-        return rows
-
-    def add_up(
-        self,
-        index: int,
-        merged: MergedRelations,
-        relations: Sequence[Relation],
-        ready: Mapping[str, Tensor],
-        weights: Mapping[Relation, Tensor],
-    ) -> Tensor:
-        """Run the layer's merged aggregation over the edges of the sums."""
-        layer = self.model.relation_layer(index)
-        assert isinstance(layer, MergedLayer)
-        return layer.aggregate_merged(MergedInputs(merged, relations, ready, {}, weights))
+        for name, sums in (inputs.more or {}).items():
+            partials.setdefault(name, []).append(sums)
+        return layer.new_rows(h_dst, partials)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Apply the model's head."""
-        out: Tensor = self.model.head(rows)
-        return out
+        return self.model.head(rows)
 
 
 def make_stack(

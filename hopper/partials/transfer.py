@@ -106,14 +106,14 @@ def choose_transfers(
                 fewest = min(features, fewest, key=lambda layout: layout.row_bytes)
             readers = [relation for relation in layer.aggregations if relation.src == name]
             # Where the layer takes all relations at once, rows of the same size are no gain.
-            most = fewest.row_bytes - layer.merges
+            most = fewest.row_bytes - (layer.merged is not None)
             is_narrower = sum(projected[relation].row_bytes for relation in readers) <= most
             if is_narrower and all(projected_rows[r] is not rows[name] for r in readers):
                 layouts |= {relation: projected[relation] for relation in readers}
             else:
                 layouts[name] = fewest
                 raw |= {name} if fewest is not ready[name] else set()
-        merged = layer.merges and all(isinstance(kind, str) for kind in layouts)
+        merged = layer.merged is not None and all(isinstance(kind, str) for kind in layouts)
         as_read = set()
         for name in sorted({r.dst for r in layer.aggregations} if layer.adds_up else ()):
             first, *more = (relation for relation in layer.aggregations if relation.dst == name)

@@ -3,7 +3,7 @@
 from hopper.tasks.decoders import DECODERS, Decoder
 from hopper.tasks.link_batches import LinkBatches
 from hopper.tasks.links import LinkTable, TargetEdges, TrainingLinks
-from hopper.tasks.negatives import FixedNegatives, check_fixed, open_fixed
+from hopper.tasks.negatives import check_fixed, open_fixed
 from hopper.tasks.scores import DECODER, decoder_of, make_decoder, pair_scores, rows_width
 from hopper.tasks.target import SIDES, Side, Target, find_target, sides_of, type_at
 
@@ -12,7 +12,6 @@ __all__ = [
     "DECODERS",
     "SIDES",
     "Decoder",
-    "FixedNegatives",
     "LinkBatches",
     "LinkTable",
     "Side",

@@ -64,8 +64,7 @@ class Decoder(nn.Module):
             return self.query(rows, relations, side) @ candidates.T
         known, searched = rows.unsqueeze(1), candidates.unsqueeze(0)
         heads, tails = (known, searched) if side == "tail" else (searched, known)
-        scores: Tensor = self(heads, relations, tails)
-        return scores
+        return self(heads, relations, tails)
 
 
 class Dot(Decoder):

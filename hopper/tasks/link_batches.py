@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache_server.draws.neighbor_lists import NeighborLists
 from cache_server.draws.spec import ExcludedEdges
@@ -19,14 +18,12 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
-from hopper.tasks.links import TrainingLinks, VersionsAt
+from hopper.tasks.links import Ids, TrainingLinks, VersionsAt
 from hopper.tasks.negatives import Negatives
 from hopper.tasks.target import sides_of
 
 _KEPT: Final = 8
 """iterations whose edges are cached; as many may be planned at a time"""
-
-Ids = NDArray[np.int64]
 
 
 class LinkBatches:

@@ -79,7 +79,4 @@ def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
         )
         for places in (pairs.heads, pairs.tails)
     )
-    scores: Tensor = decoder_of(model)(
-        heads, torch.from_numpy(pairs.relations).to(rows.device), tails
-    )
-    return scores
+    return decoder_of(model)(heads, torch.from_numpy(pairs.relations).to(rows.device), tails)

@@ -148,7 +148,10 @@ def test_rows_that_are_projected_already(name, options):
     layer, hop = build(name, **options).relation_layer(0), sample(3)[0]
     h = {n: torch.randn(count, 8, dtype=torch.float64) for n, count in hop.sources.items()}
     projected = {r: layer.aggregation(r).project(h[r.src]) for r in RELATIONS}
-    rows, expected = layer(hop, h, projected=projected), layer(hop, h)
+    h_dst = {n: h[n][: hop.destinations[n]] for n in layer.types}
+    names = {r: r for r in layer.relations_into(layer.types, hop)}
+    partials = layer.partials(hop, names, h, h_dst, projected=projected)
+    rows, expected = layer.new_rows(h_dst, partials), layer(hop, h)
     assert rows.keys() == expected.keys()
     for node_type in rows:
         torch.testing.assert_close(rows[node_type], expected[node_type], rtol=1e-12, atol=1e-12)
