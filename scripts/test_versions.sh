@@ -29,9 +29,11 @@ if [[ -n ${HOPPER_TORCH:-} ]]; then
 fi
 scripts/install_torch.sh "$venv/bin/python" "$versions"
 "$venv/bin/python" -m pip install -q -c "$versions" -e ".[databases]" \
-  pytest pytest-timeout pytest-xdist hypothesis grpcio-health-checking jsonschema mypy pandas pyyaml trustme
+  pytest pytest-timeout pytest-xdist hypothesis grpcio-health-checking jsonschema pandas pyyaml trustme
 "$venv/bin/python" -m pip list
-# Each dependency is used there: arrays, messages, tables, kernels, partitions and whole runs.
+# Each dependency is used there: arrays, messages, tables, kernels, partitions and whole runs. Types are
+# checked with the versions of constraints.txt only, whose annotations they need.
 "$venv/bin/python" -m pytest -n 2 --dist loadfile \
   tests/cache_server tests/features tests/graph tests/models tests/partition \
-  tests/engines/test_conformance.py tests/micrograph tests/test_public_api.py
+  tests/engines/test_conformance.py tests/micrograph tests/test_public_api.py \
+  -k "not mypy_strict and not type_checkers"

@@ -9,6 +9,7 @@ the choices behind it.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -81,8 +82,8 @@ def make(
     source = f"synthetic, {scale=:g}, {seed=}{width}; {figures.source}"
     schema = _make_schema(preset, figures, scale, source)
     _require_memory(figures, schema)
-    bar = Progress(disable=not progress, transient=True)
-    with GraphWriter(out, schema) as writer, bar:
+    bar = Progress(transient=True)
+    with GraphWriter(out, schema) as writer, bar if progress else nullcontext():
         _Generator(figures, key_of(SYNTHESIS, *preset.encode(), seed), writer, bar).write()
     return Path(out)
 
