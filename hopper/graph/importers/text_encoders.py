@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -111,12 +112,12 @@ class _RowFile:
     """A SQLite file of rows by encoder and text, which is whole after each batch."""
 
     def __init__(self, file: Path, encoder: str) -> None:
-        self._encoder = encoder.encode()
+        self._file, self._encoder = file, encoder.encode()
         try:
-            self._connection = sqlite3.connect(file, check_same_thread=False)
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID"
-            )
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row BLOB) WITHOUT ROWID"
+                )
         except sqlite3.Error as error:
             raise GraphError(f"{file}: cannot keep encoded texts: {error}") from error
 
@@ -127,11 +128,12 @@ class _RowFile:
         """Return the rows that are there, by text."""
         by_key = dict(zip(self._keys(texts), texts, strict=True))
         query = "SELECT key, row FROM rows WHERE key IN (SELECT value FROM json_each(?))"
-        found = self._connection.execute(query, [json.dumps(list(by_key))])
-        return {by_key[key]: np.frombuffer(row, np.float32) for key, row in found}
+        with closing(sqlite3.connect(self._file)) as connection:
+            found = connection.execute(query, [json.dumps(list(by_key))])
+            return {by_key[key]: np.frombuffer(row, np.float32) for key, row in found}
 
     def add(self, texts: Sequence[str], rows: NDArray[np.float32]) -> None:
         """Keep rows [n, width] of texts."""
         values = zip(self._keys(texts), map(bytes, rows), strict=True)
-        with self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", values)
+        with closing(sqlite3.connect(self._file)) as connection, connection:
+            connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", values)
