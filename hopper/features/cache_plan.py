@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
+from hopper.graph.topology import Ids
 
-Ids = NDArray[np.int64]
 Policy = Literal["lru", "hotness", "hotness+penalty", "benefit"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
 from hopper.features.row_cache import RowCache
-from hopper.features.source import FeatureSource, Ids, RemoteSource, RowKind
+from hopper.features.source import FeatureSource, RemoteSource, RowKind
+from hopper.graph.topology import Ids
 
 
 class Lookups(NamedTuple):

@@ -16,8 +16,9 @@ from hopper.features.cache_plan import CachePlan, TypeProfile
 from hopper.features.cached import DeviceRows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.row_cache import RecentRows, RowCache
-from hopper.features.source import Ids, Mask, distinct
+from hopper.features.source import Mask, distinct
 from hopper.graph.layout import stored_features
+from hopper.graph.topology import Ids
 
 _ROWS_AT_ONCE: Final = 1 << 16
 _NOTHING: Final = np.empty(0, np.int64)

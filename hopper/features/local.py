@@ -16,7 +16,8 @@ from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
 from cache_server.store.read_ahead import read_ahead, take_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
-from hopper.features.source import Ids, RowKind
+from hopper.features.source import RowKind
+from hopper.graph.topology import Ids
 from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
 from hopper.partition.description import server_folder

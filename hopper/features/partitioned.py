@@ -23,7 +23,8 @@ from hopper.features.cached import CachedRows, DeviceRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.remote import RemoteRows
 from hopper.features.row_cache import RowCache
-from hopper.features.source import Ids, Mask, RemoteSource, RowKind
+from hopper.features.source import Mask, RemoteSource, RowKind
+from hopper.graph.topology import Ids
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 

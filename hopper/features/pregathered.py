@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
 from hopper.features.partitioned import PartitionedRows, copied_rows
-from hopper.features.source import Ids, RowKind
+from hopper.features.source import RowKind
+from hopper.graph.topology import Ids
 from hopper.ops import RowPart, StoredRows
 
 _NOTHING: Final[tuple[Ids, NDArray[Any]]] = np.empty(0, np.int64), np.empty((0, 0))

@@ -18,9 +18,10 @@ from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
 from cache_server.security import PLAIN, Security
 from hopper.cluster.traffic import Traffic
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
-from hopper.features.source import Ids, RowKind
+from hopper.features.source import RowKind
 from hopper.graph.layout import StoredFeatures, stored_features
 from hopper.graph.schema import Labels
+from hopper.graph.topology import Ids
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 

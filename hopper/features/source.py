@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.graph.topology import Ids
 from hopper.ops import StoredRows
 
-Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 RowKind = Literal["features", "labels"]
 

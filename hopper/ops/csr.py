@@ -13,14 +13,13 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.kernel import kernel
 from hopper.graph.block import Edges
+from hopper.graph.topology import Ids
 
 _Made = TypeVar("_Made")
-Ids = NDArray[np.int64]
 
 
 @dataclass

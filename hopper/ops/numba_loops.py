@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
+from hopper.graph.topology import Ids
 from hopper.ops.strips import make_dot_strip, make_sum_strip
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 
 @kernel
