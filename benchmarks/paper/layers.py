@@ -121,7 +121,7 @@ def _workload(job: Job, cell: Cell, device: torch.device | None = None) -> Workl
     if config.model.name == "rgcn":
         # PyG's is compared without root weight too.
         words.append("--model.root_weight=false")
-    config = make_config(config.model_dump(), words)
+    config = make_config(config.given(), words)
     return Workload(graph, config, 0, device or choose_device(config.train.device))
 
 

@@ -68,7 +68,7 @@ class Contender:
 
     def configure(self, config: Config) -> Config:
         """Return the configuration that it runs with."""
-        configured = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
+        configured = make_config(config.given(), self.words, where=f"--engines: {self.label}")
         if is_trials(configured):
             raise RequestError(
                 f'--engines: {self.label}: hop.replicas = "independent" trains different models, '

@@ -46,7 +46,7 @@ def read_config(
     ConfigError: it has another type, or :func:`load_config` or :func:`make_config` refuses it.
     """
     if isinstance(config, Config):
-        return make_config(config.model_dump(), overrides) if overrides else config
+        return make_config(config.given(), overrides) if overrides else config
     if isinstance(config, Mapping):
         return make_config(config, overrides)
     if isinstance(config, str | os.PathLike):
@@ -111,9 +111,9 @@ def change_config(config: Config, **sections: Mapping[str, Any]) -> Config:
     ------
     ConfigError: names every invalid key, what was expected and what came.
     """
-    values = config.model_dump()
+    values = config.given()
     for section, changes in sections.items():
-        values[section] |= changes
+        values[section] = values.get(section, {}) | dict(changes)
     return make_config(values)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from hopper.config.plug_ins import import_class
 from hopper.config.section import NonNegative, Options, Positive, Section, names
@@ -189,11 +189,10 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
                     f"{getattr(self, key)!r}"
                 )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _default_layers(cls, values: Any) -> Any:
+    def _default_layers(cls, values: Any, validate: ModelWrapValidatorHandler[Model]) -> Model:
         name = values.get("name") if isinstance(values, Mapping) else None
         layers = DEEP_MODELS | dict.fromkeys(ONE_LAYER, 1)
-        if isinstance(name, str) and name in layers:
-            return {"layers": layers[name]} | dict(values)
-        return values
+        defaults = {"layers": layers[name]} if isinstance(name, str) and name in layers else {}
+        return cls.with_defaults(defaults, values, validate)

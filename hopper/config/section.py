@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Annotated, Any, ClassVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -67,3 +67,15 @@ class Section(BaseModel):
     """Keys with their values. They are checked once and cannot be changed."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def with_defaults(
+        cls, defaults: Mapping[str, Any], values: Any, validate: Callable[[Any], Self]
+    ) -> Self:
+        """Validate values with other defaults than the class has. These keys count as not set, so
+        that they follow what they depend on if that is changed."""
+        if not isinstance(values, Mapping):
+            return validate(values)
+        section = validate(dict(defaults) | dict(values))
+        section.model_fields_set.difference_update(defaults.keys() - values.keys())
+        return section

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from hopper.config.cluster import Cluster
 from hopper.config.data import Cache, Data, Learnable
@@ -42,26 +48,34 @@ class Config(Section):
     pipeline: Pipeline = Field(default={}, validate_default=True)
     cluster: Cluster = Cluster()
 
-    @field_validator("sampler", mode="before")
+    @field_validator("sampler", mode="wrap")
     @classmethod
-    def _default_fanouts(cls, values: Any, info: ValidationInfo) -> Any:
+    def _default_fanouts(
+        cls, values: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
         # An invalid model is not among the data. Its own error is shown instead.
-        if isinstance(values, Mapping) and "model" in info.data:
-            model = info.data["model"]
+        model = info.data.get("model")
+        if not isinstance(values, Mapping) or model is None:
+            return validate(values)
+        if values.get("kind") == "full":
+            fanout, values = -1, {k: v for k, v in values.items() if k != "fanouts"}
+        else:
             fanout = 2 if model.name in DEEP_MODELS else 10
-            sampler = {"fanouts": [fanout] * model.layers} | dict(values)
-            if sampler.get("kind") == "full":
-                sampler["fanouts"] = [-1] * model.layers
-            return sampler
-        return values
+        return Sampler.with_defaults({"fanouts": [fanout] * model.layers}, values, validate)
 
-    @field_validator("pipeline", mode="before")
+    @field_validator("pipeline", mode="wrap")
     @classmethod
-    def _default_lookahead(cls, values: Any, info: ValidationInfo) -> Any:
-        sampler = info.data.get("sampler")
+    def _default_lookahead(
+        cls, values: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
+        sampler, defaults = info.data.get("sampler"), {}
         if isinstance(values, Mapping) and sampler is not None and sampler.kind == "full":
-            return {"lookahead": int(values.get("depth") != 0)} | dict(values)
-        return values
+            defaults = {"lookahead": int(values.get("depth") != 0)}
+        return Pipeline.with_defaults(defaults, values, validate)
+
+    def given(self) -> dict[str, Any]:
+        """Return the keys that were set, by section. Those that follow from others are left out."""
+        return self.model_dump(exclude_unset=True)
 
     @property
     def roots_a_pass(self) -> int:

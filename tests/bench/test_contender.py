@@ -4,6 +4,7 @@ import pytest
 
 from hopper.bench.contender import Contender, parse_contenders
 from hopper.bench.statistics import engines_of, figures, speed_up
+from hopper.config import change_config, make_config
 from hopper.errors import ConfigError, RequestError
 
 from .conftest import make_run  # isort: skip
@@ -19,6 +20,20 @@ def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config):
     # What is not named is that of the configuration.
     assert config.model == tiny_config.model
     assert tiny_config.hop.merge == "off"
+
+
+def test_defaults_follow_what_a_contender_changes(tiny_config):
+    full = Contender.parse("zero_hop:sampler.kind=full").configure(tiny_config)
+    assert (full.sampler.fanouts, full.pipeline.lookahead) == ([-1, -1], 1)
+    given = make_config(tiny_config.given(), ["--pipeline.lookahead=0", "--sampler.fanouts=[3, 3]"])
+    deeper = Contender.parse("zero_hop:model.name=deepgcn:model.layers=3")
+    with pytest.raises(ConfigError, match="expected one fanout per layer"):
+        deeper.configure(given)
+    # A change of a change knows what was given, too.
+    full = Contender.parse("zero_hop:sampler.kind=full").configure(
+        change_config(given, train={"seed": 5})
+    )
+    assert (full.train.seed, full.pipeline.lookahead) == (5, 0)
 
 
 def test_another_division_is_named_after_the_last_part_of_its_path(tiny_config):
