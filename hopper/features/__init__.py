@@ -6,7 +6,7 @@ from hopper.features.opening import download_graph, open_graph, own_server
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
-from hopper.features.row_cache import RowCache
+from hopper.features.row_cache import ReadyRows, RowCache
 from hopper.features.source import FeatureSource, InputRows, RowKind, distinct
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Lookups",
     "PartitionedRows",
     "PregatheredRows",
+    "ReadyRows",
     "RemoteRows",
     "RowCache",
     "RowCounts",

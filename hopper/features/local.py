@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ from cache_server.errors import SourceError
 from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
 from cache_server.store.read_ahead import read_ahead, take_ahead
 from hopper.errors import GraphError
+from hopper.features.cached import look_up
 from hopper.features.copy_rows import copy_rows
+from hopper.features.row_cache import RowCache
 from hopper.features.source import RowKind
 from hopper.graph.topology import Ids
 from hopper.ops import RowPart
@@ -31,30 +35,51 @@ class LocalRows:
         self._server = server
         self._tables: dict[tuple[RowKind, str], tuple[NDArray[Any], bool]] = {}
         self._mapped: dict[str, Tensor] = {}
+        self._ready: Mapping[str, RowCache] = {}
         self._faults = -1
         """major page faults of this process when rows were last located"""
 
+    def with_ready(self, ready: Mapping[str, RowCache]) -> LocalRows:
+        """Return a view that takes features from rows in memory, by node type, as far as they are
+        there."""
+        view = copy.copy(self)
+        view._ready = ready
+        return view
+
     def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read rows of this server; see :meth:`FeatureSource.gather`."""
-        rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
+            self._rows(kind, node_type, ids)
             return self._read(node_type, ids)
         table, is_read_alone = self._table(kind, node_type)
         if not is_read_alone:
-            return np.take(table, rows, axis=0)
-        out = np.empty((rows.size, table.shape[1]), table.dtype)
-        take_ahead(table, rows, out)
+            return np.take(table, self._rows(kind, node_type, ids), axis=0)
+        out = np.empty((ids.size, table.shape[1]), table.dtype)
+        self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
 
     def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Read rows of this server into a table."""
-        rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
+            self._rows(kind, node_type, ids)
             out[places] = self._read(node_type, ids)
             return
         table, is_read_alone = self._table(kind, node_type)
-        copy = take_ahead if is_read_alone else copy_rows
-        copy(table, rows, out, places)
+
+        def read(ids: Ids, out: NDArray[Any], places: Ids) -> None:
+            take = take_ahead if is_read_alone else copy_rows
+            take(table, self._rows(kind, node_type, ids), out, places)
+
+        if kind == "features" and node_type in self._ready:
+            look_up(self._ready[node_type], ids, out, places, read)
+        else:
+            read(ids, out, places)
+
+    def exceed_memory(self, node_type: str) -> bool:
+        """Return whether features of a type are in a file that does not fit memory."""
+        is_here = self._graph.stored(node_type, self._server).count > 0
+        is_sourced = self._is_sourced("features", node_type)
+        return is_here and not is_sourced and self._table("features", node_type)[1]
 
     def are_copied(self, node_type: str) -> bool:
         """Return whether features of a type are copied when they are read, since their table does

@@ -22,7 +22,7 @@ from hopper.errors import GraphError
 from hopper.features.cached import CachedRows, DeviceRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.remote import RemoteRows
-from hopper.features.row_cache import RowCache
+from hopper.features.row_cache import ReadyRows, RowCache
 from hopper.features.source import Mask, RemoteSource, RowKind
 from hopper.graph.topology import Ids
 from hopper.ops import RowPart, StoredRows
@@ -86,6 +86,28 @@ class PartitionedRows:
         view = copy.copy(self)
         view.rows, view.traffic = RowCounts(), self.traffic.apart()
         return view
+
+    def with_ready(self, ready: Mapping[str, ReadyRows]) -> PartitionedRows:
+        """Return a view of the same rows that takes features from those that were read before, by
+        node type, and count what that has saved."""
+        if not ready:
+            return self
+        saved = sum(one.saved for one in ready.values())
+        self.rows.add(RowCounts(cached=saved, remote_unique=-saved))
+        view = copy.copy(self)
+        view.local = self.local.with_ready(ready)
+        view.remote = None if self.remote is None else CachedRows(self.remote, ready)
+        return view
+
+    def read_early(self, node_type: str, ids: Ids) -> tuple[NDArray[Any], Mask]:
+        """Read features [n, dim] of distinct nodes of any servers for :class:`ReadyRows`, and
+        return which are of other servers. Whoever reads those counts them as read."""
+        local = self.is_local(node_type, ids)
+        view = self.with_own_counts()
+        features = view._gather("features", node_type, ids, local)
+        self.traffic.add(view.traffic.take())
+        self.rows.add(RowCounts(lookups=view.rows.lookups))
+        return features, ~local
 
     def take_over(self, other: PartitionedRows) -> None:
         """Add the counts of ``other`` to these, and set them to zero there."""

@@ -11,9 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopper.device.array_module import Array
 from hopper.features.copy_rows import copy_rows
+from hopper.graph.topology import Ids
 
 
 class RowCache:
@@ -157,3 +159,25 @@ class RecentRows(RowCache):
             self._slot_of[self._id_in[oldest]] = -1
             self._place(oldest, ids, rows)
             self._asked_at[oldest] = self._moment
+
+
+class ReadyRows(RowCache):
+    """The rows of one iteration that were read before it.
+
+    Parameters
+    ----------
+    ids: [n] int64, ascending.
+    rows: [n, dim].
+    saved: how many rows of other servers earlier iterations have read as well.
+    """
+
+    evicts = True
+
+    def __init__(self, ids: Ids, rows: NDArray[Any], saved: int) -> None:
+        self._np, self._ids, self._rows, self.saved = np, ids, rows, saved
+
+    def find(self, ids: Array) -> Array:
+        """Return the slot [n], int64, of each id; -1 = not read."""
+        slots = np.searchsorted(self._ids, ids)
+        is_here = np.take(self._ids, slots, mode="clip") == ids if self._ids.size else ids < 0
+        return np.where(is_here, slots, -1)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,7 +175,7 @@ class _Launcher:
         now = time.monotonic()
         if now > self._told_at + _LIVE_SECONDS:
             self.tell()
-        if select.select([_INPUT], [], [], LOOK_SECONDS)[0]:
+        if wait([_INPUT], LOOK_SECONDS):
             content = os.read(_INPUT, 1 << 16)
             if not content:
                 raise _LauncherGone

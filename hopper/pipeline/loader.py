@@ -118,26 +118,29 @@ class Loader(Generic[T]):
     def _start(self) -> Pipeline[T]:
         """Make the pipeline of an epoch, which begins where the state says."""
         config, graph = self._config, self.graph
-        lookahead = Lookahead(graph.rows, config.lookahead_nbytes)
         types = [name for name, kind in graph.graph.schema.node_types.items() if kind.feature_dim]
+        lookahead = Lookahead(graph.rows, types, config)
 
         def draw(moment: Moment) -> Drawn:
             return self._draw(moment, False)
 
         def read(drawn: Drawn) -> T:
-            with graph.rows.one_operation(), lookahead.turn():
-                return self._read(drawn, graph.rows)
+            with lookahead.turn(graph.rows) as rows:
+                return self._read(drawn, rows)
 
         def foresee(drawn: Sequence[Drawn]) -> None:
             lookahead.foresee(
                 [{name: distinct([one.subgraph.nodes[name]]) for name in types} for one in drawn]
             )
 
-        reach = config.lookahead if graph.rows.remote is not None else 0
         return Pipeline[T](
             [
                 Stage("draw", draw, config.depth, config.nbytes, _drawn_bytes),
-                Stage("read", read, config.reads, config.nbytes, reach=reach, foresee=foresee),
+                Stage(
+                    *("read", read, config.reads, config.nbytes),
+                    reach=lookahead.reach,
+                    foresee=foresee,
+                ),
             ],
             self._iterations,
             self._state["epoch"] + 1,

@@ -1,4 +1,5 @@
-"""Keeps rows of other servers that coming iterations will read again.
+"""Keeps rows of other servers that coming iterations will read again, and reads rows of tables that
+do not fit memory for several iterations at once (:mod:`hopper.pipeline.sweep`).
 
 A plan tells which rows its iteration reads. So, as far as plans reach, the best rows to keep are
 known: those whose next use comes soonest (Belady, A study of replacement algorithms for a
@@ -8,16 +9,18 @@ virtual-storage computer, IBM Systems Journal 5(2), 1966).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.config import Pipeline as PipelineConfig
 from hopper.features import PartitionedRows, RowCache
 from hopper.features.copy_rows import copy_rows
 from hopper.graph.layout import stored_features
+from hopper.pipeline.sweep import Sweep
 
 Ids = NDArray[np.int64]
 Numbers = NDArray[np.int32]
@@ -119,38 +122,61 @@ class KeptRows(RowCache):
 
 
 class Lookahead:
-    """Keeps rows that coming iterations read again, of all node types together.
+    """Reads rows of all node types together with those of coming iterations.
 
     Parameters
     ----------
-    rows: reads through the kept rows from the first :meth:`foresee` on.
-    nbytes: most bytes of all kept rows. Node types share them in proportion to the bytes that the
-        iterations of the first :meth:`foresee` read.
+    rows: reads through kept rows of other servers from the first :meth:`foresee` on.
+    tables: the node types, and relations as ``src/rel/dst``, whose features are read.
+    config: node types share ``lookahead_memory`` in proportion to the bytes that the iterations of
+        the first :meth:`foresee` read.
+    reads_others: whether rows of other servers are read.
+
+    Attributes
+    ----------
+    reach: how many iterations after the next one to foresee.
     """
 
-    def __init__(self, rows: PartitionedRows, nbytes: int) -> None:
-        self._rows, self._nbytes = rows, nbytes
+    def __init__(
+        self,
+        rows: PartitionedRows,
+        tables: Iterable[str],
+        config: PipelineConfig,
+        reads_others: bool = True,
+    ) -> None:
+        self._rows, self._nbytes = rows, config.lookahead_nbytes
         self._kept: dict[str, KeptRows] | None = None
         self._number = 0
+        self._sweep = Sweep(rows, tables)
+        self._reads_others = reads_others and rows.remote is not None
+        self._keeps = self._reads_others and config.lookahead > 0
+        self.reach = max(self._sweep.reach, config.lookahead if self._keeps else 0)
 
-    def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> None:
+    def foresee(self, iterations: Sequence[Mapping[str, Ids]], *, own_only: bool = False) -> None:
         """Take note of the rows that coming iterations read: for each, by table of features, the
         distinct nodes, ascending.
 
-        Rows of this server, and rows that a cache holds permanently, are left out.
+        Rows that a cache holds permanently are left out, and with ``own_only`` those of other
+        servers.
         """
-        rows = self._rows
-        if rows.remote is None:
+        if not self.reach:
             return
-        remote = [
-            {
-                table: rows.uncached(table, nodes[~rows.is_local(table, nodes)])
-                for table, nodes in reads.items()
-            }
-            for reads in iterations
-        ]
+        rows, foreseen, remote = self._rows, list[dict[str, Ids]](), list[dict[str, Ids]]()
+        for reads in iterations:
+            foreseen.append({})
+            remote.append({})
+            for table, nodes in reads.items():
+                is_local = rows.is_local(table, nodes)
+                others = nodes[:0] if own_only else rows.uncached(table, nodes[~is_local])
+                remote[-1][table] = others
+                foreseen[-1][table] = np.sort(np.concatenate((nodes[is_local], others)))
+        swept = self._sweep.foresee(foreseen)
+        if not self._keeps:
+            return
         if self._kept is None:
-            self._kept = self._make_caches(remote)
+            self._kept = self._make_caches(
+                [{t: ids for t, ids in reads.items() if t not in swept} for reads in remote]
+            )
             rows.attach_prefetch(self._kept)
         for reads in remote:
             for table, kept in self._kept.items():
@@ -158,12 +184,15 @@ class Lookahead:
             self._number += 1
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Let the rows of the next iteration be read during the block."""
+    def turn(self, rows: PartitionedRows) -> Iterator[PartitionedRows]:
+        """Let the rows of the next iteration be read during the block, from a view of ``rows``,
+        which count what is read for it."""
         caches = (self._kept or {}).values()
         for kept in caches:
             kept.begin()
-        yield
+        view = self._sweep.turn(rows)
+        with view.one_operation():
+            yield view
         for kept in caches:
             kept.end()
 

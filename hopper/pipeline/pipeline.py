@@ -227,12 +227,14 @@ class Pipeline(Generic[T]):
 
     def _room(self, number: int) -> int:
         """Return how many of the next items a stage may have begun: those for which results may
-        wait here and in later stages, which work on one each. Only one before sizes are known."""
+        wait here, at least those that later stages foresee, and in later stages, which work on one
+        each. Only one, and what is foreseen, before sizes are known."""
         stage, later, largest = self._stages[number], self._stages[number + 1 :], self._largest
+        foreseen = sum(other.reach for other in later)
         if largest[number] is None:
-            return 1 + sum(other.reach for other in later)
-        ahead = sum(other.items + 1 + other.reach for other in later)
-        return ahead + min(stage.items, stage.nbytes // max(1, largest[number] or 0) + 1)
+            return 1 + foreseen
+        waiting = min(stage.items, stage.nbytes // max(1, largest[number] or 0) + 1)
+        return sum(other.items + 1 for other in later) + max(waiting, foreseen)
 
 
 def _make_item(stage: Stage, item: Any) -> tuple[Any, int]:

@@ -87,7 +87,9 @@ def engine_stages(
     :class:`Prepared`; ``batches`` returns the global batch of an epoch and iteration."""
     state, config = engine.state, engine.state.config.pipeline
     log, tables = state.log, state.request.reads.feature_tables
-    lookahead, has_room = Lookahead(state.rows, config.lookahead_nbytes), False
+    reads_others = engine.engine.spec.reads_remote_rows
+    lookahead = Lookahead(state.rows, tables.values(), config, reads_others)
+    has_room = False
 
     def begin(moment: tuple[int, int], thread: str) -> None:
         if config.depth:
@@ -100,25 +102,29 @@ def engine_stages(
         return seconds
 
     def plan(moment: Moment) -> tuple[Plan, Seconds]:
+        nonlocal has_room
         begin(moment, "plan")
-        return engine.plan_and_ask(batches(*moment)), end({})
+        made = engine.plan_and_ask(batches(*moment))
+        if not has_room:
+            _require_room(input_bytes(made), state.cluster.rank, at_once=2 if config.depth else 1)
+            has_room = True
+        return made, end({})
 
     def read(planned: tuple[Plan, Seconds]) -> Prepared:
-        nonlocal has_room
         plan, seconds = planned
         begin((plan.batch.epoch, plan.batch.iteration), "read")
-        if not has_room:
-            _require_room(input_bytes(plan), state.cluster.rank, at_once=2 if config.depth else 1)
-            has_room = True
         rows = state.rows.with_own_counts()
-        with rows.one_operation(), lookahead.turn():
-            inputs = engine.read(plan, rows)
+        with lookahead.turn(rows) as view:
+            inputs = engine.read(plan, view)
         rows.take_device_lookups()
         return Prepared(plan, inputs, rows, end(seconds))
 
     def foresee(planned: Sequence[tuple[Plan, Seconds]]) -> None:
-        reads = [plan.reads if plan.reads_ahead else {} for plan, _ in planned]
-        lookahead.foresee([distinct_by_table(of_plan, tables) for of_plan in reads])
+        plans = [plan for plan, _ in planned]
+        lookahead.foresee(
+            [distinct_by_table(plan.reads, tables) for plan in plans],
+            own_only=not all(plan.reads_ahead for plan in plans),
+        )
 
     def input_bytes(plan: Plan) -> int:
         """Return the bytes of a plan, and of its features that are read into memory."""
@@ -134,11 +140,14 @@ def engine_stages(
                 total += (ids.size - left) * width * state.trainer.dtype.itemsize
         return total
 
-    has_others = engine.engine.spec.reads_remote_rows and state.rows.remote is not None
-    reach, nbytes = config.lookahead if has_others else 0, config.nbytes
+    nbytes = config.nbytes
     return [
         Stage("plan", plan, config.depth, nbytes, lambda planned: planned[0].nbytes),
-        Stage("read", read, config.reads, nbytes, lambda p: input_bytes(p.plan), reach, foresee),
+        Stage(
+            *("read", read, config.reads, nbytes, lambda p: input_bytes(p.plan)),
+            reach=lookahead.reach,
+            foresee=foresee,
+        ),
     ]
 
 

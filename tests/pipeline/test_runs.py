@@ -5,8 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from cache_server.store import mapped_rows
 from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.device.choice import choose_device
@@ -14,6 +17,7 @@ from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
+from hopper.pipeline import sweep
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer
 from tests.engines.graphs import LEARNABLE, WITH_FEATURES, make_graph
@@ -148,6 +152,46 @@ def test_full_batches_fetch_rows_once(parts, servers, train_cases, tmp_path):
         assert results[kept]["losses"] == results[anew]["losses"]
         assert fetched[kept] == [fetched[anew][0], 0, 0]
         assert min(fetched[anew]) > 0
+
+
+def test_rows_of_tables_beyond_memory_are_read_for_several_iterations(
+    parts, servers, train_cases, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
+    monkeypatch.setattr(mapped_rows, "exceed_memory", lambda _nbytes: True)
+    monkeypatch.setattr(sweep, "_PARTS", 3)
+    read_early, sizes = PartitionedRows.read_early, []
+
+    def count(rows: PartitionedRows, node_type: str, ids: NDArray[np.int64]) -> Any:
+        sizes.append(ids.size)
+        return read_early(rows, node_type, ids)
+
+    monkeypatch.setattr(PartitionedRows, "read_early", count)
+
+    def make_case(kind: str, pipeline: str) -> dict[str, Any]:
+        values = make_values(
+            *(parts, tmp_path / f"{kind}-{pipeline}", servers, pipeline),
+            **(ONE_TYPE[kind] | {"model": {"name": "sage", "layers": 2, "hidden": 4}}),
+        )
+        values["train"]["batch_size"] = 4
+        return values | {"sampler": {"fanouts": [2, 1]}}
+
+    names = [(kind, pipeline) for kind in ONE_TYPE for pipeline in ("off", "as it is")]
+    cases = [make_case(*name) for name in names]
+    results = dict(zip(names, train_cases(cases, 2, tmp_path / "ranks"), strict=True))
+    assert sizes
+    assert min(sizes) > 0
+    for kind in ONE_TYPE:
+        plain, swept = results[kind, "off"], results[kind, "as it is"]
+        assert swept["losses"] == plain["losses"]
+        rows, expected = swept["rows"], plain["rows"]
+        for key in ("local", "remote"):
+            assert rows[key] == expected[key], (kind, key)
+        read, expected_read = (one["remote_unique"] + one["cached"] for one in (rows, expected))
+        assert read == expected_read, kind
+        if kind in KEEPS:
+            assert rows["remote_unique"] < expected["remote_unique"], kind
+            assert swept["bytes"]["feature"] < plain["bytes"]["feature"], kind
 
 
 def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(

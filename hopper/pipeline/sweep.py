@@ -1,0 +1,154 @@
+"""Reads rows of tables that do not fit memory in the order of their files, for several iterations.
+
+Rows of an iteration lie apart, and a row is often a small part of a page: reading them alone reads
+many times their bytes. But the rows of coming iterations are known as far as plans reach. So a
+table is divided into as many parts as iterations are looked ahead. Each iteration reads one part,
+from its beginning to its end, for all iterations until the part's next turn. Rows wait in temporary
+files. (DiskGNN also packs the rows of coming mini-batches in files, of all of them before training;
+Liu et al., Proc. ACM Manag. Data 3(1), 2025.)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import RequestError
+from hopper.features import PartitionedRows, ReadyRows, distinct
+from hopper.graph.topology import Ids
+
+_PARTS: Final = 16
+
+
+class Sweep:
+    """Reads features of the node types of which a server's own do not fit memory.
+
+    Parameters
+    ----------
+    tables: the node types, and relations as ``src/rel/dst``, whose features are read.
+
+    Attributes
+    ----------
+    reach: how many iterations after the next one to foresee.
+    """
+
+    def __init__(self, rows: PartitionedRows, tables: Iterable[str]) -> None:
+        self._tables = {name for name in tables if rows.local.exceed_memory(name)}
+        self._rows, self.reach = rows, _PARTS - 1 if self._tables else 0
+        self._swept: dict[str, SweptTable] = {}
+
+    def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> set[str]:
+        """Take note of the rows that coming iterations read: for each, by table, the distinct ids,
+        ascending. Return the tables that are swept."""
+        for name in sorted(self._tables - self._swept.keys()):
+            largest = max(reads[name].size if name in reads else 0 for reads in iterations)
+            offsets = self._rows.graph.book.offsets[name]
+            own = self._rows.graph.stored(name, self._rows.server).count
+            # Waiting rows, on average half of those in reach, take no more room than own ones.
+            parts = min(len(iterations), 2 * own // max(1, largest) - 1)
+            if parts > 1:
+                self._swept[name] = SweptTable(name, offsets, parts)
+        self._tables &= self._swept.keys()
+        for reads in iterations:
+            for name, swept in self._swept.items():
+                swept.foresee(reads.get(name, np.empty(0, np.int64)))
+        return self._tables
+
+    def turn(self, rows: PartitionedRows) -> PartitionedRows:
+        """Return a view of rows from which the next iteration's are read. ``rows`` counts what is
+        read for it."""
+        return rows.with_ready({name: swept.turn(rows) for name, swept in self._swept.items()})
+
+
+class SweptTable:
+    """Rows of a table, each read in time for the iterations that were foreseen to need it.
+
+    Parameters
+    ----------
+    offsets: [servers + 1] int64, the first id of each server.
+    parts: of each server's ids; each is read for as many iterations at most.
+    """
+
+    def __init__(self, name: str, offsets: Ids, parts: int) -> None:
+        self._name, self._offsets, self._parts, self._turn = name, offsets, parts, 0
+        self._read_until = np.zeros(parts, np.int64)
+        """by part, the number of the first iteration whose rows have not been read"""
+        self._coming: deque[_Coming] = deque()
+
+    def foresee(self, ids: Ids) -> None:
+        """Take note of the distinct ids, ascending, that a coming iteration reads."""
+        self._coming.append(_Coming(ids))
+
+    def turn(self, rows: PartitionedRows) -> ReadyRows:
+        """Read what is to be read in the next iteration, and return that iteration's rows."""
+        for part in np.flatnonzero(self._read_until <= self._turn).tolist():
+            next_turn = self._turn + 1 + (part - self._turn - 1) % self._parts
+            self._read(rows, part, next_turn - self._turn)
+            self._read_until[part] = min(next_turn, self._turn + len(self._coming))
+        self._turn += 1
+        return self._coming.popleft().ready(rows.local.row_format("features", self._name))
+
+    def _read(self, rows: PartitionedRows, part: int, iterations: int) -> None:
+        """Read a part for some of the coming iterations."""
+        first, size = self._offsets[:-1], np.diff(self._offsets)
+        bounds = first + size * part // self._parts, first + size * (part + 1) // self._parts
+        coming = list(islice(self._coming, iterations))
+        wanted = [each.within(*bounds) for each in coming]
+        pieces = list(zip(coming, wanted, strict=True))
+        ids = distinct([each.ids[own] for each, ranges in pieces for own in ranges])
+        if not ids.size:
+            return
+        features, is_remote = rows.read_early(self._name, ids)
+        was_read = np.zeros(ids.size, np.bool_)
+        for each, ranges in pieces:
+            for own in ranges:
+                places = np.searchsorted(ids, each.ids[own])
+                each.write(own.start, features[places])
+                each.saved += int(np.count_nonzero(was_read[places] & is_remote[places]))
+                was_read[places] = True
+
+
+class _Coming:
+    """The rows of a table that a coming iteration reads, in a temporary file.
+
+    Attributes
+    ----------
+    ids: [n] int64, ascending.
+    saved: how many rows of other servers were read for an earlier iteration.
+    """
+
+    def __init__(self, ids: Ids) -> None:
+        self.ids, self.saved = ids, 0
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        finalize(self, self._file.close)
+
+    def within(self, first: Ids, stop: Ids) -> list[slice]:
+        """Return where ids in some ranges are."""
+        bounds = np.searchsorted(self.ids, (first, stop)).T.tolist()
+        return [slice(begin, end) for begin, end in bounds if end > begin]
+
+    def write(self, first: int, features: NDArray[Any]) -> None:
+        """Write some rows, from the ``first`` on; a RequestError tells that there is no room."""
+        try:
+            self._file.seek(first * features[0].nbytes)
+            self._file.write(features.view(np.uint8).data)
+            self._file.flush()
+        except OSError as error:
+            raise RequestError(
+                f"{tempfile.gettempdir()}: rows of coming iterations cannot be written: "
+                f"{error.strerror}; expected TMPDIR to name a folder with as much room as a "
+                "server's features take at most, or pipeline.depth = 0"
+            ) from error
+
+    def ready(self, row_format: tuple[int, np.dtype[Any]]) -> ReadyRows:
+        """Map the rows, which are all there."""
+        (dim, dtype), count = row_format, self.ids.size
+        rows = np.memmap(self._file, dtype, "r", shape=(count, dim)) if count else None
+        return ReadyRows(self.ids, np.empty((0, dim), dtype) if rows is None else rows, self.saved)
