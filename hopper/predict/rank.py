@@ -9,7 +9,7 @@ import copy
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -42,7 +42,7 @@ from hopper.inference import (
 )
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.predict.parts import CLASSES, LABEL_NAME, Column, Columns, Part, write_part
+from hopper.predict.parts import CLASSES, LABEL_NAME, Part, write_part
 from hopper.predict.request import (
     PredictionRequest,
     columns_of,
@@ -143,21 +143,20 @@ class PredictionTask(ABC):
         number: int,
         part: Part,
         pieces: Iterator[tuple[slice, Any]],
-        none: Tensor,
-        columns: Columns,
+        more: Callable[[slice], dict[str, Any]],
     ) -> None:
-        """Write this rank's part of a block, with a column of class names if classes have names.
-        ``none`` are no rows, [0, width], in host memory."""
+        """Write this rank's part of a block; ``more`` returns further columns of a slice."""
         top, what = self.request.top, self.request.what
         names = np.array(self._label_names, np.str_)
-        if top:
-            pieces = ((piece, top_classes(values, top)) for piece, values in pieces)
-            dtype = np.dtype(self.request.dtype)
-            columns[what] = Column(dtype, lambda _, found: found[1].astype(dtype), top)
-            columns[CLASSES] = Column(np.int64, lambda _, found: found[0], top)
-        if names.size:
-            columns[LABEL_NAME] = Column(str, lambda _, v: names[v[0] if top else v], top)
-        write_part(self._file(number), part, what, pieces, self._finish(none), columns)
+
+        def describe(piece: slice, values: NDArray[Any]) -> dict[str, Any]:
+            columns, classes = more(piece), values
+            if top:
+                classes, probabilities = top_classes(values, top)
+                columns |= {what: probabilities.astype(self.request.dtype), CLASSES: classes}
+            return columns | ({LABEL_NAME: names[classes]} if names.size else {})
+
+        write_part(self._file(number), part, what, pieces, describe)
 
     def _file(self, number: int) -> Path | UPath:
         """Return the file of this rank's part of a block, which exists once it is complete."""
@@ -204,11 +203,12 @@ class NodeTask(PredictionTask):
                 yield piece, self._finish(rows[torch.from_numpy(places).to(rows.device)].cpu())
                 space.go_on()
 
-        columns: Columns = {}
         names = graph.names(node_type)
-        if names is not None:
-            columns["name"] = Column(str, lambda piece, _: names.of(part.ids[piece]))
-        self._write(number, part, pieces(), rows[:0].cpu(), columns)
+
+        def more(piece: slice) -> dict[str, Any]:
+            return {} if names is None else {"name": names.of(part.ids[piece])}
+
+        self._write(number, part, pieces(), more)
         space.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._folder / str(number), ignore_errors=True)
@@ -257,15 +257,15 @@ class EdgeTask(PredictionTask):
         part, graph = Part.of(table.ids[rank_ids]), self.inference.graph
         src = graph.original_ids(relation.src)[table.src[rank_ids]]
         dst = graph.original_ids(relation.dst)[table.dst[rank_ids]]
-        columns: Columns = {
-            "src": Column(np.int64, lambda piece, _: src[piece]),
-            "dst": Column(np.int64, lambda piece, _: dst[piece]),
-        }
-        if len(table.targets) > 1:
-            name = str(relation)
-            columns["relation"] = Column(str, lambda _, values: [name] * len(values))
+
+        def more(piece: slice) -> dict[str, Any]:
+            columns: dict[str, Any] = {"src": src[piece], "dst": dst[piece]}
+            if len(table.targets) > 1:
+                columns["relation"] = [str(relation)] * len(src[piece])
+            return columns
+
         pieces = ((piece, self._finish(rows[piece])) for piece, _ in part.pieces())
-        self._write(number, part, pieces, rows[:0], columns)
+        self._write(number, part, pieces, more)
 
 
 @torch.no_grad()

@@ -228,12 +228,12 @@ def test_parts_are_read_as_they_were_written(file_format, shape, dtype, tmp_path
     part = Part.of(np.array([4, 9, 1, 0, 7])[: shape[0]])
     file = tmp_path / f"part-0.{file_format}"
     pieces = ((piece, values[places]) for piece, places in part.pieces())
-    write_part(file, part, "logits", pieces, values[:0])
+    write_part(file, part, "logits", pieces)
     read_back = _read(file, PredictionRequest("logits", format=file_format))
-    np.testing.assert_array_equal(read_back.ids, part.ids)
-    np.testing.assert_array_equal(read_back.values, values[part.order])
-    assert read_back.values.dtype == dtype
-    assert read_back.names is None
+    np.testing.assert_array_equal(read_back["id"], part.ids)
+    np.testing.assert_array_equal(read_back["logits"], values[part.order])
+    assert read_back["logits"].dtype == dtype
+    assert "name" not in read_back
 
 
 def test_nodes_are_named_in_a_file(tmp_path):
