@@ -1,27 +1,30 @@
-"""Run queries over tables in DuckDB, within a limit of memory.
+"""Run queries over tables in DuckDB, within a limit of memory, and connect to other databases.
 
 DuckDB spills to disk what memory does not hold
 (https://duckdb.org/docs/stable/guides/performance/how_to_tune_workloads).
+Other databases have ADBC drivers, which stream results as Arrow batches.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import numpy as np
 import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from cache_server.available_memory import available_memory
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.array_file import iter_pieces, name_in_errors
-from hopper.graph.importers.source_files import first_line
+from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.publish import folder_beside
 from hopper.timing.phases import Phases
 
@@ -35,6 +38,7 @@ _LEAST: Final = 128 << 20
 """Fewest bytes that the database works with, and that each of its threads should have."""
 _IN_MEMORY: Final = 1 << 20
 """Bytes that an array may have before it gets a file."""
+_DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
 
 
 class DatabaseError(GraphError):
@@ -75,11 +79,6 @@ class Database:
         # The connection is in use until the result is fetched, even an empty one.
         return list(self._connection.execute(query).fetchall())
 
-    def search_files(self, folder: Path) -> None:
-        """Let relative paths in queries begin in a folder, and queries fetch no extension."""
-        self._connection.execute("SET GLOBAL file_search_path = ?", [str(folder.absolute())])
-        self.fetch("SET GLOBAL autoinstall_known_extensions = false")
-
     def open_protocol(self, protocol: str) -> None:
         """Let queries read addresses of a protocol, such as s3, by fsspec's file system for it."""
         import fsspec
@@ -104,15 +103,13 @@ class Database:
         self.fetch(f"DESCRIBE {query}")
         return query
 
-    def copy(self, name: str, table: object, casts: Mapping[str, str] | None = None) -> None:
-        """Copy what DuckDB can read, such as a pandas table or an Arrow reader, into a table; some
-        columns become other types."""
+    def copy(self, name: str, table: object, numeric: Collection[str] = ()) -> None:
+        """Copy what DuckDB can read, such as a pandas table or an Arrow reader, into a table; the
+        texts of the columns ``numeric`` become numbers."""
         self._connection.register("copied", table)
         try:
-            kept = ", ".join(
-                f'"{column}"::{to} AS "{column}"' for column, to in (casts or {}).items()
-            )
-            columns = f"* REPLACE ({kept})" if kept else "*"
+            numbers = ", ".join(f'"{column}"::DOUBLE AS "{column}"' for column in numeric)
+            columns = f"* REPLACE ({numbers})" if numbers else "*"
             self.fetch(f'CREATE TABLE "{name}" AS SELECT {columns} FROM copied')  # noqa: S608
         finally:
             self._connection.unregister("copied")
@@ -232,3 +229,30 @@ def open_database(
         closing(Database(folder, bound, bound - reserved, phases)) as database,
     ):
         yield database
+
+
+def open_database_of(url: str, folder: Path) -> Any:
+    """Connect to ``postgresql://...`` or ``sqlite:PATH``, and return a connection of DB-API 2.
+
+    A relative path begins in ``folder``. A GraphError tells that the address has another form, a
+    RequestError that the driver is not installed.
+    """
+    kind, _, rest = url.partition(":")
+    if kind not in _DRIVERS:
+        raise GraphError(f"expected duckdb:PATH, sqlite:PATH or postgresql://..., given {url!r}")
+    package = f"adbc_driver_{_DRIVERS[kind]}"
+    try:
+        driver = import_module(f"{package}.dbapi")
+    except ImportError as error:
+        text = cannot_import(f"a {kind} database", package.replace("_", "-"), error)
+        raise RequestError(text) from error
+    if kind == "sqlite":
+        require_file(folder / rest, "database")
+        # Without a mode, a file that is not there would be made.
+        url = f"file:{quote(str((folder / rest).absolute()))}?mode=ro"
+    return driver.connect(url)
+
+
+def find_numeric(schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema that are NUMERIC in Postgres, which come as texts."""
+    return [field.name for field in schema if getattr(field.type, "type_name", "") == "numeric"]

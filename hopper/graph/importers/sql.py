@@ -17,9 +17,13 @@ from pydantic import ConfigDict, TypeAdapter
 
 from hopper.errors import GraphError, HopperError
 from hopper.files.addresses import hide_passwords
-from hopper.graph.importers.database import Database, open_database
+from hopper.graph.importers.database import (
+    Database,
+    find_numeric,
+    open_database,
+    open_database_of,
+)
 from hopper.graph.importers.encode import LikeGraph
-from hopper.graph.importers.other_databases import find_casts, open_database_of
 from hopper.graph.importers.query import Query, quote_text
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.source_files import explain_errors, require_file
@@ -121,7 +125,10 @@ class _Source:
     ) -> None:
         self._queries, self._database = queries, database
         self._prefix, self._folder = (f"{file}: ", file.parent) if file else ("", Path())
-        database.search_files(self._folder)
+        folder = quote_text(str(self._folder.absolute()))
+        database.fetch(f"SET GLOBAL file_search_path = {folder}")
+        # Otherwise queries would fetch extensions.
+        database.fetch("SET GLOBAL autoinstall_known_extensions = false")
         self._attached, self._protocols = set[str](), set[str]()
         for name, url in queries.databases.items():
             with self._explain(f"databases.{name}"):
@@ -188,7 +195,7 @@ class _Source:
             with open_database_of(url, self._folder) as connection, connection.cursor() as cursor:
                 cursor.execute(source.sql)
                 reader = cursor.fetch_record_batch()
-                self._database.copy(name, reader, find_casts(reader.schema))
+                self._database.copy(name, reader, find_numeric(reader.schema))
         else:
             self._database.copy(name, source)
 
