@@ -27,7 +27,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootShares
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.layer_shares import Ids, NodeRows, Share, exchange_rows, plan_shares
-from hopper.inference.row_space import RowSpace
+from hopper.inference.row_space import RowSpace, split_rows
 from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN
@@ -128,7 +128,7 @@ class LayerWise(Inference):
         ids, output = plan[-1].mine[target], rows[target].values
         if stack.has_head and makes_logits:
             hidden = output
-            pieces = _pieces(ids.size, self._rows_per_chunk(max(1, hidden[:1].numel())))
+            pieces = split_rows(ids.size, self._rows_per_chunk(max(1, hidden[:1].numel())))
             device = self._cluster.device
             output = space.fill(
                 "logits", pieces, lambda piece: stack.logits(hidden[piece].to(device))
@@ -230,7 +230,7 @@ class LayerWise(Inference):
         for number, kind in enumerate(kinds):
             name, table = source_type(kind), f"layer-{step.index}-reads-{number}"
             ids, others = share.known[name], share.wanted[name]
-            pieces = _pieces(ids.size, self._rows_per_chunk(step.width))
+            pieces = split_rows(ids.size, self._rows_per_chunk(step.width))
             room = sum(nodes.size for nodes in others)
             values = space.fill(table, pieces, partial(self._rows_to_send, step, kind), room)
             sources[kind] = NodeRows(np.concatenate([ids, *others]), values, device)
@@ -243,7 +243,7 @@ class LayerWise(Inference):
         for number, name in enumerate(sorted(step.transfer.raw)):
             table = f"layer-{step.index}-reads-raw-{number}"
             make = partial(self._enter_features, step, name, sources[name])
-            pieces = _pieces(sources[name].ids.size, self._rows_per_chunk(step.width))
+            pieces = split_rows(sources[name].ids.size, self._rows_per_chunk(step.width))
             ready = space.fill(table, pieces, make)
             sources[name] = NodeRows(sources[name].ids, ready, device)
         return sources
@@ -301,11 +301,6 @@ class LayerWise(Inference):
         inner = np.searchsorted(rows, np.arange(limit, int(rows[-1]), limit)) + 1
         bounds = np.unique(np.concatenate([[0], inner, [ids.size]]))
         return [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
-
-
-def _pieces(count: int, most: int) -> list[slice]:
-    """Split ``count`` rows into pieces of at most ``most``; at least one piece."""
-    return [slice(start, min(start + most, count)) for start in range(0, max(1, count), most)]
 
 
 def _widths(stack: Stack, classes: int) -> list[int]:

@@ -147,3 +147,8 @@ class RowSpace:
         assert self._folder is not None
         owner = "" if self.is_permanent else f"rows-{os.getpid()}-"
         return self._folder / f"{owner}{name}{suffix}"
+
+
+def split_rows(count: int, most: int) -> list[slice]:
+    """Split ``count`` rows into pieces of at most ``most``; at least one piece."""
+    return [slice(start, min(start + most, count)) for start in range(0, max(1, count), most)]

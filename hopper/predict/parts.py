@@ -28,29 +28,6 @@ LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
 CLASSES: Final = "classes"
 """the column with the most probable classes"""
-_ROWS_AT_ONCE: Final = 1 << 16
-
-
-@dataclass(frozen=True)
-class Part:
-    """The nodes or edges of a block that one rank has predicted."""
-
-    ids: NDArray[np.int64]
-    """[n] original ids, ascending"""
-    order: NDArray[np.int64]
-    """[n], the index of each one's row"""
-
-    @classmethod
-    def of(cls, originals: NDArray[np.int64]) -> Self:
-        """Make a part of [n] int64 original ids in the order of their rows."""
-        order = np.argsort(originals, kind="stable")
-        return cls(originals[order], order)
-
-    def pieces(self) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Yield slices of the part, at least one, each with the indices of its rows."""
-        for first in range(0, max(1, self.ids.size), _ROWS_AT_ONCE):
-            piece = slice(first, min(first + _ROWS_AT_ONCE, self.ids.size))
-            yield piece, self.order[piece]
 
 
 def ids_file(part: Path | UPath) -> Path | UPath:
@@ -60,38 +37,36 @@ def ids_file(part: Path | UPath) -> Path | UPath:
 
 def write_part(
     file: Path | UPath,
-    part: Part,
+    ids: NDArray[np.int64],
     name: str,
     pieces: Iterator[tuple[slice, Any]],
     more: Callable[[slice, Any], dict[str, Any]] = lambda piece, values: {},
 ) -> None:
     """Write the file of a part, which replaces an older one once it is complete.
 
-    ``pieces`` yields slices of the part in order, at least one, each with its values, [n] or [n,
-    width]. In Parquet they are the column ``name``; ``more`` makes further columns of them, or
-    another one of this name, which are arrays or lists of texts.
+    ``ids`` ascend. ``pieces`` yields slices of them in order, at least one, each with its values,
+    [n] or [n, width]. In Parquet these are the column ``name``; ``more`` returns columns by name
+    that are added, or replace it: arrays, or lists of texts.
     """
     with replacing(file) as unfinished, ExitStack() as cleanup:
         if file.suffix == ".npy":
-            with replacing(ids_file(file)) as ids, ids.open("wb") as stream:
-                np.save(stream, part.ids)
+            with replacing(ids_file(file)) as other, other.open("wb") as stream:
+                np.save(stream, ids)
             stream = cleanup.enter_context(unfinished.open("wb"))
             for piece, values in pieces:
+                values = np.ascontiguousarray(values)
                 if piece.start == 0:
-                    header = {
-                        "descr": np.lib.format.dtype_to_descr(values.dtype),
-                        "fortran_order": False,
-                        "shape": (part.ids.size, *values.shape[1:]),
-                    }
+                    header = np.lib.format.header_data_from_array_1_0(values)
+                    header["shape"] = ids.size, *values.shape[1:]
                     np.lib.format.write_array_header_2_0(stream, header)
-                stream.write(np.ascontiguousarray(values).data)
+                stream.write(values.data)
             return
         import pyarrow as arrow
         from pyarrow import parquet
 
         writer = None
         for piece, values in pieces:
-            columns = {"id": part.ids[piece], name: values} | more(piece, values)
+            columns = {"id": ids[piece], name: values} | more(piece, values)
             table = arrow.table({key: _to_arrow(of) for key, of in columns.items()})
             writer = writer or cleanup.enter_context(
                 parquet.ParquetWriter(unfinished, table.schema)
@@ -104,10 +79,8 @@ def _to_arrow(values: Any) -> Any:
 
     if isinstance(values, list):
         return arrow.array(values, arrow.string())
-    array = arrow.array(np.ravel(values))
-    return (
-        arrow.FixedSizeListArray.from_arrays(array, values.shape[1]) if values.ndim == 2 else array
-    )
+    array, width = arrow.array(np.ravel(values)), values.shape[1:]
+    return arrow.FixedSizeListArray.from_arrays(array, *width) if width else array
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,11 @@ from hopper.inference import (
     make_inference,
     parts_of,
     score_block,
+    split_rows,
 )
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.predict.parts import CLASSES, LABEL_NAME, Part, write_part
+from hopper.predict.parts import CLASSES, LABEL_NAME, write_part
 from hopper.predict.request import (
     PredictionRequest,
     columns_of,
@@ -66,6 +67,7 @@ _NODES_A_BLOCK: Final = 1 << 14
 """nodes of each rank in a block, if nodes can be computed in blocks"""
 _EDGES_A_BLOCK: Final = 1 << 17
 """edges of all ranks together in a block"""
+_ROWS_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class PredictionTask(ABC):
     def _write(
         self,
         number: int,
-        part: Part,
+        ids: Ids,
         pieces: Iterator[tuple[slice, Any]],
         more: Callable[[slice], dict[str, Any]],
     ) -> None:
@@ -156,7 +158,7 @@ class PredictionTask(ABC):
                 columns |= {what: probabilities.astype(self.request.dtype), CLASSES: classes}
             return columns | ({LABEL_NAME: names[classes]} if names.size else {})
 
-        write_part(self._file(number), part, what, pieces, describe)
+        write_part(self._file(number), ids, what, pieces, describe)
 
     def _file(self, number: int) -> Path | UPath:
         """Return the file of this rank's part of a block, which exists once it is complete."""
@@ -196,19 +198,21 @@ class NodeTask(PredictionTask):
         wanted = Wanted(f"block {number}", block, output, node_type)
         space = self._space(str(number), f"computing block {number}")
         ids, rows = self.inference.rows(self.model, wanted, space)
-        part = Part.of(graph.original_ids(node_type)[ids])
+        originals = graph.original_ids(node_type)[ids]
+        order = np.argsort(originals)
 
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
-            for piece, places in part.pieces():
-                yield piece, self._finish(rows[torch.from_numpy(places).to(rows.device)].cpu())
+            for piece in split_rows(order.size, _ROWS_AT_ONCE):
+                places = torch.from_numpy(order[piece]).to(rows.device)
+                yield piece, self._finish(rows[places].cpu())
                 space.go_on()
 
         names = graph.names(node_type)
 
         def more(piece: slice) -> dict[str, Any]:
-            return {} if names is None else {"name": names.of(part.ids[piece])}
+            return {} if names is None else {"name": names.of(originals[order[piece]])}
 
-        self._write(number, part, pieces(), more)
+        self._write(number, originals[order], pieces(), more)
         space.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._folder / str(number), ignore_errors=True)
@@ -254,7 +258,7 @@ class EdgeTask(PredictionTask):
         operation = f"handing round rows of block {number}"
         rows = score_block(self._decoder, self._versions, block, self._ends, cluster, operation)
         rank_ids = parts_of(block, cluster)[cluster.rank]
-        part, graph = Part.of(table.ids[rank_ids]), self.inference.graph
+        graph = self.inference.graph
         src = graph.original_ids(relation.src)[table.src[rank_ids]]
         dst = graph.original_ids(relation.dst)[table.dst[rank_ids]]
 
@@ -264,8 +268,9 @@ class EdgeTask(PredictionTask):
                 columns["relation"] = [str(relation)] * len(src[piece])
             return columns
 
-        pieces = ((piece, self._finish(rows[piece])) for piece, _ in part.pieces())
-        self._write(number, part, pieces, more)
+        pieces = split_rows(rank_ids.size, _ROWS_AT_ONCE)
+        finished = ((piece, self._finish(rows[piece])) for piece in pieces)
+        self._write(number, table.ids[rank_ids], finished, more)
 
 
 @torch.no_grad()
