@@ -218,8 +218,4 @@ def _read_relation(text: str, taken: Mapping[Labelled, Any], place: str) -> Labe
     names = text.split("/")
     if len(names) != 3:
         raise GraphError(f"{place}: expected src/rel/dst, given {text!r}")
-    relation = read_relation(names, taken, place)
-    for end in (relation.src, relation.dst):
-        if end not in taken:
-            raise GraphError(f"{place}: expected a query nodes.{end}, given none")
-    return relation
+    return read_relation(names, taken, place, "a query nodes.{}")
