@@ -176,8 +176,7 @@ class LayerWise(Inference):
         return self._plans[key]
 
     def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, NodeRows]:
-        """Compute the rows of this rank's nodes after a layer, by type, unless all ranks have
-        stored them already; collective."""
+        """Compute this rank's rows after a layer by type, unless they are stored; collective."""
         sources, rows = {} if is_stored else self._sources(step), {}
         for number, name in enumerate(step.layer.types):
             into = [relation for relation in step.layer.aggregations if relation.dst == name]
@@ -222,8 +221,7 @@ class LayerWise(Inference):
         return step.stack.new_rows(step.index, inputs)[name]
 
     def _sources(self, step: _Step) -> dict[RowKind, NodeRows]:
-        """Return, by kind, the rows that this rank's new rows read, those of its own nodes first;
-        collective."""
+        """Return, by kind, the rows that new rows read, this rank's first; collective."""
         share, space, device = step.share, step.space, self._cluster.device
         sources: dict[RowKind, NodeRows] = {}
         kinds = dict.fromkeys(map(step.transfer.kind_of, step.layer.aggregations))

@@ -170,8 +170,7 @@ class PredictionTask(ABC):
         return run_dir / f"rank-{self._cluster.rank}"
 
     def _space(self, name: str, operation: str) -> RowSpace:
-        """Make the space for rows of layers that an operation computes, which prints how far it is
-        filled."""
+        """Make the space for rows of an operation's layers, which prints how far it is filled."""
 
         def print_progress(table: str, done: int, pieces: int) -> None:
             if pieces > 1 and self._cluster.rank == 0:

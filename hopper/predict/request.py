@@ -231,8 +231,7 @@ class PredictionRequest:
     def _read_ids(
         self, graph: PartitionedGraph, kind: str, what: str, count: int
     ) -> NDArray[np.int64]:
-        """Read the ids [n] of a split or of a file, which have to be distinct and in [0, count);
-        those of a file come back in ascending order."""
+        """Read distinct ids in [0, count) of a split or of a file, which are then sorted."""
         where = f"--nodes {self.nodes}"
         if self.nodes in graph.schema.splits:
             return graph.split(self.nodes)

@@ -84,8 +84,7 @@ def read_distdgl(file: Path) -> GraphTables:
 def _read_ranges(
     ranges: Mapping[str, Any], numbers: Mapping[str, int], where: str
 ) -> tuple[dict[str, Ids], Callable[[Ids], Ids]]:
-    """Return the number of ids in each part, by type, and a function that turns ids which all types
-    have in common into those within their types."""
+    """Return the count of each part by type, and a function from ids to those within types."""
     with explain_errors(f"{where}: expected ranges [first, stop] by type and part"):
         bounds = {name: np.array(ranges[name], np.int64).reshape(-1, 2) for name in numbers}
     counts = {name: of[:, 1] - of[:, 0] for name, of in bounds.items()}
@@ -129,10 +128,7 @@ class _Metadata:
 
 
 def _read_chunks(file: Path, content: Mapping[str, Any]) -> GraphTables:
-    """Read the graph of a metadata.json, whose content is given; features in .npy files are mapped.
-
-    A file TYPE.txt beside it, with a line for each node, assigns nodes to servers.
-    """
+    """Read a chunked graph; a file TYPE.txt beside it has the server of each node."""
     metadata = parse_json(TypeAdapter(_Metadata), content, str(file))
     reader = TableReader(metadata.graph_name, f"DistDGL {file.name}", str(file))
     counts = _count(metadata.num_nodes_per_type, metadata.num_nodes_per_chunk)

@@ -107,8 +107,7 @@ def _array(
     place: str,
     mmap_mode: Literal["r"] | None = None,
 ) -> tuple[Path, NDArray[Any]]:
-    """Read or map the array of a field: the name of a .npy file, or the name, dtype and shape of a
-    file that has no header, which is mapped."""
+    """Read or map the .npy file that a field names, or map the file without a header."""
     where = f"{place}.{key}"
     if not isinstance(fields, dict) or not isinstance(fields.get(key), dict):
         file = find_inside(source, _field(fields, key, str, place), where)

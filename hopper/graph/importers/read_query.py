@@ -114,8 +114,7 @@ def _read_query(
 
 
 def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[str]]]:
-    """Find the columns of labels of each task, in order, and their kind: ``label``, ``value``, or
-    "several": ``label_0``, ``label_1``, ... The name of an only task without one is ""."""
+    """Find the columns of labels, and their kind, by task; "" = an only task without a name."""
     tasks: dict[str, list[tuple[str, int, str]]] = {}
     for name in names:
         match = _LABEL.fullmatch(name)
@@ -223,8 +222,7 @@ def _read_weights(reader: QueryReader) -> NDArray[np.float32]:
 
 
 def _read_times(reader: QueryReader) -> NDArray[np.int64]:
-    """Read times: integers as they are, dates as seconds since 1970, in UTC unless they have a
-    zone."""
+    """Read integers as they are, dates as seconds since 1970, in UTC unless they have a zone."""
     column, kind = reader.column("time"), reader.kind("time")
     integer = f"TRY_CAST({column} AS BIGINT)"
     date = column if kind == "time" else f"TRY_CAST({column} AS TIMESTAMPTZ)"
