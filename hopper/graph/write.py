@@ -173,10 +173,8 @@ class GraphWriter:
             raise GraphError(
                 f"{self.out}: topology of {name}: expected {count} edges, given {edges}"
             )
-        files: dict[str, Any] = {
-            array: self._create(array, name) for array in layout.TOPOLOGY_ARRAYS
-        }
-        return Topology(**files)
+        files: list[Any] = [self._create(array, name) for array in layout.TOPOLOGY_ARRAYS]
+        return Topology(*files)
 
     def _spec(self, part: str, owner: object, what: str = "") -> layout.ArraySpec:
         spec = self._arrays.get((part, str(owner)))

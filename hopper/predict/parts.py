@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.files.addresses import hide_passwords, path_of, remote_errors
+from hopper.files.addresses import AnyPath, hide_passwords, path_of, remote_errors
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
@@ -21,22 +21,19 @@ from hopper.graph.layout import names_file
 from hopper.graph.names import Names
 from hopper.predict.request import PredictionRequest, TaskColumns, read_description
 
-if TYPE_CHECKING:
-    from upath import UPath
-
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
 CLASSES: Final = "classes"
 """the column with the most probable classes"""
 
 
-def ids_file(part: Path | UPath) -> Path | UPath:
+def ids_file(part: AnyPath) -> AnyPath:
     """Return the file with the ids of a part in .npy."""
     return part.with_name(part.name.replace("part-", "ids-"))
 
 
 def write_part(
-    file: Path | UPath,
+    file: AnyPath,
     ids: NDArray[np.int64],
     name: str,
     pieces: Iterator[tuple[slice, Any]],

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from hopper.engines.assemble import DTYPES
 from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
-from hopper.files.addresses import remote_errors
+from hopper.files.addresses import AnyPath, remote_errors
 from hopper.inference import (
     EndRows,
     Inference,
@@ -59,9 +59,6 @@ from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.verify import RowCheck
 
-if TYPE_CHECKING:
-    from upath import UPath
-
 Ids = NDArray[np.int64]
 _NODES_A_BLOCK: Final = 1 << 14
 """nodes of each rank in a block, if nodes can be computed in blocks"""
@@ -77,7 +74,7 @@ class PredictionTask(ABC):
     predicted: ClassVar[str]
     """what is predicted, in words"""
     request: PredictionRequest
-    out: Path | UPath
+    out: AnyPath
     trained: TrainedRun
     inference: Inference
     model: torch.nn.Module
@@ -160,7 +157,7 @@ class PredictionTask(ABC):
 
         write_part(self._file(number), ids, what, pieces, describe)
 
-    def _file(self, number: int) -> Path | UPath:
+    def _file(self, number: int) -> AnyPath:
         """Return the file of this rank's part of a block, which exists once it is complete."""
         return self.out / f"part-{number:05d}-{self._cluster.rank:05d}.{self.request.format}"
 

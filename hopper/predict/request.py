@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
-from hopper.files.addresses import path_of, remote_errors
+from hopper.files.addresses import AnyPath, path_of, remote_errors
 from hopper.files.whole_files import write_text
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
@@ -25,9 +25,6 @@ from hopper.graph.schema import LabelKind, Labels, Predicted, TargetKind
 from hopper.inference import Output
 from hopper.partition import PartitionedGraph
 from hopper.tasks import LinkTable, Target, TargetEdges
-
-if TYPE_CHECKING:
-    from upath import UPath
 
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
@@ -303,7 +300,7 @@ def columns_of(labels: Labels, what: What, names: Mapping[str, Sequence[str]]) -
 _FIELDS: Final = [of.name for of in fields(PredictionRequest) if of.name != "overrides"]
 
 
-def work_folder(out: Path | UPath, run: Path) -> Path:
+def work_folder(out: AnyPath, run: Path) -> Path:
     """Return the folder on this machine for a prediction's work, below the prediction's own, or
     below the run's if the prediction goes to an address."""
     if isinstance(out, Path):
@@ -311,7 +308,7 @@ def work_folder(out: Path | UPath, run: Path) -> Path:
     return run.absolute() / "predictions" / xxhash.xxh64_hexdigest(str(out).encode())
 
 
-def out_of(work: Path) -> Path | UPath:
+def out_of(work: Path) -> AnyPath:
     """Return where the prediction of a :func:`work_folder` goes. A :class:`RequestError` says that
     the folder was copied without the address."""
     file = work / ADDRESS_FILE
@@ -320,7 +317,7 @@ def out_of(work: Path) -> Path | UPath:
     return path_of(file.read_text()) if file.exists() else work.parent
 
 
-def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, Any]]:
+def read_description(out: AnyPath) -> tuple[PredictionRequest, dict[str, Any]]:
     """Read the request of a prediction's folder, and the whole description in it. A
     :class:`GraphError` says that the folder has none, or that it lacks a field."""
     file = out / DESCRIPTION_FILE
@@ -332,7 +329,7 @@ def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, An
     return PredictionRequest(**{name: description[name] for name in _FIELDS}), description
 
 
-def begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
+def begin_description(out: AnyPath, request: PredictionRequest) -> bool:
     """Create the folder of a prediction, or check that it has this one already; return whether the
     prediction is finished. A :class:`RequestError` says that the folder has another prediction or
     other content, or cannot be created."""
@@ -362,7 +359,7 @@ def begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
     return False
 
 
-def write_description(out: Path | UPath, request: PredictionRequest, **more: Any) -> None:
+def write_description(out: AnyPath, request: PredictionRequest, **more: Any) -> None:
     """Write a prediction's request, and whatever else its description says."""
     description = {name: value for name, value in asdict(request).items() if name in _FIELDS}
     write_text(out / DESCRIPTION_FILE, json.dumps(description | more, indent=1))
