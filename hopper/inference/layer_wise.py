@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,8 +87,7 @@ class LayerWise(Inference):
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         super().__init__(scene, sampler)
-        self._samplers: dict[tuple[str, tuple[Relation, ...]], NeighborSampler] = {}
-        """one-hop samplers by node type and relations into it"""
+        self._sampler_of = cache(self._make_sampler)
         self._plans: dict[object, list[Share]] = {}
         """shares of all layers by nodes and layers' reads, since trials' models may differ"""
         self._neighbourhoods = Neighbourhoods(scene, sampler)
@@ -276,18 +275,11 @@ class LayerWise(Inference):
         degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
         return Nodes(self._reads.types[name], original, degree).to(self._cluster.device)
 
-    def _sampler_of(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
-        """Return a one-hop sampler that takes all neighbours in some relations into a type."""
-        if (name, into) not in self._samplers:
-            self._samplers[name, into] = NeighborSampler(
-                {relation: self.sampler.topologies[relation] for relation in into},
-                self.sampler.original_ids,
-                name,
-                [-1],
-                seed=0,
-                names=self.sampler.names,
-            )
-        return self._samplers[name, into]
+    def _make_sampler(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
+        """Make a one-hop sampler that takes all neighbours in some relations into a type."""
+        topologies = {relation: self.sampler.topologies[relation] for relation in into}
+        ids, names = self.sampler.original_ids, self.sampler.names
+        return NeighborSampler(topologies, ids, name, [-1], seed=0, names=names)
 
     def _chunks(self, into: Sequence[Relation], ids: Ids, width: int) -> list[slice]:
         """Split ids into chunks with a bounded number of source rows; at least one chunk."""

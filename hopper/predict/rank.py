@@ -49,7 +49,6 @@ from hopper.predict.request import (
     columns_of,
     out_of,
     read_description,
-    top_classes,
     write_description,
 )
 from hopper.predict.trained import TrainedRun
@@ -151,7 +150,9 @@ class PredictionTask(ABC):
         def describe(piece: slice, values: NDArray[Any]) -> dict[str, Any]:
             columns, classes = more(piece), values
             if top:
-                classes, probabilities = top_classes(values, top)
+                # Of equally probable classes the smaller one comes first.
+                classes = np.argsort(-values, axis=1, kind="stable")[:, :top]
+                probabilities = np.take_along_axis(values, classes, 1)
                 columns |= {what: probabilities.astype(self.request.dtype), CLASSES: classes}
             return columns | ({LABEL_NAME: names[classes]} if names.size else {})
 

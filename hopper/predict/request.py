@@ -256,13 +256,6 @@ class PredictionRequest:
         return distinct
 
 
-def top_classes(probabilities: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the ``count`` most probable classes of each row of [n, classes], the most probable
-    first, and their probabilities: [n, count] each. Of equals the smaller class comes first."""
-    classes = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]
-    return classes, np.take_along_axis(probabilities, classes, 1)
-
-
 @dataclass(frozen=True)
 class TaskColumns:
     """The columns of one of several tasks: from ``first`` up to ``stop``, or one column with class

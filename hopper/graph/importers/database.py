@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import import_module
 from itertools import count
@@ -57,7 +57,7 @@ class Database:
         threads = max(1, min(os.cpu_count() or 1, int(memory * _OVER) // _LEAST))
         with self.explain_errors("import of tables"):
             # A database in a file frees memory that tables in memory would keep.
-            self._connection = duckdb.connect(
+            self.connection: Any = duckdb.connect(
                 str(folder / "tables.duckdb"),
                 config={"threads": threads, "temp_directory": str(folder / "engine")},
             )
@@ -72,30 +72,18 @@ class Database:
 
     def close(self) -> None:
         """Close the database's files."""
-        self._connection.close()
+        self.connection.close()
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query, and return its few rows."""
         # The connection is in use until the result is fetched, even an empty one.
-        return list(self._connection.execute(query).fetchall())
-
-    def open_protocol(self, protocol: str) -> None:
-        """Let queries read addresses of a protocol, such as s3, by fsspec's file system for it."""
-        import fsspec
-
-        self._connection.register_filesystem(fsspec.filesystem(protocol))
-
-    def add_text_function(self, name: str, encode: Callable[[Any], Any]) -> None:
-        """Let queries call a function that turns a pyarrow array of texts into one of lists of
-        float32; NULL stays NULL."""
-        words: dict[str, Any] = {"type": "arrow"}
-        self._connection.create_function(name, encode, ["VARCHAR"], "FLOAT[]", **words)
+        return list(self.connection.execute(query).fetchall())
 
     def check_select(self, sql: str) -> str:
         """Check that a text is one SELECT that can be run, and return it without the semicolon."""
         import duckdb
 
-        statements = self._connection.extract_statements(sql)
+        statements = self.connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
             raise GraphError(f"expected one SELECT, given {kinds}")
@@ -106,13 +94,13 @@ class Database:
     def copy(self, name: str, table: object, numeric: Collection[str] = ()) -> None:
         """Copy what DuckDB can read, such as a pandas table or an Arrow reader, into a table; the
         texts of the columns ``numeric`` become numbers."""
-        self._connection.register("copied", table)
+        self.connection.register("copied", table)
         try:
             numbers = ", ".join(f'"{column}"::DOUBLE AS "{column}"' for column in numeric)
             columns = f"* REPLACE ({numbers})" if numbers else "*"
             self.fetch(f'CREATE TABLE "{name}" AS SELECT {columns} FROM copied')  # noqa: S608
         finally:
-            self._connection.unregister("copied")
+            self.connection.unregister("copied")
 
     def new_name(self, prefix: str) -> str:
         """Return a name for a table or a type that nothing has yet."""
@@ -122,7 +110,7 @@ class Database:
         """Run a query, and iterate over its rows in pairs of a first row and a pyarrow batch."""
         first = 0
         # A cursor of its own lets other queries run meanwhile.
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         for batch in cursor.sql(query).to_arrow_reader(min(rows or _BATCH, _BATCH)):
             yield first, batch
             first += batch.num_rows
@@ -158,7 +146,7 @@ class Database:
                 yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
         with self.explain_errors(where):
-            cursor = self._connection.cursor()
+            cursor = self.connection.cursor()
             cursor.register("edges", pyarrow.RecordBatchReader.from_batches(schema, rows()))
             query = "SELECT dst, src, edge FROM edges ORDER BY dst, src, edge"
             for batch in cursor.sql(query).to_arrow_reader(_BATCH):

@@ -8,7 +8,7 @@ https://www.dgl.ai/dgl_docs/guide/distributed-preprocessing.html.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from hopper.errors import GraphError
+from hopper.graph.block import load_dgl
 from hopper.graph.importers.arrays import TableReader, split_triple
-from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES, load_dgl
+from hopper.graph.importers.dgl import KEYS, KEYS_OF_EDGES
 from hopper.graph.importers.source_files import (
     explain_errors,
     find_inside,
     load_table,
     require_file,
 )
-from hopper.graph.importers.tables import Features, GraphTables, array_features, join_features
+from hopper.graph.importers.tables import Features, GraphTables, array_features
 from hopper.graph.json_file import parse_json, read_json
 
 Ids = NDArray[np.int64]
@@ -196,12 +197,24 @@ def _read_data(file: Path, data: Mapping[str, _Chunks], owner: str) -> dict[str,
 
 
 def _join(parts: list[NDArray[Any]], place: str) -> Features | None:
-    """Put the features of chunks one after another."""
+    """Put the features of chunks one after another; they stay in their files."""
     wide = [part[:, np.newaxis] if part.ndim == 1 else part for part in parts]
     shapes = [list(part.shape) for part in wide]
     if any(part.ndim != 2 or part.shape[1] != wide[0].shape[1] for part in wide):
         raise GraphError(f"{place}: expected chunks [n, d] of one width, given {shapes}")
-    return join_features([array_features(part) for part in wide]) if wide else None
+    if not wide:
+        return None
+    starts, dtype = (
+        np.cumsum([0, *map(len, wide)]).tolist(),
+        np.result_type(*{part.dtype for part in wide}),
+    )
+
+    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+        for first, part in zip(starts, wide, strict=False):
+            for start, rows in array_features(part).chunks():
+                yield first + start, rows.astype(dtype, copy=False)
+
+    return Features((starts[-1], wide[0].shape[1]), dtype, chunks)
 
 
 def _read_servers(file: Path, count: int) -> NDArray[np.int32]:

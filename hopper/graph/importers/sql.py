@@ -140,7 +140,10 @@ class _Source:
         for name, encoder in queries.encoders.items():
             with self._explain(f"encoders.{name}"):
                 texts = encoder.make(check_name(name, "name", ""), self._folder, tell)
-                database.add_text_function(name, texts)
+                # NULL stays NULL.
+                database.connection.create_function(
+                    name, texts, ["VARCHAR"], "FLOAT[]", type="arrow"
+                )
         for name, table in queries.tables.items():
             with self._explain(f"tables.{name}"):
                 self._make_table(check_name(name, "name", ""), table)
@@ -177,8 +180,10 @@ class _Source:
         sql = source.sql if isinstance(source, DatabaseQuery) and is_attached else source
         if not isinstance(sql, str):
             return ""
+        import fsspec
+
         for protocol in {found.lower() for found in _URL.findall(sql)} - self._protocols:
-            self._database.open_protocol(protocol)
+            self._database.connection.register_filesystem(fsspec.filesystem(protocol))
             self._protocols.add(protocol)
         return self._database.check_select(sql)
 

@@ -69,7 +69,7 @@ def array_features(*arrays: Any) -> Features:
     """Return the features of arrays side by side, in dense chunks of at most 64 MiB; they may be
     maps or SciPy CSR matrices."""
     rows, columns = arrays[0].shape[0], sum(array.shape[1] for array in arrays)
-    dtype = np.result_type(*(array.dtype for array in arrays))
+    dtype = np.result_type(*{array.dtype for array in arrays})
 
     def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
         step = max(1, CHUNK_BYTES // max(1, columns * dtype.itemsize))
@@ -79,19 +79,6 @@ def array_features(*arrays: Any) -> Features:
             yield start, np.asarray(dense[0]) if len(dense) == 1 else np.hstack(dense, dtype=dtype)
 
     return Features((int(rows), int(columns)), dtype, chunks)
-
-
-def join_features(parts: Sequence[Features]) -> Features:
-    """Return features of one width, one after another."""
-    starts = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
-    dtype = np.result_type(*(part.dtype for part in parts))
-
-    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
-        for first, part in zip(starts, parts, strict=False):
-            for start, rows in part.chunks():
-                yield first + start, rows.astype(dtype, copy=False)
-
-    return Features((starts[-1], parts[0].shape[1]), dtype, chunks)
 
 
 @dataclass
