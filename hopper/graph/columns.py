@@ -129,11 +129,6 @@ def to_plain(value: Any) -> Any:
     return [to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def width_of(columns: Iterable[FeatureColumn]) -> int:
-    """Return the number of columns of features that some columns become."""
-    return sum(column.width for column in columns)
-
-
 def columns_from_json(value: object, where: str) -> tuple[FeatureColumn, ...]:
     """Parse columns; inverts :func:`to_plain`. Errors name ``where`` and the field."""
     columns = parse_json(_COLUMNS, value, where)
