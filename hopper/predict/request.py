@@ -187,7 +187,7 @@ class PredictionRequest:
                 f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, an .npy "
                 "file of original ids, or a .txt file of names"
             )
-        ids = self._read_ids(graph, "original ids", f"original ids of {target}", globals_.size)
+        ids = self._read_ids(graph, f"original ids of {target}", globals_.size)
         return np.sort(globals_[ids])
 
     def _read_names(self, graph: PartitionedGraph) -> NDArray[np.int64]:
@@ -212,10 +212,7 @@ class PredictionRequest:
         """Return [n] int64, ascending: the ids of the edges to predict; errors are those of
         :meth:`node_ids`."""
         # A graph with labels of edges stores all edges of its target relations.
-        count = graph.schema.target_count
-        if self.nodes == ALL:
-            return np.arange(count)
-        return self._read_ids(graph, "edge ids", "edge ids", count)
+        return self._read_ids(graph, "edge ids", graph.schema.target_count)
 
     def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
         """Return the edges to predict, in order of their ids; errors are those of
@@ -225,17 +222,17 @@ class PredictionRequest:
         table = LinkTable.all_edges(graph, known)
         return table if self.nodes == ALL else table.pick(self.edge_ids(graph))
 
-    def _read_ids(
-        self, graph: PartitionedGraph, kind: str, what: str, count: int
-    ) -> NDArray[np.int64]:
+    def _read_ids(self, graph: PartitionedGraph, what: str, count: int) -> NDArray[np.int64]:
         """Read distinct ids in [0, count) of a split or of a file, which are then sorted."""
         where = f"--nodes {self.nodes}"
+        if self.nodes == ALL:
+            return np.arange(count)
         if self.nodes in graph.schema.splits:
             return graph.split(self.nodes)
         if not self.nodes.endswith(".npy"):
             raise RequestError(
                 f"{where}: expected {ALL}, one of the splits {sorted(graph.schema.splits)}, an "
-                f".npy file of {kind}, or a .txt file of names of nodes"
+                f".npy file of {what}, or a .txt file of names of nodes"
             )
         ids = load_npy(Path(self.nodes), "nodes")
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
