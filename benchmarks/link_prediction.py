@@ -32,7 +32,7 @@ from benchmarks.rounds import Results, make_parser
 from hopper.bench.train_process import train_in_process
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
-from hopper.graph.links import Links
+from hopper.graph.topology import Links
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph
 

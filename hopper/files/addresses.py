@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hopper.errors import HopperError, RequestError, StorageError
 
@@ -21,6 +21,8 @@ _PASSWORD: Final = re.compile(
     r"|([?&][\w-]*(?:password|sig|signature|token|secret|key)[\w-]*=)[^&\s'\"]*",
     re.I,
 )
+AnyPath: TypeAlias = "Path | UPath"
+"""A path on this machine, or on the file system of an address."""
 EXPECTED: Final = "expected a path on this machine, not an address"
 
 
@@ -41,7 +43,7 @@ def refuse_address(path: str | os.PathLike[str]) -> None:
         raise RequestError(f"{os.fspath(path)}: {EXPECTED}")
 
 
-def path_of(path: str | os.PathLike[str] | UPath) -> Path | UPath:
+def path_of(path: str | os.PathLike[str] | UPath) -> AnyPath:
     """Return the absolute path on this machine, or the path on the file system of an address, which
     fsspec finds by its scheme, with credentials as that file system takes them.
 
@@ -66,7 +68,7 @@ def path_of(path: str | os.PathLike[str] | UPath) -> Path | UPath:
 
 
 @contextmanager
-def remote_errors(path: Path | UPath) -> Iterator[None]:
+def remote_errors(path: AnyPath) -> Iterator[None]:
     """Raise whatever the file system of an address raises as a :class:`StorageError` that names the
     address, without a password. Errors of paths on this machine stay as they are."""
     try:

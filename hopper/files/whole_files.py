@@ -8,13 +8,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from hopper.files.addresses import remote_errors
+from hopper.files.addresses import AnyPath, remote_errors
 from hopper.files.scratch import scratch_folder
-
-if TYPE_CHECKING:
-    from upath import UPath
 
 UNFINISHED: Final = ".unfinished"
 _NON_FINITE: Final = ("nan", "inf", "-inf")
@@ -50,14 +47,14 @@ def read_non_finite(value: Any) -> Any:
     return [read_non_finite(entry) for entry in value] if isinstance(value, list) else value
 
 
-def write_text(path: Path | UPath, text: str) -> None:
+def write_text(path: AnyPath, text: str) -> None:
     """Write a file under a temporary name, then rename it, or put it at its address."""
     with replacing(path) as unfinished:
         unfinished.write_text(text)
 
 
 @contextmanager
-def replacing(path: Path | UPath) -> Iterator[Path]:
+def replacing(path: AnyPath) -> Iterator[Path]:
     """Yield a temporary name to write a file under, and rename the file to ``path`` afterwards, or
     put it at that address, where it appears once it is complete.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -230,10 +231,7 @@ class Block(Edges):
         ------
         RequestError: DGL is not installed.
         """
-        try:
-            import dgl
-        except ImportError as error:
-            raise RequestError(cannot_import("Block.to_dgl", "dgl", error)) from error
+        dgl = load_dgl("Block.to_dgl")
         ends = self.indices.cpu(), self.destinations().cpu()
         block = dgl.create_block(ends, num_src_nodes=self.num_src, num_dst_nodes=self.num_dst)
         return block.to(self.device)
@@ -261,6 +259,16 @@ class Block(Edges):
             None if tensor is None else to_device(tensor, device) for tensor in (inverse, *optional)
         )
         return block
+
+
+def load_dgl(what: str) -> Any:
+    """Import DGL for ``what`` needs it; a RequestError tells that it is not installed."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    try:
+        import dgl
+    except ImportError as error:
+        raise RequestError(cannot_import(what, "dgl", error)) from error
+    return dgl
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -298,10 +306,7 @@ class TypedBlocks:
         ------
         RequestError: DGL is not installed.
         """
-        try:
-            import dgl
-        except ImportError as error:
-            raise RequestError(cannot_import("TypedBlocks.to_dgl", "dgl", error)) from error
+        dgl = load_dgl("TypedBlocks.to_dgl")
         edges = {
             tuple(relation): (block.indices, block.destinations())
             for relation, block in self.blocks.items()

@@ -138,8 +138,7 @@ def draw_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[n
 
 @kernel
 def _bell(x: np.uint64) -> np.float32:
-    """Return a number of mean 0 and variance 1, nearly normal: the sum of a variate's 16-bit
-    words."""
+    """Return a nearly normal number of mean 0 and variance 1: a sum of a variate's 16-bit words."""
     low = np.uint64(0xFFFF)
     words = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low)
     return np.float32((np.float64(words + (x >> np.uint64(48))) - 131070.0) / _SPREAD)

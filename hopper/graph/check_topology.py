@@ -134,8 +134,7 @@ def _scan(
     num_ids: int,
     seen: NDArray[np.uint8],
 ) -> tuple[int, int]:
-    """Count the sources in a range of rows and mark their edge ids, from the first ones on; return
-    the first fault and its edge."""
+    """Count sources and mark edge ids of a range of rows; return the first fault and its edge."""
     for row in range(rows[0], rows[1]):
         for edge in range(indptr[row], indptr[row + 1]):
             source, number = indices[edge] - first_source, edge_ids[edge] - first_id

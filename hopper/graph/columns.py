@@ -40,15 +40,9 @@ class RoundingError(NamedTuple):
         relative = "" if share is None else f", and by {share:.2%} of its row's largest"
         return f"a number is off by up to {self.absolute:.2g}{relative}"
 
-    def larger_of(self, other: RoundingError) -> RoundingError:
-        """Bound the error of two sets of rows, with this error and with ``other``."""
-        return self._combine(other, max)
-
-    def and_then(self, other: RoundingError) -> RoundingError:
-        """Bound the error of rows with this error that were rounded again, with ``other``."""
-        return self._combine(other, sum)
-
-    def _combine(self, other: RoundingError, how: Callable[[list[float]], float]) -> RoundingError:
+    def combine(self, other: RoundingError, how: Callable[[list[float]], float]) -> RoundingError:
+        """Bound the error of two sets of rows, by ``max``, or of rows with this error that were
+        rounded again, with ``other``, by ``sum``."""
         known = [error for error in (self.relative, other.relative) if error is not None]
         relative = how(known) if len(known) == 2 else None
         return RoundingError(how([self.absolute, other.absolute]), relative)
@@ -133,11 +127,6 @@ def to_plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         return value._asdict()
     return [to_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def width_of(columns: Iterable[FeatureColumn]) -> int:
-    """Return the number of columns of features that some columns become."""
-    return sum(column.width for column in columns)
 
 
 def columns_from_json(value: object, where: str) -> tuple[FeatureColumn, ...]:

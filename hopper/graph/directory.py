@@ -20,11 +20,10 @@ from hopper.graph import layout
 from hopper.graph.array_file import iter_pieces, open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.check_values import check_array
-from hopper.graph.links import Links
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Links, Topology
 
 if TYPE_CHECKING:
     from hopper.graph.importers import GraphTables, ImportOptions

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import stat
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from hopper.errors import GraphError
-
-if TYPE_CHECKING:
-    from upath import UPath
+from hopper.files.addresses import AnyPath
 
 _FIELDS: Final = {"missing": "missing field", "unexpected_keyword_argument": "unknown field"}
 """Words for pydantic's types of errors that are about a field, and not about its value."""
 _Parsed = TypeVar("_Parsed")
 
 
-def read_json(file: Path | UPath, absent: str = "no such file") -> dict[str, Any]:
+def read_json(file: AnyPath, absent: str = "no such file") -> dict[str, Any]:
     """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing."""
     try:
         # Reading a pipe might never end.

@@ -62,18 +62,12 @@ features_file = partial(_part_file, "features")
 times_file = partial(_part_file, "times")
 labels_file = partial(_part_file, "labels")
 split_file = partial(_part_file, "splits")
-links_file = partial(_part_file, "links")
-"""Links of a split, in a partitioned directory; their times and labels are beside them."""
 
 
-def link_times_file(root: Path, split: str) -> Path:
-    """Return the file of the times of a split's links, in a partitioned directory."""
-    return links_file(root, f"{split}_times")
-
-
-def link_labels_file(root: Path, split: str) -> Path:
-    """Return the file of the labels of a split's links, in a partitioned directory."""
-    return links_file(root, f"{split}_labels")
+def links_file(root: Path, split: str, column: str = "") -> Path:
+    """Return the file of a split's links, in a partitioned directory, or of their "times" or
+    "labels"."""
+    return _part_file("links", root, f"{split}_{column}" if column else split)
 
 
 def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:

@@ -12,7 +12,7 @@ import xxhash
 from pydantic import ConfigDict, TypeAdapter
 
 from hopper.errors import GraphError
-from hopper.graph.columns import find_faults, to_plain, width_of
+from hopper.graph.columns import find_faults, to_plain
 from hopper.graph.json_file import parse_json, read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
 from hopper.graph.schema import (
@@ -204,7 +204,8 @@ def _find_faults(schema: GraphSchema) -> Iterator[str]:
                 yield f"relations: {end} of {relation}: {types}, given {name!r}"
     for owner, kind in schema.kinds.items():
         where = f"{'relations' if isinstance(owner, Relation) else 'node_types'}.{owner}"
-        dim, form, width = kind.feature_dim, kind.feature_dtype, width_of(kind.columns)
+        dim, form = kind.feature_dim, kind.feature_dtype
+        width = sum(column.width for column in kind.columns)
         if (dim is None) != (form is None):
             both = "expected feature_dim and feature_dtype both or neither"
             yield f"{where}: {both}, given {dim!r} and {form!r}"

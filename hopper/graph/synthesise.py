@@ -30,10 +30,6 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, Relatio
 from hopper.graph.topology import Topology, build_topology
 from hopper.graph.write import GraphWriter
 
-NODE: Final = "node"
-EDGE: Final = Relation(NODE, "edge", NODE)
-"""Node type and relation of presets with one type."""
-
 # The purpose of each key; part of the specification of a preset's graph.
 SHUFFLE, SECLUDED_OR_FINE, IN, OUT, EDGES, CLASSES, NOISE, CENTROIDS, FEATURES, SPLITS = range(10)
 

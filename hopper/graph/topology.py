@@ -1,4 +1,5 @@
-"""The in-edges of one relation, in compressed sparse column form, and how they are built."""
+"""The in-edges of one relation, in compressed sparse column form, and how they are built; and the
+edges of a split, named by their ends."""
 
 from __future__ import annotations
 
@@ -107,9 +108,27 @@ class Topology:
             firsts = self.starts[destinations]
         return np.repeat(firsts, np.diff(indptr)) + positions
 
-    def has_edges(self, destinations: Ids, indptr: Ids, positions: Ids) -> NDArray[np.bool_]:
-        """Return [edges] bool: whether each edge of :meth:`edge_indices` is here."""
-        return self.indices[self.edge_indices(destinations, indptr, positions)] >= 0
+
+@dataclass(frozen=True)
+class Links:
+    """Edges of target relations, named by original ids."""
+
+    ids: Ids
+    """[n] int64, ascending, as in splits; they count the edges of earlier target relations too"""
+    relations: Ids
+    """[n] int64, index of each edge's relation among the target relations"""
+    src: Ids
+    dst: Ids
+    """[n] int64, original ids of both ends"""
+    labels: NDArray[Any] | None = None
+    """[n] or [n, classes], as stored; None unless labels of edges are predicted"""
+    times: Ids | None = None
+    """[n] int64; None unless the edges of all target relations have times"""
+
+    @property
+    def count(self) -> int:
+        """Number of edges."""
+        return int(self.ids.size)
 
 
 def build_topology(

@@ -45,17 +45,14 @@ class GraphWriter:
     def __init__(self, out: str | Path, schema: GraphSchema) -> None:
         self.out = Path(out)
         self.schema = schema
-        self._work = Path()
+        check_schema(schema, str(self.out / layout.SCHEMA_FILE))
+        self._arrays = layout.graph_arrays(schema)
+        self._missing = set(self._arrays)
         self._publication = ExitStack()
-        self._arrays = dict[tuple[str, str], layout.ArraySpec]()
-        self._missing = set[tuple[str, str]]()
 
     def __enter__(self) -> GraphWriter:
-        check_schema(self.schema, str(self.out / layout.SCHEMA_FILE))
         folder = atomic_output_dir(self.out, required_bytes(self.schema))
         self._work = self._publication.enter_context(folder)
-        self._arrays = layout.graph_arrays(self.schema)
-        self._missing = set(self._arrays)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -173,10 +170,8 @@ class GraphWriter:
             raise GraphError(
                 f"{self.out}: topology of {name}: expected {count} edges, given {edges}"
             )
-        files: dict[str, Any] = {
-            array: self._create(array, name) for array in layout.TOPOLOGY_ARRAYS
-        }
-        return Topology(**files)
+        files: list[Any] = [self._create(array, name) for array in layout.TOPOLOGY_ARRAYS]
+        return Topology(*files)
 
     def _spec(self, part: str, owner: object, what: str = "") -> layout.ArraySpec:
         spec = self._arrays.get((part, str(owner)))

@@ -131,12 +131,6 @@ def exchange_rows(
     """Fill the room for ``share.wanted`` after this rank's rows of ``share.known``, by kind, with
     other ranks' rows; collective. In a round a rank sends another at most ``most`` of a kind."""
     types = {kind: source_type(kind) for kind in rows}
-    rows_here = {
-        kind: NodeRows(
-            share.known[name], rows[kind].values[: share.known[name].size], cluster.device
-        )
-        for kind, name in types.items()
-    }
     for first in range(0, share.longest, most):
         piece = slice(first, first + most)
         asked = [[ids[piece] for ids in share.asked[name]] for name in types.values()]
@@ -144,7 +138,7 @@ def exchange_rows(
             cluster,
             RunLog(None),
             {
-                kind: rows_here[kind].of(np.concatenate(ids))
+                kind: rows[kind].of(np.concatenate(ids))
                 for kind, ids in zip(types, asked, strict=True)
             },
             [[ids.size for ids in parts] for parts in asked],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootShares
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.layer_shares import Ids, NodeRows, Share, exchange_rows, plan_shares
-from hopper.inference.row_space import RowSpace
+from hopper.inference.row_space import RowSpace, split_rows
 from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN
@@ -87,8 +87,7 @@ class LayerWise(Inference):
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         super().__init__(scene, sampler)
-        self._samplers: dict[tuple[str, tuple[Relation, ...]], NeighborSampler] = {}
-        """one-hop samplers by node type and relations into it"""
+        self._sampler_of = cache(self._make_sampler)
         self._plans: dict[object, list[Share]] = {}
         """shares of all layers by nodes and layers' reads, since trials' models may differ"""
         self._neighbourhoods = Neighbourhoods(scene, sampler)
@@ -128,7 +127,7 @@ class LayerWise(Inference):
         ids, output = plan[-1].mine[target], rows[target].values
         if stack.has_head and makes_logits:
             hidden = output
-            pieces = _pieces(ids.size, self._rows_per_chunk(max(1, hidden[:1].numel())))
+            pieces = split_rows(ids.size, self._rows_per_chunk(max(1, hidden[:1].numel())))
             device = self._cluster.device
             output = space.fill(
                 "logits", pieces, lambda piece: stack.logits(hidden[piece].to(device))
@@ -176,8 +175,7 @@ class LayerWise(Inference):
         return self._plans[key]
 
     def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, NodeRows]:
-        """Compute the rows of this rank's nodes after a layer, by type, unless all ranks have
-        stored them already; collective."""
+        """Compute this rank's rows after a layer by type, unless they are stored; collective."""
         sources, rows = {} if is_stored else self._sources(step), {}
         for number, name in enumerate(step.layer.types):
             into = [relation for relation in step.layer.aggregations if relation.dst == name]
@@ -222,15 +220,14 @@ class LayerWise(Inference):
         return step.stack.new_rows(step.index, inputs)[name]
 
     def _sources(self, step: _Step) -> dict[RowKind, NodeRows]:
-        """Return, by kind, the rows that this rank's new rows read, those of its own nodes first;
-        collective."""
+        """Return, by kind, the rows that new rows read, this rank's first; collective."""
         share, space, device = step.share, step.space, self._cluster.device
         sources: dict[RowKind, NodeRows] = {}
         kinds = dict.fromkeys(map(step.transfer.kind_of, step.layer.aggregations))
         for number, kind in enumerate(kinds):
             name, table = source_type(kind), f"layer-{step.index}-reads-{number}"
             ids, others = share.known[name], share.wanted[name]
-            pieces = _pieces(ids.size, self._rows_per_chunk(step.width))
+            pieces = split_rows(ids.size, self._rows_per_chunk(step.width))
             room = sum(nodes.size for nodes in others)
             values = space.fill(table, pieces, partial(self._rows_to_send, step, kind), room)
             sources[kind] = NodeRows(np.concatenate([ids, *others]), values, device)
@@ -243,7 +240,7 @@ class LayerWise(Inference):
         for number, name in enumerate(sorted(step.transfer.raw)):
             table = f"layer-{step.index}-reads-raw-{number}"
             make = partial(self._enter_features, step, name, sources[name])
-            pieces = _pieces(sources[name].ids.size, self._rows_per_chunk(step.width))
+            pieces = split_rows(sources[name].ids.size, self._rows_per_chunk(step.width))
             ready = space.fill(table, pieces, make)
             sources[name] = NodeRows(sources[name].ids, ready, device)
         return sources
@@ -278,18 +275,11 @@ class LayerWise(Inference):
         degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
         return Nodes(self._reads.types[name], original, degree).to(self._cluster.device)
 
-    def _sampler_of(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
-        """Return a one-hop sampler that takes all neighbours in some relations into a type."""
-        if (name, into) not in self._samplers:
-            self._samplers[name, into] = NeighborSampler(
-                {relation: self.sampler.topologies[relation] for relation in into},
-                self.sampler.original_ids,
-                name,
-                [-1],
-                seed=0,
-                names=self.sampler.names,
-            )
-        return self._samplers[name, into]
+    def _make_sampler(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
+        """Make a one-hop sampler that takes all neighbours in some relations into a type."""
+        topologies = {relation: self.sampler.topologies[relation] for relation in into}
+        ids, names = self.sampler.original_ids, self.sampler.names
+        return NeighborSampler(topologies, ids, name, [-1], seed=0, names=names)
 
     def _chunks(self, into: Sequence[Relation], ids: Ids, width: int) -> list[slice]:
         """Split ids into chunks with a bounded number of source rows; at least one chunk."""
@@ -301,11 +291,6 @@ class LayerWise(Inference):
         inner = np.searchsorted(rows, np.arange(limit, int(rows[-1]), limit)) + 1
         bounds = np.unique(np.concatenate([[0], inner, [ids.size]]))
         return [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
-
-
-def _pieces(count: int, most: int) -> list[slice]:
-    """Split ``count`` rows into pieces of at most ``most``; at least one piece."""
-    return [slice(start, min(start + most, count)) for start in range(0, max(1, count), most)]
 
 
 def _widths(stack: Stack, classes: int) -> list[int]:

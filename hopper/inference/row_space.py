@@ -82,11 +82,6 @@ class RowSpace:
         ``pieces`` are consecutive slices of the n rows, at least one, which may be empty. A
         :class:`StorageError` says that the disk has too little space, or cannot be written to.
         """
-        if self._folder is None:
-            parts = [make(piece).cpu() for piece in pieces]
-            if room:
-                parts.append(parts[0].new_empty(room, *parts[0].shape[1:]))
-            return parts[0] if len(parts) == 1 else torch.cat(parts)
         facts = {"rows": pieces[-1].stop + room, "pieces": len(pieces), "done": 0}
         table: NDArray[Any] | None = None
         stored = self._facts(name)
@@ -131,6 +126,8 @@ class RowSpace:
         return read_json(file) if file is not None and file.exists() else None
 
     def _create(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        if self._folder is None:
+            return np.empty(shape, dtype)
         file = self._file(name, _ROWS)
         try:
             array = create_array(file, dtype, shape)
@@ -147,3 +144,8 @@ class RowSpace:
         assert self._folder is not None
         owner = "" if self.is_permanent else f"rows-{os.getpid()}-"
         return self._folder / f"{owner}{name}{suffix}"
+
+
+def split_rows(count: int, most: int) -> list[slice]:
+    """Split ``count`` rows into pieces of at most ``most``; at least one piece."""
+    return [slice(start, min(start + most, count)) for start in range(0, max(1, count), most)]

@@ -124,8 +124,7 @@ class ByRelation(Inference):
 def _passes(
     ids: Ids, size: int, sample: Callable[[Ids], Subgraph], count_rows: Callable[[Subgraph], int]
 ) -> Iterator[tuple[Ids, Subgraph]]:
-    """Yield chunks of at most ``size`` roots with their subgraphs. Chunks that would read too many
-    rows are halved."""
+    """Yield chunks of at most ``size`` roots with their subgraphs, halved where these are large."""
     todo = [ids[start : start + size] for start in range(0, ids.size, size)]
     while todo:
         chunk = todo.pop(0)

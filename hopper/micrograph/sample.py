@@ -247,7 +247,8 @@ class NeighborSampler(NodeVersions):
             elif topology.has_gaps:
                 nodes = self.nodes_of(relation.dst, of_relation)
                 batch.counts[hop][relation] = np.diff(drawn[0])
-                drawn = keep_edges(drawn, topology.has_edges(nodes, drawn[0], drawn[2]))
+                drawn_edges = topology.edge_indices(nodes, drawn[0], drawn[2])
+                drawn = keep_edges(drawn, topology.indices[drawn_edges] >= 0)
             offsets, sources, positions = drawn
             rows = batch.frontiers[relation.src].enter(sources)
             edges[relation] = HopEdges(offsets, rows, positions)

@@ -29,7 +29,7 @@ from hopper.graph.array_file import iter_pieces
 from hopper.graph.check_topology import check_bounds, check_lists
 from hopper.graph.check_values import check_labels, check_split, find_outside
 from hopper.graph.json_file import parse_json, read_json
-from hopper.graph.layout import link_labels_file, links_file, split_file
+from hopper.graph.layout import links_file, split_file
 from hopper.partition.description import (
     DESCRIPTION_FILE,
     MAP_NAMES,
@@ -241,7 +241,7 @@ def _check_links(graph: PartitionedGraph, split: str) -> None:
             if find_outside(end[of_relation], 0, count) >= 0:
                 raise GraphError(f"{where}: expected nodes of {node_type} in [0, {count})")
     if links.labels is not None and graph.schema.target_labels is not None:
-        where = f"{link_labels_file(graph.path, split)}: labels of {split}"
+        where = f"{links_file(graph.path, split, 'labels')}: labels of {split}"
         check_labels(links.labels, graph.schema.target_labels, where)
 
 

@@ -20,11 +20,10 @@ from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import label_format, stored_features
-from hopper.graph.links import Links
 from hopper.graph.names import Names
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import read_schema
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Links, Topology
 from hopper.partition.by_relation import ByRelation
 from hopper.partition.description import (
     DESCRIPTION_FILE,
@@ -164,10 +163,10 @@ class PartitionedGraph:
         kind, labels, times = self.schema.target_labels, None, None
         if kind is not None:
             dtype, shapes = label_format(kind, ids.size)
-            file = layout.link_labels_file(self.path, split)
+            file = layout.links_file(self.path, split, "labels")
             labels = open_array(file, f"labels of split {split}", dtype, *shapes)
         if self.schema.links_are_timed:
-            file = layout.link_times_file(self.path, split)
+            file = layout.links_file(self.path, split, "times")
             times = open_array(file, f"times of split {split}", np.int64, (ids.size,))
         return Links(ids, ends[0], ends[1], ends[2], labels, times)
 

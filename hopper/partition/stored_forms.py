@@ -21,10 +21,10 @@ from hopper.graph.array_file import create_array, iter_pieces, release_pages
 from hopper.graph.columns import RoundingError, find_error
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import StoredFeatures, stored_features
-from hopper.graph.links import Links
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType
+from hopper.graph.topology import Links
 from hopper.timing.phases import Phases, Progress
 
 FeatureKind = NodeType | EdgeType
@@ -150,11 +150,11 @@ def _convert(
                     f"{column}: expected a number that {form.name} can hold, given "
                     f"{floats[row, column]}"
                 )
-        error = error.larger_of(find_error(floats, back))
+        error = error.combine(find_error(floats, back), max)
         out[first : first + len(rows)] = stored
         release_pages(out)
         progress.advance(stored.nbytes)
     before = old.feature_error
     if not error.absolute:
         return before
-    return error if before is None else before.and_then(error)
+    return error if before is None else before.combine(error, sum)

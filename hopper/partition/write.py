@@ -201,9 +201,9 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
         links = graph.links(name)
         save_array(layout.links_file(work, name), np.stack((links.relations, links.src, links.dst)))
         if links.labels is not None:
-            save_array(layout.link_labels_file(work, name), links.labels)
+            save_array(layout.links_file(work, name, "labels"), links.labels)
         if links.times is not None:
-            save_array(layout.link_times_file(work, name), links.times)
+            save_array(layout.links_file(work, name, "times"), links.times)
 
 
 def write_rows(table: NDArray[Any], rows: NDArray[Any], file: Path, progress: Progress) -> int:

@@ -78,8 +78,7 @@ def prepare_prediction(
 def _prepare(
     run: str | os.PathLike[str], out: str | os.PathLike[str], prediction: PredictionRequest
 ) -> tuple[Config, PartitionedGraph] | None:
-    """Check a prediction and create its folders; return the configuration to predict with, and the
-    graph, or None if the prediction is finished."""
+    """Check a prediction and create its folders; return nothing if the prediction is finished."""
     trained, folder = TrainedRun(Path(run)), path_of(out)
     nodes, work = prediction.nodes, work_folder(folder, Path(run))
     config = trained.request_config([*prediction.overrides, f"--train.run_dir={work}"])

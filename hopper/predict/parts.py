@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.files.addresses import hide_passwords, path_of, remote_errors
+from hopper.files.addresses import AnyPath, hide_passwords, path_of, remote_errors
 from hopper.files.scratch import scratch_folder
 from hopper.files.whole_files import replacing
 from hopper.graph.array_file import open_array
@@ -20,112 +21,63 @@ from hopper.graph.layout import names_file
 from hopper.graph.names import Names
 from hopper.predict.request import PredictionRequest, TaskColumns, read_description
 
-if TYPE_CHECKING:
-    from upath import UPath
-
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
 CLASSES: Final = "classes"
 """the column with the most probable classes"""
-_ROWS_AT_ONCE: Final = 1 << 16
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a part in Parquet.
-
-    Attributes
-    ----------
-    dtype: str, or what NumPy takes for a dtype.
-    make: makes its values, [n] or [n, width], from a slice of the part and what was predicted of
-        that slice.
-    width: of its lists; 0 = one value a row.
-    """
-
-    dtype: Any
-    make: Callable[[slice, Any], Any]
-    width: int = 0
-
-
-Columns = dict[str, Column]
-
-
-@dataclass(frozen=True)
-class Part:
-    """The nodes or edges of a block that one rank has predicted."""
-
-    ids: NDArray[np.int64]
-    """[n] original ids, ascending"""
-    order: NDArray[np.int64]
-    """[n], the index of each one's row"""
-
-    @classmethod
-    def of(cls, originals: NDArray[np.int64]) -> Self:
-        """Make a part of [n] int64 original ids in the order of their rows."""
-        order = np.argsort(originals, kind="stable")
-        return cls(originals[order], order)
-
-    def pieces(self) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Yield slices of the part, each with the indices of its rows."""
-        for first in range(0, self.ids.size, _ROWS_AT_ONCE):
-            piece = slice(first, min(first + _ROWS_AT_ONCE, self.ids.size))
-            yield piece, self.order[piece]
-
-
-def ids_file(part: Path | UPath) -> Path | UPath:
+def ids_file(part: AnyPath) -> AnyPath:
     """Return the file with the ids of a part in .npy."""
     return part.with_name(part.name.replace("part-", "ids-"))
 
 
 def write_part(
-    file: Path | UPath,
-    part: Part,
+    file: AnyPath,
+    ids: NDArray[np.int64],
     name: str,
-    rows: Iterator[tuple[slice, Any]],
-    sample: Any,
-    more: Columns | None = None,
+    pieces: Iterator[tuple[slice, Any]],
+    more: Callable[[slice, Any], dict[str, Any]] = lambda piece, values: {},
 ) -> None:
-    """Write the file of a part, which replaces an older one once it is complete. ``rows`` yields
-    slices of the part in order, each with its values, whose dtype and width an empty ``sample`` has
-    ([0] or [0, width]). In Parquet they are the column ``name``, with ``more`` columns."""
-    if file.suffix == ".npy":
-        with replacing(ids_file(file)) as unfinished, unfinished.open("wb") as stream:
-            np.save(stream, part.ids)
-        with replacing(file) as unfinished, unfinished.open("wb") as stream:
-            header = {
-                "descr": np.lib.format.dtype_to_descr(sample.dtype),
-                "fortran_order": False,
-                "shape": (part.ids.size, *sample.shape[1:]),
-            }
-            np.lib.format.write_array_header_2_0(stream, header)
-            for _, values in rows:
-                stream.write(np.ascontiguousarray(values).data)
-        return
-    import pyarrow as arrow
-    from pyarrow import parquet
+    """Write the file of a part, which replaces an older one once it is complete.
 
-    width = sample.shape[1] if sample.ndim == 2 else 0
-    columns = {
-        "id": Column(np.int64, lambda piece, _: part.ids[piece]),
-        name: Column(sample.dtype, lambda _, values: values, width),
-    } | (more or {})
-    kinds = {
-        key: arrow.string() if of.dtype is str else arrow.from_numpy_dtype(np.dtype(of.dtype))
-        for key, of in columns.items()
-    }
-    schema = arrow.schema(
-        (key, arrow.list_(kinds[key], of.width) if of.width else kinds[key])
-        for key, of in columns.items()
-    )
-    with replacing(file) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
-        for piece, values in rows:
-            arrays = []
-            for key, column in columns.items():
-                array = arrow.array(np.ravel(column.make(piece, values)), kinds[key])
-                if column.width:
-                    array = arrow.FixedSizeListArray.from_arrays(array, column.width)
-                arrays.append(array)
-            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+    ``ids`` ascend. ``pieces`` yields slices of them in order, at least one, each with its values,
+    [n] or [n, width]. In Parquet these are the column ``name``; ``more`` returns columns by name
+    that are added, or replace it: arrays, or lists of texts.
+    """
+    with replacing(file) as unfinished, ExitStack() as cleanup:
+        if file.suffix == ".npy":
+            with replacing(ids_file(file)) as other, other.open("wb") as stream:
+                np.save(stream, ids)
+            stream = cleanup.enter_context(unfinished.open("wb"))
+            for piece, values in pieces:
+                values = np.ascontiguousarray(values)
+                if piece.start == 0:
+                    header = np.lib.format.header_data_from_array_1_0(values)
+                    header["shape"] = ids.size, *values.shape[1:]
+                    np.lib.format.write_array_header_2_0(stream, header)
+                stream.write(values.data)
+            return
+        import pyarrow as arrow
+        from pyarrow import parquet
+
+        writer = None
+        for piece, values in pieces:
+            columns = {"id": ids[piece], name: values} | more(piece, values)
+            table = arrow.table({key: _to_arrow(of) for key, of in columns.items()})
+            writer = writer or cleanup.enter_context(
+                parquet.ParquetWriter(unfinished, table.schema)
+            )
+            writer.write_table(table)
+
+
+def _to_arrow(values: Any) -> Any:
+    import pyarrow as arrow
+
+    if isinstance(values, list):
+        return arrow.array(values, arrow.string())
+    array, width = arrow.array(np.ravel(values)), values.shape[1:]
+    return arrow.FixedSizeListArray.from_arrays(array, *width) if width else array
 
 
 @dataclass(frozen=True)
@@ -170,23 +122,23 @@ class Predictions:
                     out.fs.get(f"{out.path}/", f"{copy}/", recursive=True)
                 return cls.open(copy)
         parts = [_read(file, request) for file in sorted(out.glob(f"part-*.{request.format}"))]
-        found, expected = sum(part.ids.size for part in parts), description["count"]
+        found, expected = sum(len(part["id"]) for part in parts), description["count"]
         if found != expected:
             raise RequestError(
                 f"{out}: expected {expected} rows, as {request.what} were written, found {found}: "
                 "parts of other machines are missing"
             )
-        ids = np.concatenate([part.ids for part in parts])
-        values = np.concatenate([part.values for part in parts])
-        names = [part.names for part in parts if part.names is not None]
-        ascending = np.argsort(ids)
-        ids, values = ids[ascending], values[ascending]
-        sorted_names = np.concatenate(names)[ascending] if names else _read_names(request, ids)
-        label_names = tuple(description.get("label_names", ()))
-        tasks = {task["name"]: TaskColumns(**task) for task in description.get("tasks", ())}
-        classes = [part.classes for part in parts if part.classes is not None]
-        sorted_classes = np.concatenate(classes)[ascending] if classes else None
-        return cls(ids, values, sorted_names, label_names, tasks, sorted_classes)
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        ascending = np.argsort(columns["id"])
+        columns = {name: values[ascending] for name, values in columns.items()}
+        return cls(
+            columns["id"],
+            columns[request.what],
+            columns["name"] if "name" in columns else _read_names(request, columns["id"]),
+            tuple(description.get("label_names", ())),
+            {task["name"]: TaskColumns(**task) for task in description.get("tasks", ())},
+            columns.get(CLASSES),
+        )
 
     def task(self, name: str) -> NDArray[Any]:
         """Return the predictions of one task: [n] class numbers or values, or [n, width]; refuse
@@ -203,22 +155,22 @@ def _read_names(request: PredictionRequest, ids: NDArray[np.int64]) -> NDArray[n
     return np.array(Names(file).of(ids), np.str_)
 
 
-def _read(file: Path, request: PredictionRequest) -> Predictions:
+def _read(file: Path, request: PredictionRequest) -> dict[str, NDArray[Any]]:
+    """Read the columns of a part that :class:`Predictions` has."""
     if file.suffix == ".npy":
         values = np.load(file, mmap_mode="r", allow_pickle=False)
         ids = open_array(Path(str(ids_file(file))), "ids", np.int64, (len(values),))
-        return Predictions(ids, values)
+        return {"id": ids, request.what: values}
     from pyarrow import parquet
 
     table = parquet.read_table(file)
-    arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
-    names = np.array(arrays["name"].to_pylist(), np.str_) if "name" in arrays else None
-    classes = _to_numpy(arrays[CLASSES]) if request.top else None
-    values = _to_numpy(arrays[request.what])
-    return Predictions(_to_numpy(arrays["id"]), values, names, classes=classes)
+    names = {"id", request.what, "name", CLASSES}.intersection(table.column_names)
+    return {name: _to_numpy(table.column(name).combine_chunks()) for name in names}
 
 
 def _to_numpy(array: Any) -> NDArray[Any]:
+    if str(array.type) == "string":
+        return np.array(array.to_pylist(), np.str_)
     width = getattr(array.type, "list_size", 0)
     values: NDArray[Any] = (array.values if width else array).to_numpy(zero_copy_only=False)
     return values.reshape(-1, width) if width else values

@@ -9,12 +9,12 @@ import copy
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from hopper.engines.assemble import DTYPES
 from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
-from hopper.files.addresses import remote_errors
+from hopper.files.addresses import AnyPath, remote_errors
 from hopper.inference import (
     EndRows,
     Inference,
@@ -39,16 +39,16 @@ from hopper.inference import (
     make_inference,
     parts_of,
     score_block,
+    split_rows,
 )
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.predict.parts import CLASSES, LABEL_NAME, Column, Columns, Part, write_part
+from hopper.predict.parts import CLASSES, LABEL_NAME, write_part
 from hopper.predict.request import (
     PredictionRequest,
     columns_of,
     out_of,
     read_description,
-    top_classes,
     write_description,
 )
 from hopper.predict.trained import TrainedRun
@@ -58,14 +58,12 @@ from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.verify import RowCheck
 
-if TYPE_CHECKING:
-    from upath import UPath
-
 Ids = NDArray[np.int64]
 _NODES_A_BLOCK: Final = 1 << 14
 """nodes of each rank in a block, if nodes can be computed in blocks"""
 _EDGES_A_BLOCK: Final = 1 << 17
 """edges of all ranks together in a block"""
+_ROWS_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class PredictionTask(ABC):
     predicted: ClassVar[str]
     """what is predicted, in words"""
     request: PredictionRequest
-    out: Path | UPath
+    out: AnyPath
     trained: TrainedRun
     inference: Inference
     model: torch.nn.Module
@@ -141,25 +139,26 @@ class PredictionTask(ABC):
     def _write(
         self,
         number: int,
-        part: Part,
+        ids: Ids,
         pieces: Iterator[tuple[slice, Any]],
-        none: Tensor,
-        columns: Columns,
+        more: Callable[[slice], dict[str, Any]],
     ) -> None:
-        """Write this rank's part of a block, with a column of class names if classes have names.
-        ``none`` are no rows, [0, width], in host memory."""
+        """Write this rank's part of a block; ``more`` returns further columns of a slice."""
         top, what = self.request.top, self.request.what
         names = np.array(self._label_names, np.str_)
-        if top:
-            pieces = ((piece, top_classes(values, top)) for piece, values in pieces)
-            dtype = np.dtype(self.request.dtype)
-            columns[what] = Column(dtype, lambda _, found: found[1].astype(dtype), top)
-            columns[CLASSES] = Column(np.int64, lambda _, found: found[0], top)
-        if names.size:
-            columns[LABEL_NAME] = Column(str, lambda _, v: names[v[0] if top else v], top)
-        write_part(self._file(number), part, what, pieces, self._finish(none), columns)
 
-    def _file(self, number: int) -> Path | UPath:
+        def describe(piece: slice, values: NDArray[Any]) -> dict[str, Any]:
+            columns, classes = more(piece), values
+            if top:
+                # Of equally probable classes the smaller one comes first.
+                classes = np.argsort(-values, axis=1, kind="stable")[:, :top]
+                probabilities = np.take_along_axis(values, classes, 1)
+                columns |= {what: probabilities.astype(self.request.dtype), CLASSES: classes}
+            return columns | ({LABEL_NAME: names[classes]} if names.size else {})
+
+        write_part(self._file(number), ids, what, pieces, describe)
+
+    def _file(self, number: int) -> AnyPath:
         """Return the file of this rank's part of a block, which exists once it is complete."""
         return self.out / f"part-{number:05d}-{self._cluster.rank:05d}.{self.request.format}"
 
@@ -169,8 +168,7 @@ class PredictionTask(ABC):
         return run_dir / f"rank-{self._cluster.rank}"
 
     def _space(self, name: str, operation: str) -> RowSpace:
-        """Make the space for rows of layers that an operation computes, which prints how far it is
-        filled."""
+        """Make the space for rows of an operation's layers, which prints how far it is filled."""
 
         def print_progress(table: str, done: int, pieces: int) -> None:
             if pieces > 1 and self._cluster.rank == 0:
@@ -197,18 +195,21 @@ class NodeTask(PredictionTask):
         wanted = Wanted(f"block {number}", block, output, node_type)
         space = self._space(str(number), f"computing block {number}")
         ids, rows = self.inference.rows(self.model, wanted, space)
-        part = Part.of(graph.original_ids(node_type)[ids])
+        originals = graph.original_ids(node_type)[ids]
+        order = np.argsort(originals)
 
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
-            for piece, places in part.pieces():
-                yield piece, self._finish(rows[torch.from_numpy(places).to(rows.device)].cpu())
+            for piece in split_rows(order.size, _ROWS_AT_ONCE):
+                places = torch.from_numpy(order[piece]).to(rows.device)
+                yield piece, self._finish(rows[places].cpu())
                 space.go_on()
 
-        columns: Columns = {}
         names = graph.names(node_type)
-        if names is not None:
-            columns["name"] = Column(str, lambda piece, _: names.of(part.ids[piece]))
-        self._write(number, part, pieces(), rows[:0].cpu(), columns)
+
+        def more(piece: slice) -> dict[str, Any]:
+            return {} if names is None else {"name": names.of(originals[order[piece]])}
+
+        self._write(number, originals[order], pieces(), more)
         space.await_others()
         # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._folder / str(number), ignore_errors=True)
@@ -254,18 +255,19 @@ class EdgeTask(PredictionTask):
         operation = f"handing round rows of block {number}"
         rows = score_block(self._decoder, self._versions, block, self._ends, cluster, operation)
         rank_ids = parts_of(block, cluster)[cluster.rank]
-        part, graph = Part.of(table.ids[rank_ids]), self.inference.graph
+        graph = self.inference.graph
         src = graph.original_ids(relation.src)[table.src[rank_ids]]
         dst = graph.original_ids(relation.dst)[table.dst[rank_ids]]
-        columns: Columns = {
-            "src": Column(np.int64, lambda piece, _: src[piece]),
-            "dst": Column(np.int64, lambda piece, _: dst[piece]),
-        }
-        if len(table.targets) > 1:
-            name = str(relation)
-            columns["relation"] = Column(str, lambda _, values: [name] * len(values))
-        pieces = ((piece, self._finish(rows[piece])) for piece, _ in part.pieces())
-        self._write(number, part, pieces, rows[:0], columns)
+
+        def more(piece: slice) -> dict[str, Any]:
+            columns: dict[str, Any] = {"src": src[piece], "dst": dst[piece]}
+            if len(table.targets) > 1:
+                columns["relation"] = [str(relation)] * len(src[piece])
+            return columns
+
+        pieces = split_rows(rank_ids.size, _ROWS_AT_ONCE)
+        finished = ((piece, self._finish(rows[piece])) for piece in pieces)
+        self._write(number, table.ids[rank_ids], finished, more)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
-from hopper.files.addresses import path_of, remote_errors
+from hopper.files.addresses import AnyPath, path_of, remote_errors
 from hopper.files.whole_files import write_text
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
@@ -25,9 +25,6 @@ from hopper.graph.schema import LabelKind, Labels, Predicted, TargetKind
 from hopper.inference import Output
 from hopper.partition import PartitionedGraph
 from hopper.tasks import LinkTable, Target, TargetEdges
-
-if TYPE_CHECKING:
-    from upath import UPath
 
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
@@ -190,7 +187,7 @@ class PredictionRequest:
                 f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, an .npy "
                 "file of original ids, or a .txt file of names"
             )
-        ids = self._read_ids(graph, "original ids", f"original ids of {target}", globals_.size)
+        ids = self._read_ids(graph, f"original ids of {target}", globals_.size)
         return np.sort(globals_[ids])
 
     def _read_names(self, graph: PartitionedGraph) -> NDArray[np.int64]:
@@ -215,10 +212,7 @@ class PredictionRequest:
         """Return [n] int64, ascending: the ids of the edges to predict; errors are those of
         :meth:`node_ids`."""
         # A graph with labels of edges stores all edges of its target relations.
-        count = graph.schema.target_count
-        if self.nodes == ALL:
-            return np.arange(count)
-        return self._read_ids(graph, "edge ids", "edge ids", count)
+        return self._read_ids(graph, "edge ids", graph.schema.target_count)
 
     def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
         """Return the edges to predict, in order of their ids; errors are those of
@@ -228,18 +222,17 @@ class PredictionRequest:
         table = LinkTable.all_edges(graph, known)
         return table if self.nodes == ALL else table.pick(self.edge_ids(graph))
 
-    def _read_ids(
-        self, graph: PartitionedGraph, kind: str, what: str, count: int
-    ) -> NDArray[np.int64]:
-        """Read the ids [n] of a split or of a file, which have to be distinct and in [0, count);
-        those of a file come back in ascending order."""
+    def _read_ids(self, graph: PartitionedGraph, what: str, count: int) -> NDArray[np.int64]:
+        """Read distinct ids in [0, count) of a split or of a file, which are then sorted."""
         where = f"--nodes {self.nodes}"
+        if self.nodes == ALL:
+            return np.arange(count)
         if self.nodes in graph.schema.splits:
             return graph.split(self.nodes)
         if not self.nodes.endswith(".npy"):
             raise RequestError(
                 f"{where}: expected {ALL}, one of the splits {sorted(graph.schema.splits)}, an "
-                f".npy file of {kind}, or a .txt file of names of nodes"
+                f".npy file of {what}, or a .txt file of names of nodes"
             )
         ids = load_npy(Path(self.nodes), "nodes")
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
@@ -258,13 +251,6 @@ class PredictionRequest:
                 "again"
             )
         return distinct
-
-
-def top_classes(probabilities: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the ``count`` most probable classes of each row of [n, classes], the most probable
-    first, and their probabilities: [n, count] each. Of equals the smaller class comes first."""
-    classes = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]
-    return classes, np.take_along_axis(probabilities, classes, 1)
 
 
 @dataclass(frozen=True)
@@ -304,7 +290,7 @@ def columns_of(labels: Labels, what: What, names: Mapping[str, Sequence[str]]) -
 _FIELDS: Final = [of.name for of in fields(PredictionRequest) if of.name != "overrides"]
 
 
-def work_folder(out: Path | UPath, run: Path) -> Path:
+def work_folder(out: AnyPath, run: Path) -> Path:
     """Return the folder on this machine for a prediction's work, below the prediction's own, or
     below the run's if the prediction goes to an address."""
     if isinstance(out, Path):
@@ -312,7 +298,7 @@ def work_folder(out: Path | UPath, run: Path) -> Path:
     return run.absolute() / "predictions" / xxhash.xxh64_hexdigest(str(out).encode())
 
 
-def out_of(work: Path) -> Path | UPath:
+def out_of(work: Path) -> AnyPath:
     """Return where the prediction of a :func:`work_folder` goes. A :class:`RequestError` says that
     the folder was copied without the address."""
     file = work / ADDRESS_FILE
@@ -321,7 +307,7 @@ def out_of(work: Path) -> Path | UPath:
     return path_of(file.read_text()) if file.exists() else work.parent
 
 
-def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, Any]]:
+def read_description(out: AnyPath) -> tuple[PredictionRequest, dict[str, Any]]:
     """Read the request of a prediction's folder, and the whole description in it. A
     :class:`GraphError` says that the folder has none, or that it lacks a field."""
     file = out / DESCRIPTION_FILE
@@ -333,7 +319,7 @@ def read_description(out: Path | UPath) -> tuple[PredictionRequest, dict[str, An
     return PredictionRequest(**{name: description[name] for name in _FIELDS}), description
 
 
-def begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
+def begin_description(out: AnyPath, request: PredictionRequest) -> bool:
     """Create the folder of a prediction, or check that it has this one already; return whether the
     prediction is finished. A :class:`RequestError` says that the folder has another prediction or
     other content, or cannot be created."""
@@ -363,7 +349,7 @@ def begin_description(out: Path | UPath, request: PredictionRequest) -> bool:
     return False
 
 
-def write_description(out: Path | UPath, request: PredictionRequest, **more: Any) -> None:
+def write_description(out: AnyPath, request: PredictionRequest, **more: Any) -> None:
     """Write a prediction's request, and whatever else its description says."""
     description = {name: value for name, value in asdict(request).items() if name in _FIELDS}
     write_text(out / DESCRIPTION_FILE, json.dumps(description | more, indent=1))

@@ -85,14 +85,11 @@ class TrainedRun:
         trained = find_reads(self.config, self.schema, self.schema.ordered_relations())
         _check_same_names(trained.relations, request.reads.relations, "relations", where)
         _check_same_names(trained.inputs, request.reads.inputs, "node types", where)
+        inputs, edges = request.reads.inputs, request.reads.edges
         widths = [
-            (rows.node_type, rows.features, request.reads.inputs[name].features)
-            for name, rows in trained.inputs.items()
+            (of.node_type, of.features, inputs[n].features) for n, of in trained.inputs.items()
         ]
-        widths += [
-            (f"edges of {relation}", width, request.reads.edges.get(relation, 0))
-            for relation, width in trained.edges.items()
-        ]
+        widths += [(f"edges of {of}", dim, edges.get(of, 0)) for of, dim in trained.edges.items()]
         for of, expected_width, width in widths:
             if width != expected_width:
                 raise RequestError(

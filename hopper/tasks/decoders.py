@@ -149,8 +149,7 @@ class RotatE(Decoder):
 
 
 class _Perceptron(Decoder):
-    """Two layers over both concatenated rows. The inner one is ``hidden`` wide, 0 = as wide as a
-    row. The last one is each relation's own."""
+    """Two layers over both rows; the inner one is ``hidden`` wide, 0 = as wide as a row."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

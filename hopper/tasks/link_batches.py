@@ -103,8 +103,7 @@ class LinkBatches:
         return versions, indices
 
     def _excluded(self, moment: tuple[int, int]) -> Mapping[Relation, ExcludedEdges]:
-        """Return, by relation that ranks draw from, the edges that would reveal the links of an
-        iteration: those between their ends, in their own relation and in its reverses."""
+        """Return, by relation, the edges in either direction that reveal an iteration's links."""
         table, graph = self._table, self._graph
         # The existence of a labelled edge does not reveal its label.
         if not self._task.exclude or table.labels is not None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
-from hopper.graph.links import Links, select_ends
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Links
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
 from hopper.tasks.target import Side
@@ -147,7 +147,14 @@ class LinkTable(Links):
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
         """Return the ends of a node type, relation by relation, sources first: [m] int64, of the
         links at ``places``, whose order is kept; None = all."""
-        return select_ends(self, self.targets, node_type, places)
+        places = np.arange(self.count) if places is None else places
+        ends = [np.empty(0, np.int64)]
+        for number, relation in enumerate(self.targets):
+            of_relation = places[self.relations[places] == number]
+            for end_type, ids in ((relation.src, self.src), (relation.dst, self.dst)):
+                if end_type == node_type:
+                    ends.append(ids[of_relation])
+        return np.concatenate(ends)
 
 
 class TrainingLinks:

@@ -158,8 +158,8 @@ ARRAYS: list[tuple[str, Any, str]] = [
     (FEATURES, np.ones((6, 5, 1)), "expected shape [n, d]"),
     ("label.npy", np.array([{}] * 6), "label.npy: labels of paper: not a readable .npy file: Obje"),
     ("label.npy", b"PK", "expected one .npy array, given an archive of several"),
-    (FEATURES, b"no", "feat__paper.npy: features: not a readable .npy file"),
-    ("feat__author.npz", b"no", "feat__author.npz: features: not a SciPy sparse matrix"),
+    (FEATURES, b"no", "feat__paper.npy: features of paper: not a readable .npy file"),
+    ("feat__author.npz", b"no", "feat__author.npz: features of author: not a SciPy sparse matrix"),
     *((name, "pipe", "expected a file") for name in ("edges.npy", "feat__author.npz", "meta.json")),
     *(
         ("feat__author.npz", {name: change}, text)

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from cache_server.draws.counter import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation
+from hopper.graph.importers.arrays import EDGES as EDGE
+from hopper.graph.importers.arrays import NODE
 from hopper.graph.memory_budget import LEAST_CHUNK, MemoryBudget, limit_memory
 from hopper.graph.presets import PRESETS
-from hopper.graph.synthesise import EDGE, NODE, combine_parts, draw_nodes, make
+from hopper.graph.synthesise import combine_parts, draw_nodes, make
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import partition_graph
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside, is_labelled
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.importers.tables import Features, GraphTables, Problems, Table
+from hopper.graph.importers.tables import Features, GraphTables, Problems
 from hopper.graph.schema import Labelled, Relation
 
 _MOST_NODES: Final = 2**48
@@ -79,9 +79,12 @@ def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
         return
     missing, total, count, first = list[int](), 0, 0, 0
     for table in targets:
-        if table.splits is not None and "train" in table.splits:
-            ids = table.splits["train"]
-            has_label = _has_label(table, ids)
+        if table.labels is not None and table.splits is not None and "train" in table.splits:
+            (labels, values), ids = table.labels, table.splits["train"]
+            has_label = np.empty(ids.size, np.bool_)
+            for at, piece in iter_pieces(ids, _IDS):
+                has_label[at : at + piece.size] = is_labelled(labels, values[piece])
+                release_pages(values)
             total, count = total + ids.size, count + int((~has_label).sum())
             missing += (ids[~has_label][:6] + first).tolist()
             if leave_out:
@@ -102,17 +105,6 @@ def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
         f"{', ...' if count > 5 else ''}): leave them out of the split, or let "
         "--unlabelled-as-missing do it"
     ))  # fmt: skip
-
-
-def _has_label(table: Table, ids: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each of some rows has a label."""
-    assert table.labels is not None
-    labels, values = table.labels
-    has_label = np.empty(ids.size, np.bool_)
-    for first, piece in iter_pieces(ids, _IDS):
-        has_label[first : first + piece.size] = is_labelled(labels, values[piece])
-        release_pages(values)
-    return has_label
 
 
 def check_chunks(

@@ -1,27 +1,31 @@
-"""Run queries over tables in DuckDB, within a limit of memory.
+"""Run queries over tables in DuckDB, within a limit of memory, and connect to other databases.
 
 DuckDB spills to disk what memory does not hold
 (https://duckdb.org/docs/stable/guides/performance/how_to_tune_workloads).
+Other databases have ADBC drivers, which stream results as Arrow batches.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import numpy as np
 import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from cache_server.available_memory import available_memory
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.array_file import iter_pieces, name_in_errors
-from hopper.graph.importers.source_files import first_line
+from hopper.graph.importers.source_files import first_line, require_file
+from hopper.graph.layout import id_dtype
 from hopper.graph.publish import folder_beside
 from hopper.timing.phases import Phases
 
@@ -35,6 +39,7 @@ _LEAST: Final = 128 << 20
 """Fewest bytes that the database works with, and that each of its threads should have."""
 _IN_MEMORY: Final = 1 << 20
 """Bytes that an array may have before it gets a file."""
+_DRIVERS: Final = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
 
 
 class DatabaseError(GraphError):
@@ -53,7 +58,7 @@ class Database:
         threads = max(1, min(os.cpu_count() or 1, int(memory * _OVER) // _LEAST))
         with self.explain_errors("import of tables"):
             # A database in a file frees memory that tables in memory would keep.
-            self._connection = duckdb.connect(
+            self.connection: Any = duckdb.connect(
                 str(folder / "tables.duckdb"),
                 config={"threads": threads, "temp_directory": str(folder / "engine")},
             )
@@ -68,35 +73,18 @@ class Database:
 
     def close(self) -> None:
         """Close the database's files."""
-        self._connection.close()
+        self.connection.close()
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query, and return its few rows."""
         # The connection is in use until the result is fetched, even an empty one.
-        return list(self._connection.execute(query).fetchall())
-
-    def search_files(self, folder: Path) -> None:
-        """Let relative paths in queries begin in a folder, and queries fetch no extension."""
-        self._connection.execute("SET GLOBAL file_search_path = ?", [str(folder.absolute())])
-        self.fetch("SET GLOBAL autoinstall_known_extensions = false")
-
-    def open_protocol(self, protocol: str) -> None:
-        """Let queries read addresses of a protocol, such as s3, by fsspec's file system for it."""
-        import fsspec
-
-        self._connection.register_filesystem(fsspec.filesystem(protocol))
-
-    def add_text_function(self, name: str, encode: Callable[[Any], Any]) -> None:
-        """Let queries call a function that turns a pyarrow array of texts into one of lists of
-        float32; NULL stays NULL."""
-        words: dict[str, Any] = {"type": "arrow"}
-        self._connection.create_function(name, encode, ["VARCHAR"], "FLOAT[]", **words)
+        return list(self.connection.execute(query).fetchall())
 
     def check_select(self, sql: str) -> str:
         """Check that a text is one SELECT that can be run, and return it without the semicolon."""
         import duckdb
 
-        statements = self._connection.extract_statements(sql)
+        statements = self.connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
             raise GraphError(f"expected one SELECT, given {kinds}")
@@ -104,18 +92,16 @@ class Database:
         self.fetch(f"DESCRIBE {query}")
         return query
 
-    def copy(self, name: str, table: object, casts: Mapping[str, str] | None = None) -> None:
-        """Copy what DuckDB can read, such as a pandas table or an Arrow reader, into a table; some
-        columns become other types."""
-        self._connection.register("copied", table)
+    def copy(self, name: str, table: object, numeric: Collection[str] = ()) -> None:
+        """Copy what DuckDB can read, such as a pandas table or an Arrow reader, into a table; the
+        texts of the columns ``numeric`` become numbers."""
+        self.connection.register("copied", table)
         try:
-            kept = ", ".join(
-                f'"{column}"::{to} AS "{column}"' for column, to in (casts or {}).items()
-            )
-            columns = f"* REPLACE ({kept})" if kept else "*"
+            numbers = ", ".join(f'"{column}"::DOUBLE AS "{column}"' for column in numeric)
+            columns = f"* REPLACE ({numbers})" if numbers else "*"
             self.fetch(f'CREATE TABLE "{name}" AS SELECT {columns} FROM copied')  # noqa: S608
         finally:
-            self._connection.unregister("copied")
+            self.connection.unregister("copied")
 
     def new_name(self, prefix: str) -> str:
         """Return a name for a table or a type that nothing has yet."""
@@ -125,7 +111,7 @@ class Database:
         """Run a query, and iterate over its rows in pairs of a first row and a pyarrow batch."""
         first = 0
         # A cursor of its own lets other queries run meanwhile.
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         for batch in cursor.sql(query).to_arrow_reader(min(rows or _BATCH, _BATCH)):
             yield first, batch
             first += batch.num_rows
@@ -147,7 +133,7 @@ class Database:
         import pyarrow
 
         # Narrow ids take an eighth of the time less to sort.
-        dtypes = [src.dtype, dst.dtype, np.dtype(np.int32 if src.size < 2**31 else np.int64)]
+        dtypes = [src.dtype, dst.dtype, id_dtype(src.size)]
         kinds = map(pyarrow.from_numpy_dtype, dtypes)
         schema = pyarrow.schema(list(zip(("src", "dst", "edge"), kinds, strict=True)))
 
@@ -161,7 +147,7 @@ class Database:
                 yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
         with self.explain_errors(where):
-            cursor = self._connection.cursor()
+            cursor = self.connection.cursor()
             cursor.register("edges", pyarrow.RecordBatchReader.from_batches(schema, rows()))
             query = "SELECT dst, src, edge FROM edges ORDER BY dst, src, edge"
             for batch in cursor.sql(query).to_arrow_reader(_BATCH):
@@ -232,3 +218,30 @@ def open_database(
         closing(Database(folder, bound, bound - reserved, phases)) as database,
     ):
         yield database
+
+
+def open_database_of(url: str, folder: Path) -> Any:
+    """Connect to ``postgresql://...`` or ``sqlite:PATH``, and return a connection of DB-API 2.
+
+    A relative path begins in ``folder``. A GraphError tells that the address has another form, a
+    RequestError that the driver is not installed.
+    """
+    kind, _, rest = url.partition(":")
+    if kind not in _DRIVERS:
+        raise GraphError(f"expected duckdb:PATH, sqlite:PATH or postgresql://..., given {url!r}")
+    package = f"adbc_driver_{_DRIVERS[kind]}"
+    try:
+        driver = import_module(f"{package}.dbapi")
+    except ImportError as error:
+        text = cannot_import(f"a {kind} database", package.replace("_", "-"), error)
+        raise RequestError(text) from error
+    if kind == "sqlite":
+        require_file(folder / rest, "database")
+        # Without a mode, a file that is not there would be made.
+        url = f"file:{quote(str((folder / rest).absolute()))}?mode=ro"
+    return driver.connect(url)
+
+
+def find_numeric(schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema that are NUMERIC in Postgres, which come as texts."""
+    return [field.name for field in schema if getattr(field.type, "type_name", "") == "numeric"]

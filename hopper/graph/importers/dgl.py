@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from hopper.errors import GraphError, RequestError, cannot_import
+from hopper.errors import GraphError
+from hopper.graph.block import load_dgl
 from hopper.graph.importers.arrays import TableReader
 from hopper.graph.importers.source_files import explain_errors, require_file
 from hopper.graph.importers.tables import GraphTables
@@ -17,16 +17,6 @@ _MARKS: Final = ("inner_node", "inner_edge")
 """data that tell a part's own nodes and edges from its halo"""
 KEYS: Final = {"features": "feat", "labels": "label", "times": "time"}
 KEYS_OF_EDGES: Final = {**KEYS, "weights": "weight"}
-
-
-def load_dgl(what: str) -> Any:
-    """Import DGL for ``what`` needs it; a RequestError tells that it is not installed."""
-    os.environ.setdefault("DGLBACKEND", "pytorch")
-    try:
-        import dgl
-    except ImportError as error:
-        raise RequestError(cannot_import(what, "dgl", error)) from error
-    return dgl
 
 
 def read_dgl(file: Path) -> GraphTables:

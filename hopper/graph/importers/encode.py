@@ -66,21 +66,19 @@ class Moments:
 
     def describe(self) -> list[FeatureColumn]:
         """Return the columns with their ranges; none where nothing is to be said of a matrix."""
-        first, described = 0, list[FeatureColumn]()
-        statistics = (self.min, self.max, self.mean, self.std)
-        for column in self._columns:
-            if column.categories:
-                described.append(column)
-                continue
+
+        def add_ranges(column: FeatureColumn, fitted: list[tuple[float, ...]]) -> FeatureColumn:
             ranges = [
-                ColumnRange(at - first, *(float(f"{values[at]:.6g}") for values in statistics))
-                for at in range(first, first + column.numbers)
-                if self.count[at]
+                ColumnRange(at, *(float(f"{value:.6g}") for value in values))
+                for at, (count, *values) in enumerate(zip(*fitted, strict=True))
+                if count
             ]
             if column.numbers > 1 or not column.name:
                 ranges = [one for one in ranges if one.is_wide]
-            described.append(replace(column, ranges=tuple(ranges)))
-            first += column.numbers
+            return replace(column, ranges=tuple(ranges))
+
+        statistics = [self.count, self.min, self.max, self.mean, self.std]
+        described = _fit(self._columns, statistics, add_ranges)
         trivial = [FeatureColumn("", numbers=column.numbers) for column in described]
         return [] if described == trivial else described
 
@@ -141,7 +139,7 @@ def _apply(features: Features, columns: Sequence[FeatureColumn]) -> Features:
 
 
 def _fit(
-    columns: Sequence[FeatureColumn], fitted: Sequence[NDArray[np.float64]], change: Any
+    columns: Sequence[FeatureColumn], fitted: Sequence[NDArray[Any]], change: Any
 ) -> list[FeatureColumn]:
     """Change each column of numbers with its part of what was fitted, [numbers] each."""
     ends = np.cumsum([0 if column.categories else column.numbers for column in columns])

@@ -6,7 +6,7 @@ https://www.dgl.ai/dgl_docs/stochastic_training/ondisk-dataset-specification.htm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +33,7 @@ from hopper.graph.importers.source_files import (
     load_table,
     require_file,
 )
-from hopper.graph.importers.tables import CHUNK_BYTES, Features, GraphTables, Table, array_features
+from hopper.graph.importers.tables import Features, GraphTables, Table, array_features
 from hopper.graph.json_file import parse_json
 from hopper.graph.layout import safe_name
 
@@ -163,21 +163,11 @@ def _read_features(
         if array.ndim not in (1, 2) or len(array) != len(parts[0] if parts else array):
             raise GraphError(f"{place}: expected [n, d], given {list(array.shape)}")
         parts.append(array[:, None] if array.ndim == 1 else array)
-    if len(parts) == 1:
-        return array_features(parts[0]), ()
-    dtype = np.result_type(*(part.dtype for part in parts))
-    width = sum(part.shape[1] for part in parts)
-    step = max(1, CHUNK_BYTES // max(1, width * dtype.itemsize))
-
-    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
-        for start in range(0, len(parts[0]), step):
-            yield start, np.hstack([part[start : start + step] for part in parts]).astype(dtype)
-
     columns = tuple(
         FeatureColumn(file.name, numbers=part.shape[1])
         for file, part in zip(files, parts, strict=True)
     )
-    return Features((len(parts[0]), width), dtype, chunks), columns
+    return array_features(*parts), columns if len(parts) > 1 else ()
 
 
 def _read_task(source: Path, task: _Task, tables: GraphTables, where: Path) -> None:

@@ -69,12 +69,7 @@ def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
 def _take_columns(
     data: _Attributes, where: str, reader: TableReader, special: str
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Take columns out of attributes, and return them by key, and the splits.
-
-    ``special`` are weights of edges or rows of features of nodes. All nodes or edges must have a
-    time, or none is taken. Without rows of features, attributes that are numbers everywhere become
-    one column each; a note names the others.
-    """
+    """Take columns out of attributes, ``special`` too; return them by key, and the splits."""
     columns: dict[str, Any] = {}
     labels, splits, rows = (
         [attributes.pop(key, None) for attributes in data] for key in (_LABEL, _SPLIT, special)

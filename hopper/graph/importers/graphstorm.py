@@ -236,8 +236,7 @@ def _transform(column: str, transform: Mapping[str, Any], encoders: dict[str, st
 
 
 def _unless_missing(column: str, sql: str) -> str:
-    """Return a value in SQL, NULL where a column is NULL: DuckDB's greatest and least pass over
-    it."""
+    """Return a value in SQL, or NULL for NULL, which DuckDB's greatest and least pass over."""
     return f"CASE WHEN {column} IS NOT NULL THEN {sql} END"
 
 
@@ -250,8 +249,7 @@ def _bound(column: str, transform: Mapping[str, Any], name: str, within: str) ->
 
 
 def _custom_splits(files: Mapping[str, Any], key: str) -> str:
-    """Return the splits that files of ids name, in SQL; "" if none does. They are JSON or texts
-    with an id a line, or Parquet with a column of ids."""
+    """Return the splits that files of ids (JSON, text or Parquet) name, in SQL; "" = none."""
     cases = []
     for name, split in _SPLITS.items():
         paths = files.get(name) or []

@@ -89,15 +89,14 @@ def _add_columns(
     for key, column in columns.items():
         if fields.get(key) is None:
             continue
-        if column != "features":
-            file, array = _array(source, fields, key, f"{column} of {owner}", place)
-            set_column(table, column, array, str(file))
-        elif str(fields[key]).endswith(".npz"):
+        what = f"{column} of {owner}"
+        if column == "features" and str(fields[key]).endswith(".npz"):
             file = find_inside(source, _field(fields, key, str, place), f"{place}.{key}")
-            table.features = array_features(load_csr(file, column))
-        else:
-            file, array = _array(source, fields, key, column, place, "r")
-            set_column(table, column, array, f"{file}: {column}")
+            table.features = array_features(load_csr(file, what))
+            continue
+        mode: Literal["r"] | None = "r" if column == "features" else None
+        file, array = _array(source, fields, key, what, place, mode)
+        set_column(table, column, array, f"{file}: {what}")
 
 
 def _array(
@@ -108,8 +107,7 @@ def _array(
     place: str,
     mmap_mode: Literal["r"] | None = None,
 ) -> tuple[Path, NDArray[Any]]:
-    """Read or map the array of a field: the name of a .npy file, or the name, dtype and shape of a
-    file that has no header, which is mapped."""
+    """Read or map the .npy file that a field names, or map the file without a header."""
     where = f"{place}.{key}"
     if not isinstance(fields, dict) or not isinstance(fields.get(key), dict):
         file = find_inside(source, _field(fields, key, str, place), where)

@@ -120,36 +120,40 @@ def tables_from_ogb(
     """
     where = f"ogb dataset {name}"
     if "edge_index_dict" not in graph:
-        graph = {
-            "num_nodes_dict": {NODE: _entry(graph, "num_nodes", where)},
-            "edge_index_dict": {EDGES: _entry(graph, "edge_index", where)},
-            "node_feat_dict": {NODE: graph.get("node_feat")},
-            "edge_feat_dict": {EDGES: graph.get("edge_feat")},
-        }
         labels, splits = {NODE: labels}, {key: {NODE: ids} for key, ids in splits.items()}
     targets = {node_type for ids in splits.values() for node_type in ids} or set(labels)
     if len(targets) != 1:
         raise GraphError(f"{where}: expected splits of one node type, given {sorted(targets)}")
-    source = f"Open Graph Benchmark, {name}, through the ogb library"
-    reader, target = TableReader(name, source, where), safe_name(next(iter(targets)))
-    features = {**(graph.get("node_feat_dict") or {}), **(graph.get("edge_feat_dict") or {})}
-    for node_type, count in _entry(graph, "num_nodes_dict", where).items():
-        values = labels.get(node_type)
-        if values is not None and np.asarray(values).dtype.kind == "f":
+    for node_type, values in labels.items():
+        if np.asarray(values).dtype.kind == "f":
             filled = np.where(np.isnan(values), -1, values)
             is_column = filled.ndim == 1 or filled.shape[1] == 1
             if is_column and np.array_equal(filled, np.floor(filled)):
-                values = filled.astype(np.int64)
-        data = {"features": features.get(node_type), "labels": values}
-        reader.add_nodes(node_type, data, _KEYS, int(count))
-    for triple, ends in _entry(graph, "edge_index_dict", where).items():
+                labels = {**labels, node_type: filled.astype(np.int64)}
+    reader = _read_nodes(name, where, graph, labels)
+    edges = graph.get("edge_index_dict") or {EDGES: _entry(graph, "edge_index", where)}
+    features = graph.get("edge_feat_dict") or {EDGES: graph.get("edge_feat")}
+    for triple, ends in edges.items():
         reader.add_edges(triple, ends, {"features": features.get(triple)}, _KEYS)
-    reader.tables.targets = (target,)
+    reader.tables.targets = (safe_name(next(iter(targets))),)
     reader.tables.divide_splits({
         _SPLIT_NAMES.get(key, key): np.asarray(next(iter(ids.values())))
         for key, ids in splits.items()
     })  # fmt: skip
     return reader.tables
+
+
+def _read_nodes(
+    name: str, where: str, graph: Mapping[str, Any], labels: Mapping[str, Any]
+) -> TableReader:
+    """Begin the tables of a graph with its nodes, of one or of several types."""
+    reader = TableReader(name, f"Open Graph Benchmark, {name}, through the ogb library", where)
+    counts = graph.get("num_nodes_dict") or {NODE: _entry(graph, "num_nodes", where)}
+    features = graph.get("node_feat_dict") or {NODE: graph.get("node_feat")}
+    for node_type, count in counts.items():
+        data = {"features": features.get(node_type), "labels": labels.get(node_type)}
+        reader.add_nodes(node_type, data, _KEYS, int(count))
+    return reader
 
 
 def tables_from_ogb_links(
@@ -160,12 +164,7 @@ def tables_from_ogb_links(
     Links that have numbers of relations are those of so many relations.
     """
     where = f"ogb dataset {name}"
-    source = f"Open Graph Benchmark, {name}, through the ogb library"
-    reader = TableReader(name, source, where)
-    counts = graph.get("num_nodes_dict") or {NODE: _entry(graph, "num_nodes", where)}
-    features = graph.get("node_feat_dict") or {NODE: graph.get("node_feat")}
-    for node_type, count in counts.items():
-        reader.add_nodes(node_type, {"features": features.get(node_type)}, _KEYS, int(count))
+    reader = _read_nodes(name, where, graph, {})
     ends = [_read_ends(links, f"{where}: {split}") for split, links in splits.items()]
     joined, split_of = np.concatenate(ends), np.repeat(list(splits), [len(of) for of in ends])
     columns = {

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hopper.errors import GraphError, HopperError
 from hopper.files.addresses import hide_passwords, without_password
 from hopper.files.whole_files import write_text
-from hopper.graph.importers.other_databases import find_casts, open_database_of
+from hopper.graph.importers.database import find_numeric, open_database_of
 from hopper.graph.importers.query import quote_name, quote_text, toml_text
 from hopper.graph.importers.query_features import MOST_CATEGORIES
 from hopper.graph.importers.source_files import first_line
@@ -60,8 +60,9 @@ class KeyedTable:
         """Read what the columns of a table hold, and count the texts of those that have some; the
         texts of ``times`` are dates."""
         schema = run(f"SELECT * FROM {source} LIMIT {_ROWS}").schema  # noqa: S608
-        casts, keys = find_casts(schema), {key, *(references or {})}
-        kinds = {one.name: _kind(one.type, one.name in casts) for one in schema}
+        keys = {key, *(references or {})}
+        kinds = {one.name: _kind(one.type) for one in schema}
+        kinds |= dict.fromkeys(find_numeric(schema), "number")
         kinds |= {column: "time" for column in times if kinds.get(column) == "text"}
         texts = [column for column, kind in kinds.items() if kind == "text" and column not in keys]
         if texts:
@@ -238,17 +239,17 @@ def _query(name: str, table: KeyedTable, columns: list[str]) -> str:
     return f"{name} = {toml_text(sql)}\n"
 
 
-def _kind(arrow_type: Any, is_numeric: bool) -> str:
+def _kind(arrow_type: Any) -> str:
     """Return what a column of an Arrow type holds, as :class:`KeyedTable` has it."""
     from pyarrow import types
 
     if types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     if types.is_list(arrow_type) or types.is_fixed_size_list(arrow_type):
-        is_number = _kind(arrow_type.value_type, False) == "number"
+        is_number = _kind(arrow_type.value_type) == "number"
         return "number" if is_number else f"values of type {arrow_type}"
     numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    if is_numeric or any(holds(arrow_type) for holds in numbers):
+    if any(holds(arrow_type) for holds in numbers):
         return "number"
     if types.is_timestamp(arrow_type) or types.is_date(arrow_type):
         return "time"

@@ -138,8 +138,7 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
 def _mark_several_labels(
     store: dict[str, Any], key: str, owner: object, reader: TableReader
 ) -> None:
-    """Turn labels of several columns that are all 0 or 1 into several labels: PyG keeps those as
-    floats, as its loss takes them."""
+    """Take columns that are all 0 or 1 for several labels, which PyG keeps as floats."""
     values = store.get(key)
     if values is None or isinstance(values, list):
         return

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.columns import FeatureColumn, width_of
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.query import INTEGERS, NATIVE, NUMBERS, QueryReader
 from hopper.graph.importers.tables import CHUNK_BYTES, Features
 
@@ -43,7 +43,7 @@ def read_features(
         for name, column in known.items()
     ]
     columns, count = tuple(part.column for part in parts), reader.count
-    width = width_of(columns)
+    width = sum(column.width for column in columns)
 
     def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
         step = max(1, CHUNK_BYTES // (4 * width))

@@ -18,12 +18,10 @@ from hopper.graph.importers.encode import LikeGraph
 from hopper.graph.importers.query import Query, QueryReader, QueryTexts, quote_text, row_number
 from hopper.graph.importers.query_features import read_features
 from hopper.graph.importers.tables import GraphTables, Problems, Table
-from hopper.graph.layout import check_name
+from hopper.graph.layout import check_name, id_dtype
 from hopper.graph.schema import Labels, Relation
 
 _MOST_CLASSES: Final = 2**31
-_INT32: Final = 2**31
-"""Number of nodes from which ends of edges take 8 bytes."""
 _INTEGER: Final = r"'\s*[+-]?[0-9]+\s*'"
 _LABEL: Final = re.compile(r"(label|value)(?:\.([A-Za-z0-9.+-]+))?(?:_(\d+))?")
 """A column of labels: its kind, task and place."""
@@ -114,8 +112,7 @@ def _read_query(
 
 
 def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[str]]]:
-    """Find the columns of labels of each task, in order, and their kind: ``label``, ``value``, or
-    "several": ``label_0``, ``label_1``, ... The name of an only task without one is ""."""
+    """Find the columns of labels, and their kind, by task; "" = an only task without a name."""
     tasks: dict[str, list[tuple[str, int, str]]] = {}
     for name in names:
         match = _LABEL.fullmatch(name)
@@ -178,8 +175,7 @@ def _read_ends(
             key = f"{end}.{ids.column('id')}"
             same = f"{reader.table}.{reader.column(end)} = {key}"
             joins.append(f"LEFT JOIN {ids.table} AS {end} ON {same}")
-        dtype = np.int32 if ids.count < _INT32 else np.int64
-        ends.append(reader.database.array(dtype, (reader.count,)))
+        ends.append(reader.database.array(id_dtype(ids.count), (reader.count,)))
     # Without a join, rows have their order.
     rest = f"{' '.join(joins)} ORDER BY {reader.table}.rowid" if joins else ""
     phase, expected = f"{reader.query.owner}: ids to numbers", "an id of the node table"
@@ -223,8 +219,7 @@ def _read_weights(reader: QueryReader) -> NDArray[np.float32]:
 
 
 def _read_times(reader: QueryReader) -> NDArray[np.int64]:
-    """Read times: integers as they are, dates as seconds since 1970, in UTC unless they have a
-    zone."""
+    """Read integers as they are, dates as seconds since 1970, in UTC unless they have a zone."""
     column, kind = reader.column("time"), reader.kind("time")
     integer = f"TRY_CAST({column} AS BIGINT)"
     date = column if kind == "time" else f"TRY_CAST({column} AS TIMESTAMPTZ)"

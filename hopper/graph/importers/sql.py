@@ -17,9 +17,13 @@ from pydantic import ConfigDict, TypeAdapter
 
 from hopper.errors import GraphError, HopperError
 from hopper.files.addresses import hide_passwords
-from hopper.graph.importers.database import Database, open_database
+from hopper.graph.importers.database import (
+    Database,
+    find_numeric,
+    open_database,
+    open_database_of,
+)
 from hopper.graph.importers.encode import LikeGraph
-from hopper.graph.importers.other_databases import find_casts, open_database_of
 from hopper.graph.importers.query import Query, quote_text
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.source_files import explain_errors, require_file
@@ -121,7 +125,10 @@ class _Source:
     ) -> None:
         self._queries, self._database = queries, database
         self._prefix, self._folder = (f"{file}: ", file.parent) if file else ("", Path())
-        database.search_files(self._folder)
+        folder = quote_text(str(self._folder.absolute()))
+        database.fetch(f"SET GLOBAL file_search_path = {folder}")
+        # Otherwise queries would fetch extensions.
+        database.fetch("SET GLOBAL autoinstall_known_extensions = false")
         self._attached, self._protocols = set[str](), set[str]()
         for name, url in queries.databases.items():
             with self._explain(f"databases.{name}"):
@@ -133,7 +140,10 @@ class _Source:
         for name, encoder in queries.encoders.items():
             with self._explain(f"encoders.{name}"):
                 texts = encoder.make(check_name(name, "name", ""), self._folder, tell)
-                database.add_text_function(name, texts)
+                # NULL stays NULL.
+                database.connection.create_function(
+                    name, texts, ["VARCHAR"], "FLOAT[]", type="arrow"
+                )
         for name, table in queries.tables.items():
             with self._explain(f"tables.{name}"):
                 self._make_table(check_name(name, "name", ""), table)
@@ -170,8 +180,10 @@ class _Source:
         sql = source.sql if isinstance(source, DatabaseQuery) and is_attached else source
         if not isinstance(sql, str):
             return ""
+        import fsspec
+
         for protocol in {found.lower() for found in _URL.findall(sql)} - self._protocols:
-            self._database.open_protocol(protocol)
+            self._database.connection.register_filesystem(fsspec.filesystem(protocol))
             self._protocols.add(protocol)
         return self._database.check_select(sql)
 
@@ -188,7 +200,7 @@ class _Source:
             with open_database_of(url, self._folder) as connection, connection.cursor() as cursor:
                 cursor.execute(source.sql)
                 reader = cursor.fetch_record_batch()
-                self._database.copy(name, reader, find_casts(reader.schema))
+                self._database.copy(name, reader, find_numeric(reader.schema))
         else:
             self._database.copy(name, source)
 
@@ -211,8 +223,4 @@ def _read_relation(text: str, taken: Mapping[Labelled, Any], place: str) -> Labe
     names = text.split("/")
     if len(names) != 3:
         raise GraphError(f"{place}: expected src/rel/dst, given {text!r}")
-    relation = read_relation(names, taken, place)
-    for end in (relation.src, relation.dst):
-        if end not in taken:
-            raise GraphError(f"{place}: expected a query nodes.{end}, given none")
-    return relation
+    return read_relation(names, taken, place, "a query nodes.{}")

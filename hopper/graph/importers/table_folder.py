@@ -139,8 +139,4 @@ def _name_owner(file: Path, taken: Mapping[Any, Any]) -> Labelled:
         if names[0] in taken:
             raise GraphError(f"{file}: node type {names[0]} has two tables")
         return names[0]
-    relation = read_relation(names, taken, str(file))
-    for end in (relation.src, relation.dst):
-        if end not in taken:
-            raise GraphError(f"{file}: expected a table nodes__{end}{file.suffix}, given none")
-    return relation
+    return read_relation(names, taken, str(file), f"a table nodes__{{}}{file.suffix}")

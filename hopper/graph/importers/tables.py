@@ -65,32 +65,20 @@ class Features:
     """iterates over all rows in pairs of a first row and the rows [n, columns] from there on"""
 
 
-def array_features(array: Any) -> Features:
-    """Return the features of an array, which may be a map, or of a SciPy CSR matrix, in dense
-    chunks of at most 64 MiB."""
-    rows, columns = array.shape
-    dtype = np.dtype(array.dtype)
+def array_features(*arrays: Any) -> Features:
+    """Return the features of arrays side by side, in dense chunks of at most 64 MiB; they may be
+    maps or SciPy CSR matrices."""
+    rows, columns = arrays[0].shape[0], sum(array.shape[1] for array in arrays)
+    dtype = np.result_type(*{array.dtype for array in arrays})
 
     def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
         step = max(1, CHUNK_BYTES // max(1, columns * dtype.itemsize))
         for start in range(0, rows, step):
-            chunk = array[start : start + step]
-            yield start, chunk.toarray() if hasattr(chunk, "toarray") else np.asarray(chunk)
+            parts = [array[start : start + step] for array in arrays]
+            dense = [part.toarray() if hasattr(part, "toarray") else part for part in parts]
+            yield start, np.asarray(dense[0]) if len(dense) == 1 else np.hstack(dense, dtype=dtype)
 
     return Features((int(rows), int(columns)), dtype, chunks)
-
-
-def join_features(parts: Sequence[Features]) -> Features:
-    """Return features of one width, one after another."""
-    starts = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
-    dtype = np.result_type(*(part.dtype for part in parts))
-
-    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
-        for first, part in zip(starts, parts, strict=False):
-            for start, rows in part.chunks():
-                yield first + start, rows.astype(dtype, copy=False)
-
-    return Features((starts[-1], parts[0].shape[1]), dtype, chunks)
 
 
 @dataclass
@@ -228,14 +216,20 @@ class GraphTables:
             self.problems.add(name, "split", f"split {name}: expected {wrong}")
 
 
-def read_relation(triple: Sequence[str], taken: Mapping[Any, Any], where: str) -> Relation:
-    """Make a relation's names safe for paths, and check that it is not in ``taken``."""
+def read_relation(
+    triple: Sequence[str], taken: Mapping[Any, Any], where: str, end: str = ""
+) -> Relation:
+    """Make a relation's names safe for paths, and check that it is not in ``taken``, and that its
+    node types are, as what ``end`` names if that is given."""
     relation = Relation(*map(safe_name, triple))
     if relation in taken:
         raise GraphError(
             f"{where}: relation {tuple(triple)}: expected distinct names once other characters "
             f"are replaced by _, given {relation} twice"
         )
+    for node_type in (relation.src, relation.dst):
+        if end and node_type not in taken:
+            raise GraphError(f"{where}: expected {end.format(node_type)}, given none")
     return relation
 
 
