@@ -110,22 +110,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--nodes", type=positive, default=10_000_000)
     parser.add_argument("--limits", default="8G,3G,2.5G,2G")
-    parser.add_argument("--engine", default="zero_hop")
+    parser.add_argument("--engines", default="zero_hop,cooperative")
     options = parser.parse_args(arguments)
     results = Results("train-memory", options.out)
     with tempfile.TemporaryDirectory(dir=options.out) as folder:
         work = Path(folder)
         parts = make_graph(work, options.nodes)
-        sides = {
-            text: lambda _, text=text: train(
-                work, parts, options.engine, parse_size(text, "--limits")
-            )
-            for text in options.limits.split(",")
-        }
-        measured = take_turns(sides, options.rounds, warm_up=0)
-    first, *others = sides
-    cell = f"{options.nodes} nodes, {options.engine}"
-    results.add(cell, measured, {name: [first] for name in others})
+        for engine in options.engines.split(","):
+            sides = {
+                text: lambda _, text=text, engine=engine: train(
+                    work, parts, engine, parse_size(text, "--limits")
+                )
+                for text in options.limits.split(",")
+            }
+            measured = take_turns(sides, options.rounds, warm_up=0)
+            first, *others = sides
+            cell = f"{options.nodes} nodes, {engine}"
+            results.add(cell, measured, {name: [first] for name in others})
     return 0
 
 

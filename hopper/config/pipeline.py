@@ -19,7 +19,7 @@ class Pipeline(Section):
     the results of a run. See docs/inside/pipeline.md."""
 
     depth: NonNegative = 25
-    """The most plans that may wait to be read, not counting those of ``lookahead``. 0 = nothing is
+    """The most plans that may wait to be read, unless ``lookahead`` needs more. 0 = nothing is
     prepared ahead."""
     reads: Positive = 5
     """The most iterations that may wait with their rows to be trained."""
@@ -30,7 +30,8 @@ class Pipeline(Section):
     lookahead: NonNegative = 0
     """How many iterations to look ahead when rows of other servers are read. A row that one of
     these iterations reads again is kept until then. By default it is 1 if batches are full, since
-    these read the same rows in every iteration. 0 = no row is kept."""
+    these read the same rows in every iteration. 0 = no row is kept. Features that do not fit memory
+    are read for 16 iterations at once whatever it is (docs/inside/pipeline.md)."""
     lookahead_memory: Size = "1G"
     """Memory for the rows that ``lookahead`` keeps."""
 
