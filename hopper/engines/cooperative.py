@@ -14,8 +14,9 @@ from torch import Tensor
 
 from hopper.device.copies import to_device
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
-from hopper.engines.shared_roots import Ids, SharedRoots, pairs_by_rank, share_roots
+from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import GlobalBatch
 from hopper.ops import to_floats
 from hopper.partials import (

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hopper.engines.engine import Engine, Plan, Spec
-from hopper.engines.micro_batch import Ids, MicroBatch
+from hopper.engines.micro_batch import MicroBatch
 from hopper.features import PartitionedRows
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import GlobalBatch, LocalRootSchedule
 from hopper.micrograph.subgraph import Subgraph
 

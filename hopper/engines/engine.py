@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Cause
 from hopper.config import Config
-from hopper.engines.micro_batch import Ids, MicroBatchRunner
+from hopper.engines.micro_batch import MicroBatchRunner
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
+from hopper.graph.topology import Ids
 from hopper.hetero.learnable import LearnableRows, Routes
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.flat_model import FlatModel

@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hopper.device.copies import to_device
@@ -22,6 +21,7 @@ from hopper.engines.training_parts import make_objective
 from hopper.features import DeviceRows, InputRows, PartitionedRows, PregatheredRows, distinct
 from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.hetero.learnable import LeafRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Pairs, Subgraph
@@ -31,8 +31,6 @@ from hopper.models.relational import HGNN
 from hopper.ops import StoredRows, products_in, to_floats
 from hopper.tasks import LinkBatches, pair_scores
 from hopper.timing.run_log import RunLog
-
-Ids = NDArray[np.int64]
 
 
 @dataclass

@@ -16,10 +16,11 @@ from hopper.config.model import TYPED_MODELS
 from hopper.engines.engine import Engine, Plan, Spec, TrainState
 from hopper.engines.request import Request
 from hopper.engines.sharded_parameters import servers_of_parameters
-from hopper.engines.shared_roots import Ids, SharedRoots, find_roots, pairs_by_rank, share_roots
+from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
+from hopper.graph.topology import Ids
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name

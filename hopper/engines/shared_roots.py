@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device.copies import to_device
 from hopper.engines.engine import TrainState
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Pairs
 from hopper.partials import RowExchange
 from hopper.tasks import LinkBatches, pair_scores
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from cache_server.draws.counter import below, key_of, mix, variate
 from cache_server.kernel import kernel
-
-Ids = NDArray[np.int64]
+from hopper.graph.topology import Ids
 
 TURNS: Final = 24
 TRIES: Final = 8

@@ -23,11 +23,11 @@ from cache_server.draws.counter import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph import block_model
 from hopper.graph.array_file import iter_pieces
-from hopper.graph.block_model import Hierarchy, Ids, shuffle
+from hopper.graph.block_model import Hierarchy, shuffle
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.presets import Preset, PresetEdges, find_preset
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, Relation
-from hopper.graph.topology import Topology, build_topology
+from hopper.graph.topology import Ids, Topology, build_topology
 from hopper.graph.write import GraphWriter
 
 # The purpose of each key; part of the specification of a preset's graph.

@@ -7,9 +7,8 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from hopper.graph.topology import Ids
 
 FIRST_EPOCH: Final = 1 << 31
 """The first epoch of presampling, which no training reaches, so that its draws differ."""

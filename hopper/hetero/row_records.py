@@ -19,11 +19,10 @@ from hopper.device.array_module import Array, array_module, on_host
 from hopper.device.copies import to_device
 from hopper.features.cached import Lookups, look_up
 from hopper.features.row_cache import RecentRows, RowCache
+from hopper.graph.topology import Ids
 from hopper.hetero.sparse_optimizers import SparseOptimizer
 
 _ROWS_AT_ONCE: Final = 1 << 16
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from cache_server.kernel import kernel
 from hopper.device.kernel_threads import threads_for
+from hopper.graph.topology import Ids
 
 _BETAS: Final = (0.9, 0.999)
 
-Ids = NDArray[np.int64]
 Array = NDArray[Any]
 
 

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Cause
+from hopper.graph.topology import Ids
 from hopper.tasks import Decoder, LinkTable
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

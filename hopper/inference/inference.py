@@ -20,8 +20,9 @@ from hopper.engines.micro_batch import InputRowsByType
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import TypedBlocks
+from hopper.graph.topology import Ids
 from hopper.hetero.learnable import LeafRows, LearnableRows
-from hopper.inference.end_rows import EndRows, Ids
+from hopper.inference.end_rows import EndRows
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph

@@ -14,13 +14,12 @@ from torch import Tensor
 from cache_server.kernel import kernel
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
+from hopper.graph.topology import Ids
 from hopper.micrograph.frontiers import HashTable
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partials import KindsExchange, RowKind, StackLayer, source_type
 from hopper.partition.placement import Placement
 from hopper.timing.run_log import RunLog
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

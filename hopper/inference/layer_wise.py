@@ -24,9 +24,10 @@ from hopper.engines.assemble import make_full_sampler
 from hopper.engines.build import make_elsewhere
 from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.hetero.root_shares import RootShares
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
-from hopper.inference.layer_shares import Ids, NodeRows, Share, exchange_rows, plan_shares
+from hopper.inference.layer_shares import NodeRows, Share, exchange_rows, plan_shares
 from hopper.inference.row_space import RowSpace, split_rows
 from hopper.inference.whole_neighbourhoods import ByRelation, Neighbourhoods
 from hopper.micrograph.sample import NeighborSampler

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from hopper.errors import RequestError
+from hopper.graph.topology import Ids
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootShares
 from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
-from hopper.inference.end_rows import Ids
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler

@@ -18,7 +18,8 @@ from cache_server.draws.spec import Drawn, ExcludedEdges, SamplingSpec
 from hopper.cluster.traffic import Traffic
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
-from hopper.partition.placement import Ids, PartitionBook
+from hopper.graph.topology import Ids
+from hopper.partition.placement import PartitionBook
 
 
 class AskedDraw(NamedTuple):

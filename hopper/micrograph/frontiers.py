@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache_server.draws.counter import mix
 from cache_server.draws.spec import Drawn
 from cache_server.kernel import kernel
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.frontier_kernels import UNSEEN, discover
 
-Ids = NDArray[np.int64]
 Versions = Ids
 """versions of nodes of one type, as :meth:`NodeVersions.versions` makes them"""
 _SLOTS_A_ROW: Final = 2

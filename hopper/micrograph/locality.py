@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition.balance import training_roots
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.placement import Ids, PartitionBook
+from hopper.partition.placement import PartitionBook
 
 DEFAULT_BATCH: Final = 1024
 

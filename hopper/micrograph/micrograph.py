@@ -12,8 +12,9 @@ import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.sample import NeighborSampler
-from hopper.partition.placement import Ids, PartitionBook
+from hopper.partition.placement import PartitionBook
 
 Vertex = tuple[str, int]
 """node type and frontier row"""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from cache_server.draws.counter import ROOTS, absorb_each, key_of, variate
 from cache_server.kernel import kernel
-from hopper.partition.placement import Ids, Placement
+from hopper.graph.topology import Ids
+from hopper.partition.placement import Placement
 
 _ROUNDS: Final = 8
 _LEAST_BITS: Final = 8

@@ -10,10 +10,11 @@ import torch
 
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.frontiers import Frontier
 from hopper.micrograph.sample import NeighborSampler, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
-from hopper.partials.requests import Folded, HopRequests, Ids, Wanted
+from hopper.partials.requests import Folded, HopRequests, Wanted
 from hopper.partials.transfer import RowKind
 
 

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.frontiers import Frontier, FrontierPool
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges
 from hopper.models.layer import SumLayer
 from hopper.partials.hop_blocks import HopBlocks
 from hopper.partials.plan import IterationPlan, LayerEdges, LayerPlan, Outgoing
-from hopper.partials.requests import AskedSums, HopRequests, Ids, Sources, Words, sort_sources
+from hopper.partials.requests import AskedSums, HopRequests, Sources, Words, sort_sources
 from hopper.partials.stack import Stack
 from hopper.partials.transfer import Kind, LayerTransfer, Sums, source_type
 from hopper.partition.placement import Placement

@@ -15,11 +15,11 @@ from torch import Tensor
 from cache_server.kernel import kernel
 from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.frontiers import RowTable
 from hopper.micrograph.subgraph import HopEdges
 from hopper.partials.transfer import LayerTransfer, RowKind, Sums, source_type
 
-Ids = NDArray[np.int64]
 Words = NDArray[np.int32]
 """Requests on the network."""
 Ranks = NDArray[np.bool_]

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
+from hopper.graph.topology import Ids
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.stacked_ids import count_nodes, type_slices
 
-Ids = NDArray[np.int64]
 Full = Callable[..., NDArray[Any]]
 SplitGraph = GraphDirectory | PartitionedGraph
 """A graph whose splits are read."""

@@ -12,9 +12,10 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
+from hopper.graph.topology import Ids
 from hopper.partition.balance import balance_classes, room_of
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.label_passes import NO_LABEL, Ids, Labelling, Labels, NeighborStream
+from hopper.partition.label_passes import NO_LABEL, Labelling, Labels, NeighborStream
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.stacked_ids import NodeArrays, type_slices
 from hopper.partition.streaming import place_new

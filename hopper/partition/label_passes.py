@@ -23,10 +23,9 @@ from cache_server.kernel import kernel
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import memory_budget
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.partition.stacked_ids import count_nodes, type_slices
 
-Ids = NDArray[np.int64]
 Labels = NDArray[np.int32]
 ROWS_AT_ONCE: Final = 1 << 16
 EDGES_AT_ONCE: Final = 1 << 21

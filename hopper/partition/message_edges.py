@@ -23,7 +23,7 @@ from hopper.graph.array_file import create_array, iter_pieces
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import folder_beside
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.partition.balance import SplitGraph
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.stacked_ids import iter_edges
@@ -31,7 +31,6 @@ from hopper.partition.stored_forms import OverlaidGraph
 
 _EDGES_AT_ONCE: Final = 1 << 20
 
-Ids = NDArray[np.int64]
 Reverses = Mapping[Relation, Sequence[Relation]]
 
 

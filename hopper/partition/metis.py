@@ -27,11 +27,11 @@ from hopper.errors import RequestError, cannot_import
 from hopper.files.scratch import scratch_folder
 from hopper.graph.array_file import create_array, save_array
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.topology import Ids
 from hopper.partition.stacked_ids import count_nodes, iter_edges, type_slices
 from hopper.process.quick_imports import quick_imports
 
 Backend = Literal["dgl", "pymetis"]
-Ids = NDArray[np.int64]
 
 # glibc fills new memory with the complement of "perturb", except from its thread cache.
 _ZEROED: Final = "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"

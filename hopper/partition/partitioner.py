@@ -18,6 +18,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import servers_file
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
+from hopper.graph.topology import Ids
 from hopper.partition.balance import metis_weights
 from hopper.partition.extend import assign_like
 from hopper.partition.metis import assign_metis, choose_backend, symmetrize
@@ -29,7 +30,6 @@ METHODS: Final = ("metis", "stream", "random", "given", "like")
 BY_RELATION: Final = "meta"
 """The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
-Ids = NDArray[np.int64]
 _BYTES_A_NODE: Final = 64
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
+from hopper.graph.topology import Ids
 from hopper.partition.balance import TOLERANCE
 
-Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 EDGE_TOLERANCE: Final = 1.10
 _CLUSTERS_A_SERVER: Final = 32

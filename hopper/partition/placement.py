@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-
-Ids = NDArray[np.int64]
+from hopper.graph.topology import Ids
 
 
 class PartitionBook:

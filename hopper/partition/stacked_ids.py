@@ -14,9 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.memory_budget import memory_budget, row_ranges
 from hopper.graph.schema import GraphSchema
-from hopper.graph.topology import Topology
-
-Ids = NDArray[np.int64]
+from hopper.graph.topology import Ids, Topology
 
 
 def hash_word(text: str) -> int:

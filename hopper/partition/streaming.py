@@ -25,9 +25,10 @@ from cache_server.draws.counter import draw_positions, key_of
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import memory_budget
+from hopper.graph.topology import Ids
 from hopper.partition import label_passes
 from hopper.partition.balance import balance_classes, room_of
-from hopper.partition.label_passes import Chunk, Ids, Labelling, Labels, NeighborStream
+from hopper.partition.label_passes import Chunk, Labelling, Labels, NeighborStream
 from hopper.partition.place_blocks import merge_blocks, place_blocks
 from hopper.partition.stacked_ids import NodeArrays, hash_word
 from hopper.timing.phases import Phases

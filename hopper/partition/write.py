@@ -30,13 +30,12 @@ from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import atomic_output_dir
 from hopper.graph.schema import Relation
 from hopper.graph.schema_json import write_schema
+from hopper.graph.topology import Ids
 from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
 from hopper.partition.description import MAP_NAMES, MapName, map_file, server_folder
 from hopper.partition.layout import divide_columns
 from hopper.timing.phases import Progress
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

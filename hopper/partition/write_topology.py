@@ -21,10 +21,10 @@ from hopper.graph.array_file import create_array, iter_pieces, open_range_writer
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import edges_at_once, row_ranges
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.partition.write import BuildContext
 from hopper.timing.phases import Progress
 
-Ids = NDArray[np.int64]
 BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
 _BY_TIME: Final[tuple[layout.StoredArray, ...]] = ("times", "by_time")
 EdgesOf = Callable[[int, int], tuple[Ids, Ids]]

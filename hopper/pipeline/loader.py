@@ -10,7 +10,6 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.process import return_freed_memory
@@ -20,6 +19,7 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows, distinct
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -28,7 +28,6 @@ from hopper.pipeline.lookahead import Lookahead
 from hopper.pipeline.pipeline import Moment, Pipeline, Stage
 
 T = TypeVar("T")
-Ids = NDArray[np.int64]
 Connectable = ConnectedGraph | str | os.PathLike[str] | Sequence[str]
 """a partitioned directory, the addresses of all servers, or what :func:`hopper.connect` returned"""
 

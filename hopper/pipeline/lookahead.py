@@ -20,9 +20,9 @@ from hopper.config import Pipeline as PipelineConfig
 from hopper.features import PartitionedRows, RowCache
 from hopper.features.copy_rows import copy_rows
 from hopper.graph.layout import stored_features
+from hopper.graph.topology import Ids
 from hopper.pipeline.sweep import Sweep
 
-Ids = NDArray[np.int64]
 Numbers = NDArray[np.int32]
 """numbers of iterations"""
 

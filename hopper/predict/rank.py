@@ -29,6 +29,7 @@ from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.files.addresses import AnyPath, remote_errors
+from hopper.graph.topology import Ids
 from hopper.inference import (
     EndRows,
     Inference,
@@ -58,7 +59,6 @@ from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.verify import RowCheck
 
-Ids = NDArray[np.int64]
 _NODES_A_BLOCK: Final = 1 << 14
 """nodes of each rank in a block, if nodes can be computed in blocks"""
 _EDGES_A_BLOCK: Final = 1 << 17

@@ -11,10 +11,10 @@ from torch_geometric.data import Data, HeteroData
 
 from hopper.features import PartitionedRows
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition import PartitionedGraph
-from hopper.pipeline.loader import Ids, read_features, read_nodes
+from hopper.pipeline.loader import read_features, read_nodes
 
 
 def is_typed(schema: GraphSchema) -> bool:

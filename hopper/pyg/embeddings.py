@@ -20,8 +20,9 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.files.whole_files import write_text
 from hopper.graph.array_file import create_array
+from hopper.graph.topology import Ids
 from hopper.pipeline.connected import ConnectedGraph
-from hopper.pipeline.loader import Drawn, Ids, Loader, draw_with, pipeline_config
+from hopper.pipeline.loader import Drawn, Loader, draw_with, pipeline_config
 from hopper.pyg.data import to_data
 
 ModelLayer = Callable[[Any, str], Tensor]

@@ -17,18 +17,13 @@ from cache_server.draws.counter import NEGATIVES, absorb_each, key_of
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement as RankPlacement
 from hopper.pipeline.connected import Placement
-from hopper.pipeline.loader import (
-    Connectable,
-    Drawn,
-    Ids,
-    connected,
-    pipeline_config,
-)
+from hopper.pipeline.loader import Connectable, Drawn, connected, pipeline_config
 from hopper.pipeline.pipeline import Moment
 from hopper.pyg.data import edges_by_id, is_typed, to_data
 from hopper.pyg.settings import Fanouts, SampledLoader, check_others, find_input, read_draws

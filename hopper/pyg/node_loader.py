@@ -13,13 +13,13 @@ from torch_geometric.data import HeteroData
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.schema import GraphSchema
+from hopper.graph.topology import Ids
 from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
 from hopper.pipeline.connected import Placement
 from hopper.pipeline.loader import (
     Connectable,
     Drawn,
-    Ids,
     connected,
     draw_with,
     pipeline_config,

@@ -23,9 +23,10 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.sample import NeighborSampler
 from hopper.pipeline.connected import ConnectedGraph
-from hopper.pipeline.loader import Ids, read_features, read_labels
+from hopper.pipeline.loader import read_features, read_labels
 from hopper.pyg.data import edge_ids, edge_index_of, edge_places, edges_by_id, is_typed, node_counts
 from hopper.pyg.settings import Fanouts, read_draws
 

@@ -15,10 +15,11 @@ from cache_server.draws.neighbor_lists import NeighborLists
 from cache_server.draws.spec import ExcludedEdges
 from hopper.config import Task
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.subgraph import Pairs
 from hopper.partition import PartitionedGraph
-from hopper.tasks.links import Ids, TrainingLinks, VersionsAt
+from hopper.tasks.links import TrainingLinks, VersionsAt
 from hopper.tasks.negatives import Negatives
 from hopper.tasks.target import sides_of
 

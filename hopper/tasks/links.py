@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Links
+from hopper.graph.topology import Ids, Links
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
 from hopper.tasks.target import Side
 
-Ids = NDArray[np.int64]
 VersionsAt = Callable[[str, Ids, Ids | None], Ids]
 """a function like :meth:`hopper.micrograph.sample.NeighborSampler.versions_at`"""
 

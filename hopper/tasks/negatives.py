@@ -23,9 +23,10 @@ from hopper.config.task import NEGATIVES as BUILT_INS
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Ids
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
-from hopper.tasks.links import Ids, LinkTable
+from hopper.tasks.links import LinkTable
 from hopper.tasks.target import SIDES, Side, sides_of, type_at
 
 _WEIGHT_ONE: Final = float(1 << 16)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster.array_exchange import exchange_arrays
+from hopper.graph.topology import Ids
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Inference, Wanted, blocks_of, parts_of, score_block
 from hopper.models import Objective
@@ -21,8 +21,6 @@ from hopper.tasks import LinkTable, decoder_of
 
 _BLOCK_BYTES: Final = 64 << 20
 """Bytes of the rows of a block of edges."""
-
-Ids = NDArray[np.int64]
 
 
 class Scored(NamedTuple):

@@ -15,11 +15,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draws.counter import NEGATIVES, absorb_each, key_of
 from hopper.config import Task
+from hopper.graph.topology import Ids
 from hopper.inference import EndRows, Inference, Wanted, exchange_by_owner, parts_of
 from hopper.models import Objective
 from hopper.tasks import (
@@ -37,8 +37,6 @@ from hopper.train.evaluate import EdgeEvaluator, Evaluator
 
 _BLOCK_BYTES: Final = 64 << 20
 """Bytes of the scores of a block of links on one rank."""
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

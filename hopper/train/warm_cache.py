@@ -23,12 +23,12 @@ from hopper.errors import GraphError, RequestError
 from hopper.features.cache_plan import CachePlan, TypeProfile, cache_bytes, plan_cache
 from hopper.features.cached_features import CachedFeatures
 from hopper.features.source import distinct
+from hopper.graph.topology import Ids
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
 from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
 from hopper.partition.memory import format_bytes
 
-Ids = NDArray[np.int64]
 Say = Callable[[str], None]
 """prints a line on rank 0"""
 

@@ -30,8 +30,8 @@ from hopper.graph.importers.source_files import (
 )
 from hopper.graph.importers.tables import Features, GraphTables, array_features
 from hopper.graph.json_file import parse_json, read_json
+from hopper.graph.topology import Ids
 
-Ids = NDArray[np.int64]
 _FEATURES: Final = KEYS["features"]
 
 

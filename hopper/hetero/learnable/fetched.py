@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.cluster.cluster import Cluster, Exchange
-from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows, add_rows
+from hopper.graph.topology import Ids
+from hopper.hetero.learnable.leaf import Leaf, LeafRows, add_rows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS
 from hopper.ops import is_finite

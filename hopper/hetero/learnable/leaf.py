@@ -19,10 +19,9 @@ from torch.autograd.function import once_differentiable
 from cache_server.kernel import kernel
 from hopper.device.copies import to_device
 from hopper.device.kernel_threads import threads_for
+from hopper.graph.topology import Ids
 from hopper.micrograph.frontiers import HashTable
 from hopper.ops import is_finite
-
-Ids = NDArray[np.int64]
 
 
 class Leaf:

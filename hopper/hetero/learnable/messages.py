@@ -8,14 +8,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster.cluster import Cluster, Exchange
+from hopper.graph.topology import Ids
 from hopper.hetero.learnable.leaf import Leaf
 from hopper.hetero.learnable.table import TableShare
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.features import distinct
 from hopper.features.cached import Lookups
+from hopper.graph.topology import Ids
 from hopper.hetero.learnable.fetched import FetchedRows
-from hopper.hetero.learnable.leaf import Ids, LeafRows
+from hopper.hetero.learnable.leaf import LeafRows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import TableShare
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from cache_server.draws.counter import LEARNABLE, key_of, mix, variate
 from cache_server.kernel import kernel
 from hopper.cluster.cluster import Cluster
+from hopper.graph.topology import Ids
 from hopper.hetero.row_records import HeldRecords, LentRecords, RowRecords
 from hopper.hetero.row_storage import MemoryStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
@@ -24,8 +25,6 @@ IDS: Final = ".ids"
 """The suffix of a table's name in the name of its rows' ids."""
 _ROWS_AT_ONCE: Final = 1 << 16
 _UNIT: Final = 1.0 / 9007199254740992.0
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
