@@ -226,15 +226,16 @@ class Pipeline(Generic[T]):
                 self._threads[number].jobs.put((made[-1], work))
 
     def _room(self, number: int) -> int:
-        """Return how many of the next items a stage may have begun: those for which results may
-        wait here, at least those that later stages foresee, and in later stages, which work on one
-        each. Only one, and what is foreseen, before sizes are known."""
-        stage, later, largest = self._stages[number], self._stages[number + 1 :], self._largest
-        foreseen = sum(other.reach for other in later)
-        if largest[number] is None:
-            return 1 + foreseen
-        waiting = min(stage.items, stage.nbytes // max(1, largest[number] or 0) + 1)
-        return sum(other.items + 1 for other in later) + max(waiting, foreseen)
+        """Return how many of the next items a stage may have begun: those that later stages have
+        begun, and those for which results may wait here, at least as many as the next stage
+        foresees. Only one, and what is foreseen, before sizes are known."""
+        stage, largest = self._stages[number], self._largest[number]
+        later = 0 if number + 1 == len(self._stages) else self._room(number + 1)
+        foreseen = 0 if number + 1 == len(self._stages) else self._stages[number + 1].reach
+        if largest is None:
+            return max(1, later) + foreseen
+        waiting = min(stage.items, stage.nbytes // max(1, largest) + 1)
+        return later + max(waiting, foreseen)
 
 
 def _make_item(stage: Stage, item: Any) -> tuple[Any, int]:

@@ -25,6 +25,7 @@ from hopper.features import PartitionedRows, ReadyRows, distinct
 from hopper.graph.topology import Ids
 
 _PARTS: Final = 16
+_BYTES_AT_ONCE: Final = 8 << 20
 
 
 class Sweep:
@@ -53,8 +54,10 @@ class Sweep:
             own = self._rows.graph.stored(name, self._rows.server).count
             # Waiting rows, on average half of those in reach, take no more room than own ones.
             parts = min(len(iterations), 2 * own // max(1, largest) - 1)
+            dim, dtype = self._rows.local.row_format("features", name)
             if parts > 1:
-                self._swept[name] = SweptTable(name, offsets, parts)
+                pieces = largest * dim * dtype.itemsize // _BYTES_AT_ONCE + 1
+                self._swept[name] = SweptTable(name, offsets, parts, pieces)
         self._tables &= self._swept.keys()
         for reads in iterations:
             for name, swept in self._swept.items():
@@ -74,10 +77,12 @@ class SweptTable:
     ----------
     offsets: [servers + 1] int64, the first id of each server.
     parts: of each server's ids; each is read for as many iterations at most.
+    pieces: of a part; they are in memory one after the other.
     """
 
-    def __init__(self, name: str, offsets: Ids, parts: int) -> None:
-        self._name, self._offsets, self._parts, self._turn = name, offsets, parts, 0
+    def __init__(self, name: str, offsets: Ids, parts: int, pieces: int) -> None:
+        self._name, self._offsets, self._turn = name, offsets, 0
+        self._parts, self._pieces = parts, pieces
         self._read_until = np.zeros(parts, np.int64)
         """by part, the number of the first iteration whose rows have not been read"""
         self._coming: deque[_Coming] = deque()
@@ -90,24 +95,26 @@ class SweptTable:
         """Read what is to be read in the next iteration, and return that iteration's rows."""
         for part in np.flatnonzero(self._read_until <= self._turn).tolist():
             next_turn = self._turn + 1 + (part - self._turn - 1) % self._parts
-            self._read(rows, part, next_turn - self._turn)
+            for piece in range(part * self._pieces, (part + 1) * self._pieces):
+                self._read(rows, piece, next_turn - self._turn)
             self._read_until[part] = min(next_turn, self._turn + len(self._coming))
         self._turn += 1
         return self._coming.popleft().ready(rows.local.row_format("features", self._name))
 
-    def _read(self, rows: PartitionedRows, part: int, iterations: int) -> None:
-        """Read a part for some of the coming iterations."""
+    def _read(self, rows: PartitionedRows, piece: int, iterations: int) -> None:
+        """Read a piece, counted from the first of the first part, for some coming iterations."""
         first, size = self._offsets[:-1], np.diff(self._offsets)
-        bounds = first + size * part // self._parts, first + size * (part + 1) // self._parts
+        pieces = self._parts * self._pieces
+        bounds = first + size * piece // pieces, first + size * (piece + 1) // pieces
         coming = list(islice(self._coming, iterations))
         wanted = [each.within(*bounds) for each in coming]
-        pieces = list(zip(coming, wanted, strict=True))
-        ids = distinct([each.ids[own] for each, ranges in pieces for own in ranges])
+        places_of = list(zip(coming, wanted, strict=True))
+        ids = distinct([each.ids[own] for each, ranges in places_of for own in ranges])
         if not ids.size:
             return
         features, is_remote = rows.read_early(self._name, ids)
         was_read = np.zeros(ids.size, np.bool_)
-        for each, ranges in pieces:
+        for each, ranges in places_of:
             for own in ranges:
                 places = np.searchsorted(ids, each.ids[own])
                 each.write(own.start, features[places])
