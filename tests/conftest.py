@@ -31,7 +31,7 @@ with quick_imports():
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
     from hopper.launch.processes import start_module, stop_processes
-    from hopper.partition import partition_graph
+    from hopper.partition import build, metis, partition_graph, partitioner
     from tests.data_servers import postgres_database, s3_server
     from tests.rank_pool import RankPool
     from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
@@ -100,6 +100,22 @@ def module(request) -> ModuleType:
     if not cupy.cuda.is_available():
         pytest.skip("no CUDA device")
     return cupy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _metis_that_starts_soon(request) -> Iterator[None]:
+    """METIS is that of pymetis, unless a test names another: that of DGL imports DGL, for seconds.
+
+    The tests of partitions choose as users do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in () if request.path.parent.name == "partition" else (build, partitioner):
+            patch.setattr(module, "choose_backend", _choose_backend)
+        yield
+
+
+def _choose_backend(name: str) -> metis.Backend:
+    return metis.choose_backend("pymetis" if name == "auto" else name)
 
 
 @pytest.fixture(scope="session")

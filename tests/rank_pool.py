@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from hopper.config.loading import CONFIG_VARIABLE
 from hopper.launch import run
 from hopper.launch.failures import RanksFailed, read_failure
 from hopper.launch.supervisor import Supervisor
@@ -151,6 +152,13 @@ class RankPool:
                 self.end()
         return codes
 
+    def import_ahead(self, module: str) -> None:
+        """Start later ranks as forks of a process that has imported a module, too."""
+        self.end()
+        self._start(0)
+        self._forks.send(module.encode())
+        assert self._forks.recv(16) == b"0"
+
     def end(self) -> None:
         """End all ranks."""
         for rank in self._ranks:
@@ -248,7 +256,7 @@ class _PooledSupervisor(Supervisor):
             lambda rank: ("-m", self._module, str(self._file)),
             self._world,
             lambda rank: (name(rank, "stdout"), name(rank, "stderr")),
-            lambda rank: {RECORD: str(self._record(rank))},
+            lambda rank: {RECORD: str(self._record(rank)), CONFIG_VARIABLE: str(self._file)},
         )
         for what, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             for rank in range(self._world):

@@ -2,7 +2,8 @@
 
 usage: standing_rank.py PARENT SOCKET, a process id and a descriptor. This process imports what
 ranks need, and forks one for each descriptor that comes through the socket, which it answers with
-the rank's process id. A process id is answered with that rank's exit code, once it has ended.
+the rank's process id. A process id is answered with that rank's exit code, once it has ended. The
+name of a module that later ranks need is answered with 0, once it is imported.
 
 What a rank reads from its descriptor are lines, each a job: a dictionary in JSON with the ``words``
 that would follow ``python``, the ``environment``, and the files ``stdout`` and ``stderr``. It
@@ -13,6 +14,7 @@ process (kernels, imported modules) stays.
 
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -47,11 +49,15 @@ def main(parent: int, requests: socket.socket) -> None:
     # Ctrl-C ends the tests, and these processes with them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        message, descriptors, *_ = socket.recv_fds(requests, 16, 1)
+        message, descriptors, *_ = socket.recv_fds(requests, 64, 1)
         if not message:
             return
-        if not descriptors:
+        if not descriptors and message.isdigit():
             answer = os.waitstatus_to_exitcode(os.waitpid(int(message), 0)[1])
+        elif not descriptors:
+            with quick_imports():
+                importlib.import_module(message.decode())
+            answer = 0
         else:
             this = os.getpid()
             answer = os.fork()

@@ -1,7 +1,5 @@
 """Results made by hand, and a tiny partitioned graph to run engines on."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,6 @@ NODES, CLASSES, DIM = 240, 3, 64
 @pytest.fixture(scope="module", autouse=True)
 def _starts(bench_in_pool) -> None:
     """Train runs on this host with ranks that stay."""
-
-
-@pytest.fixture(scope="module")
-def pymetis_alone() -> Iterator[None]:
-    """Hide DGL, so that METIS is that of pymetis: importing DGL would take longer than dividing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "dgl", None)
-        yield
 
 
 def make_run(

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import link_prediction, rows_beyond_memory, two_commits
+from benchmarks.faults.bad_requests import send_bad_requests
 from benchmarks.rounds import Results, take_turns
 from benchmarks.summary import SUMMARY_FILE, Row, read, write
 from hopper.graph import GraphDirectory
@@ -98,6 +100,9 @@ def test_message_passing(tmp_path, monkeypatch):
 
 def test_feature_service(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.feature_service.SIZES", {3: 1})
+    # A valid client asks as fast as it can before the others come.
+    send = partial(send_bad_requests, alone_seconds=0.2)
+    monkeypatch.setattr("benchmarks.feature_service.send_bad_requests", send)
     words = ["--megabytes", "1", "--calls", "4", "--bad-requests", "200", "--load", "1"]
     rows = run("feature_service", tmp_path, *words)
     assert {row.measure for row in rows} >= {"seconds", "p99 milliseconds"}

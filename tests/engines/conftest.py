@@ -15,7 +15,6 @@ from hopper.bench.parity import RecordedGradient, check_engine, compare_gradient
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.reference import Reference
-from hopper.features import open_graph
 from hopper.graph import GraphDirectory
 from hopper.partition import PartitionedGraph
 from hopper.rehearsal.world import run_ranks
@@ -23,7 +22,7 @@ from hopper.train.rank import check_training, make_deterministic
 
 from .features import FEATURES, Case, Sections, merged
 from .graphs import GRAPHS
-from .parity_rank import train_in_turn
+from .parity_rank import open_once, train_in_turn
 
 RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
 
@@ -81,7 +80,7 @@ def train_cases() -> TrainCases:
         cases = [make_config(config) for config in configs]
         make_deterministic()
         for case in cases:
-            check_training(Request(case, open_graph(case)))
+            check_training(Request(case, open_once(case)))
         with pytest.MonkeyPatch.context() as patch, one_processor():
             # Nobody reads these files after a power failure.
             patch.setattr(os, "fsync", lambda _file: None)
@@ -145,7 +144,7 @@ def assert_exact(
     config = make_config(dict(values))
     recorded = read_recorded(Path(config.train.run_dir) / "gradients")
     assert [moment.step for moment in recorded] == list(config.train.record_gradients), name
-    reference = Reference(config, open_graph(config), world)
+    reference = Reference(config, open_once(config), world)
     parity = check_engine(name or str(values), "float64", reference, recorded)
     assert parity.gradient_difference < 1e-10, parity
     assert parity.loss_difference < 1e-10, parity

@@ -47,20 +47,15 @@ def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str,
 
     Where a configuration names no servers, they are in this process.
     """
-    results, graphs = [], dict[str, PartitionedGraph]()
+    results = []
     for config in configs:
-        # Cases on one graph share what is mapped of it.
-        data = config.data.model_dump_json()
-        if data not in graphs:
-            graphs[data] = open_graph(config, cluster.server)
-        graph = graphs[data]
-        remote = None
+        graph, remote = open_once(config, cluster.server), None
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             addresses = config.cluster.servers
             connect: Callable[..., FeatureClient] = FeatureClient
             if not addresses:
                 addresses = [f"server {server}" for server in range(graph.book.servers)]
-                connect = partial(InProcessClient, _servicers(data))
+                connect = partial(InProcessClient, _servicers(config.data.model_dump_json()))
             remote = RemoteRows(*(graph, addresses, 60, connect), wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
         cluster.through_host = config.cluster.share_gpus
@@ -86,6 +81,20 @@ def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str,
         if remote is not None:
             remote.close()
     return results
+
+
+def open_once(config: Config, server: int = 0) -> PartitionedGraph:
+    """Open a configuration's graph as :func:`open_graph` does. Cases and ranks share what is mapped
+    of it."""
+    return _open(config.data.model_dump_json(), server if config.data.features else 0)
+
+
+@cache
+def _open(data: str, server: int) -> PartitionedGraph:
+    graph = open_graph(make_config({"data": json.loads(data)}), server)
+    # It would forget topologies that nobody reads at the moment.
+    graph.layout._topologies = {}  # type: ignore[assignment]
+    return graph
 
 
 @cache

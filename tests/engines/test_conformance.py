@@ -17,7 +17,6 @@ from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.engines.learnable_tables import make_tables
 from hopper.errors import RequestError
-from hopper.features import open_graph
 
 from .conftest import assert_exact
 from .features import (
@@ -31,6 +30,7 @@ from .features import (
     case_of,
     choose,
 )
+from .parity_rank import open_once
 
 CASES = choose()
 OTHER_BATCHES = ("locality", "neutronstar")
@@ -59,7 +59,7 @@ def check(
 ) -> None:
     """Assert what else a case promises: who learns, and what crosses a link."""
     config = make_config(values)
-    graph, gradients = open_graph(config), recorded[0].gradients
+    graph, gradients = open_once(config), recorded[0].gradients
     of_edges = [name for name in gradients if "edge_linear" in name]
     assert bool(of_edges) == config.model.edge_features, case
     assert all(gradients[name].abs().max() > 0 for name in of_edges), case

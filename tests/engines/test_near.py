@@ -19,7 +19,6 @@ from hopper.config.engines import BASELINES
 from hopper.engines import ENGINE_CLASSES, Request, find_engine
 from hopper.engines.assemble import make_model, make_runner
 from hopper.engines.reference import Reference
-from hopper.features import open_graph
 from hopper.migrate.flat_model import FlatModel, LossScale
 from hopper.models import Objective
 from hopper.ops import in_full, products_in
@@ -28,6 +27,7 @@ from hopper.timing.run_log import RunLog
 from .conftest import Run, Train
 from .features import Case, Sections, World, case_of, merged
 from .graphs import MODELS
+from .parity_rank import open_once
 
 TWO = World(2, 1)
 SINGLE: Sections = {"train": {"dtype": "float32", "evaluate_every": 0, "batch_size": 16}}
@@ -43,7 +43,7 @@ def distance(values: dict[str, Any]) -> float:
     """How far the first gradient is from the exact one."""
     config = make_config(values)
     recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-    reference = Reference(config, open_graph(config), 2)
+    reference = Reference(config, open_once(config), 2)
     parity = check_engine(config.train.engine, "float32", reference, recorded[:1])
     return parity.gradients[0].overall
 
@@ -185,7 +185,7 @@ def test_every_engine_leaves_out_the_same_update_on_all_ranks(train):
         for name, parameter in recorded[number].parameters.items():
             if not name.startswith("learnable."):
                 assert torch.equal(parameter, recorded[number + 1].parameters[name])
-        reference = Reference(config, open_graph(config), 2)
+        reference = Reference(config, open_once(config), 2)
         later = [gradient for gradient in recorded if gradient.step != number]
         parity = check_engine(config.train.engine, "float64", reference, later)
         assert max(gradient.largest for gradient in parity.gradients) < 1e-10

@@ -16,7 +16,8 @@ def count_roots(graph: hopper.ConnectedGraph, context: str) -> int:
         node_sampler=Sampler(graph, [3, 3]),
         input_nodes=("paper", torch.from_numpy(graph.graph.split("train").copy())),
         batch_size=10,
-        num_workers=2,
+        # A spawned one imports PyG anew.
+        num_workers=1 if context == "spawn" else 2,
         multiprocessing_context=context,
     )
     return sum(batch["paper"].batch_size for batch in loader)

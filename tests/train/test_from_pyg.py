@@ -63,8 +63,9 @@ def test_the_commands_run_as_they_stand(folder, runs, monkeypatch):
     assert set(predictions.values) <= {0, 1}
 
 
-def test_a_model_of_pyg_convolutions_trains(folder, runs, monkeypatch):
+def test_a_model_of_pyg_convolutions_trains(folder, runs, rank_pool, monkeypatch):
     pytest.importorskip("torch_geometric", reason="PyG is not installed")
+    rank_pool.import_ahead("torch_geometric.nn")
     hopper.GraphDirectory.from_pyg(
         torch.load(folder / "data.pt", weights_only=True), folder / "graph"
     )

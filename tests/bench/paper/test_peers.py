@@ -44,8 +44,6 @@ def _has_peer(monkeypatch) -> None:
     monkeypatch.setattr(
         "benchmarks.paper.job.PEERS", {**distdgl.PEERS, TEST_DISTDGL.name: TEST_DISTDGL}
     )
-    # Hopper divides by pymetis, which starts sooner. DistDGL has processes of its own.
-    monkeypatch.setitem(sys.modules, "dgl", None)
 
 
 def run_beside(own: str, model: str, graph: Path, folder: Path) -> dict[str, Any]:

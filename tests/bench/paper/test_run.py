@@ -24,8 +24,6 @@ from .conftest import start_job
 CELL = "graph-sage-8"
 Finished = tuple[Job, dict[str, Any], list[str]]
 
-pytestmark = pytest.mark.usefixtures("pymetis_alone")
-
 
 def make_experiment(**changes: Any) -> Experiment:
     """Compare model_centric with hop, with and without adaptive merging, on two layers."""

@@ -159,7 +159,6 @@ def test_a_job_begins_with_the_last_rank_and_ends_with_the_best_epoch(tmp_path):
     assert seconds_to_best(epochs, 1) == 5.0
 
 
-@pytest.mark.usefixtures("pymetis_alone")
 def test_layers_are_timed_and_counted_by_all_sides(typed_graph, tmp_path, monkeypatch):
     monkeypatch.setattr(layers, "measure_machine", lambda: Rates(1e12, 1e12))
     axes = {"models": ("rgat",), "fanouts": ((3, 2),), "hidden": (8,)}
