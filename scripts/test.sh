@@ -14,11 +14,9 @@ bin=$(cd "$venv/bin" && pwd)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# numba knows a kernel that it has compiled by the file of the kernel alone, not by what it calls: other
-# kernels.
+# numba knows a kernel that it has compiled by the file of the kernel alone, not by what it calls.
 kernels=$venv/.hopper-kernels
-mapfile -t sources < <(grep -rlE --include='*.py' 'cache_server\.kernel|def kernel\(' hopper cache_server)
-if [[ ! -e $kernels || -n $(find "${sources[@]}" -newer "$kernels" -print -quit) ]]; then
+if [[ ! -e $kernels || -n $(find hopper cache_server -name '*.py' -newer "$kernels" -print -quit) ]]; then
   find hopper cache_server -name '*.nb[ic]' -delete
   touch "$kernels"
 fi
