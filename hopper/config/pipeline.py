@@ -25,7 +25,7 @@ class Pipeline(Section):
     """The most iterations that may wait with their rows to be trained."""
     memory: Size | None = None
     """Memory for plans that wait to be read. Iterations that wait to be trained may use as much
-    again. Each of the two may exceed it by one item. By default it is 1 GiB, or an eighth of what
+    again. Of each, one may wait whatever its size. By default it is 1 GiB, or an eighth of what
     the machine has for a server if that is less."""
     lookahead: NonNegative = 0
     """How many iterations to look ahead when rows of other servers are read. A row that one of

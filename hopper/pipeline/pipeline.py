@@ -44,7 +44,7 @@ class Stage:
     work: makes an item of the one before it. The first stage is given a :class:`Moment`, which is
         a tuple (epoch, iteration).
     items, nbytes: how many of its results may wait, and in how many bytes. These are counted as if
-        all were as large as the largest so far, and one more may wait.
+        all were as large as the largest so far. One may wait whatever its size.
     size: returns the bytes of a result.
     reach: how many of the following items are made known to ``foresee`` before an item is worked
         on. The first stage has no such window.
@@ -234,7 +234,7 @@ class Pipeline(Generic[T]):
         foreseen = 0 if number + 1 == len(self._stages) else self._stages[number + 1].reach
         if largest is None:
             return max(1, later) + foreseen
-        waiting = min(stage.items, stage.nbytes // max(1, largest) + 1)
+        waiting = min(stage.items, max(1, stage.nbytes // max(1, largest)))
         return later + max(waiting, foreseen)
 
 

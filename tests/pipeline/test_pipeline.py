@@ -89,7 +89,7 @@ def test_a_state_must_come_first():
     ("items", "nbytes", "sizes", "made"),
     [
         (2, 100, [1] * 12, 2),
-        (9, 10, [4] * 12, 3),
+        (9, 10, [4] * 12, 2),
         # An item of any size is made if none waits.
         (9, 10, [50] * 12, 1),
         (9, 0, [1] * 12, 1),
