@@ -75,7 +75,7 @@ class LocalRows:
         else:
             read(ids, out, places)
 
-    def exceed_memory(self, node_type: str) -> bool:
+    def is_beyond_memory(self, node_type: str) -> bool:
         """Return whether features of a type are in a file that does not fit memory."""
         is_here = self._graph.stored(node_type, self._server).count > 0
         is_sourced = self._is_sourced("features", node_type)

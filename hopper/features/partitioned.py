@@ -89,11 +89,7 @@ class PartitionedRows:
 
     def with_ready(self, ready: Mapping[str, ReadyRows]) -> PartitionedRows:
         """Return a view of the same rows that takes features from those that were read before, by
-        node type, and count what that has saved."""
-        if not ready:
-            return self
-        saved = sum(one.saved for one in ready.values())
-        self.rows.add(RowCounts(cached=saved, remote_unique=-saved))
+        node type."""
         view = copy.copy(self)
         view.local = self.local.with_ready(ready)
         view.remote = None if self.remote is None else CachedRows(self.remote, ready)

@@ -124,8 +124,12 @@ class Loader(Generic[T]):
             return self._draw(moment, False)
 
         def read(drawn: Drawn) -> T:
-            with lookahead.turn(graph.rows) as rows:
-                return self._read(drawn, rows)
+            rows = graph.rows.with_own_counts()
+            view = lookahead.read_early(rows)
+            with lookahead.turn(view):
+                batch = self._read(drawn, view)
+            graph.rows.take_over(rows)
+            return batch
 
         def foresee(drawn: Sequence[Drawn]) -> None:
             lookahead.foresee(

@@ -148,8 +148,7 @@ class Lookahead:
         self._kept: dict[str, KeptRows] | None = None
         self._number = 0
         self._sweep = Sweep(rows, tables)
-        self._reads_others = reads_others and rows.remote is not None
-        self._keeps = self._reads_others and config.lookahead > 0
+        self._keeps = reads_others and rows.remote is not None and config.lookahead > 0
         self.reach = max(self._sweep.reach, config.lookahead if self._keeps else 0)
 
     def foresee(self, iterations: Sequence[Mapping[str, Ids]], *, own_only: bool = False) -> None:
@@ -159,21 +158,25 @@ class Lookahead:
         Rows that a cache holds permanently are left out, and with ``own_only`` those of other
         servers.
         """
-        if not self.reach:
-            return
-        rows, foreseen, remote = self._rows, list[dict[str, Ids]](), list[dict[str, Ids]]()
-        for reads in iterations:
-            foreseen.append({})
-            remote.append({})
-            for table, nodes in reads.items():
+        rows, device = self._rows, self._rows.on_device
+        remote = [dict[str, Ids]() for _ in iterations]
+        early = [dict[str, Ids]() for _ in iterations]
+        for reads, others, all_ids in zip(iterations, remote, early, strict=True):
+            for table, nodes in reads.items() if self.reach else ():
                 is_local = rows.is_local(table, nodes)
-                others = nodes[:0] if own_only else rows.uncached(table, nodes[~is_local])
-                remote[-1][table] = others
-                foreseen[-1][table] = np.sort(np.concatenate((nodes[is_local], others)))
-        swept = self._sweep.foresee(foreseen)
-        if not self._keeps:
+                others[table] = nodes[:0] if own_only else rows.uncached(table, nodes[~is_local])
+                if table in self._sweep.tables:
+                    own, is_known = nodes[is_local], device is None or not device.evicts
+                    if device is not None and is_known:
+                        own = device.absent(table, own)
+                    # What a device evicts before its next use is not known here.
+                    early_others = others[table] if is_known else nodes[:0]
+                    all_ids[table] = np.sort(np.concatenate((own, early_others)))
+        self._sweep.foresee(early)
+        if own_only or not self._keeps:
             return
         if self._kept is None:
+            swept = self._sweep.tables
             self._kept = self._make_caches(
                 [{t: ids for t, ids in reads.items() if t not in swept} for reads in remote]
             )
@@ -183,18 +186,21 @@ class Lookahead:
                 kept.foresee(self._number, reads.get(table, np.empty(0, np.int64)))
             self._number += 1
 
+    def read_early(self, rows: PartitionedRows) -> PartitionedRows:
+        """Read what is to be read now for several iterations; return a view of ``rows`` from which
+        the next iteration's are read. ``rows`` count what is read."""
+        return self._sweep.turn(rows)
+
     @contextmanager
-    def turn(self, rows: PartitionedRows) -> Iterator[PartitionedRows]:
-        """Let the rows of the next iteration be read during the block, from a view of ``rows``,
-        which count what is read for it."""
-        caches = (self._kept or {}).values()
-        for kept in caches:
-            kept.begin()
-        view = self._sweep.turn(rows)
-        with view.one_operation():
-            yield view
-        for kept in caches:
-            kept.end()
+    def turn(self, rows: PartitionedRows) -> Iterator[None]:
+        """Let the next iteration's rows be read during the block, from the view of them."""
+        with rows.one_operation():
+            caches = (self._kept or {}).values()
+            for kept in caches:
+                kept.begin()
+            yield
+            for kept in caches:
+                kept.end()
 
     def _make_caches(self, window: Sequence[Mapping[str, Ids]]) -> dict[str, KeptRows]:
         schema, formats, bytes_read = self._rows.graph.schema, {}, {}

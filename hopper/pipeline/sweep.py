@@ -10,18 +10,19 @@ Liu et al., Proc. ACM Manag. Data 3(1), 2025.)
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import IO, Any, Final
 from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.features import PartitionedRows, ReadyRows, distinct
+from hopper.features import PartitionedRows, ReadyRows, RowCounts, distinct
 from hopper.graph.topology import Ids
 
 _PARTS: Final = 16
@@ -37,37 +38,47 @@ class Sweep:
 
     Attributes
     ----------
+    tables: those that are swept.
     reach: how many iterations after the next one to foresee.
     """
 
     def __init__(self, rows: PartitionedRows, tables: Iterable[str]) -> None:
-        self._tables = {name for name in tables if rows.local.exceed_memory(name)}
-        self._rows, self.reach = rows, _PARTS - 1 if self._tables else 0
-        self._swept: dict[str, SweptTable] = {}
+        self._rows = rows
+        self.tables: dict[str, SweptTable | None] = {
+            name: None for name in tables if rows.local.is_beyond_memory(name)
+        }
+        self.reach = _PARTS - 1 if self.tables else 0
 
-    def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> set[str]:
+    def foresee(self, iterations: Sequence[Mapping[str, Ids]]) -> None:
         """Take note of the rows that coming iterations read: for each, by table, the distinct ids,
-        ascending. Return the tables that are swept."""
-        for name in sorted(self._tables - self._swept.keys()):
-            largest = max(reads[name].size if name in reads else 0 for reads in iterations)
-            offsets = self._rows.graph.book.offsets[name]
-            own = self._rows.graph.stored(name, self._rows.server).count
-            # Waiting rows, on average half of those in reach, take no more room than own ones.
-            parts = min(len(iterations), 2 * own // max(1, largest) - 1)
-            dim, dtype = self._rows.local.row_format("features", name)
-            if parts > 1:
-                pieces = largest * dim * dtype.itemsize // _BYTES_AT_ONCE + 1
-                self._swept[name] = SweptTable(name, offsets, parts, pieces)
-        self._tables &= self._swept.keys()
-        for reads in iterations:
-            for name, swept in self._swept.items():
-                swept.foresee(reads.get(name, np.empty(0, np.int64)))
-        return self._tables
+        ascending."""
+        for name, swept in list(self.tables.items()):
+            ids = [reads.get(name, np.empty(0, np.int64)) for reads in iterations]
+            if swept is None:
+                swept = self._start(name, max(one.size for one in ids))
+                if swept is None:
+                    del self.tables[name]
+                    continue
+                self.tables[name] = swept
+            for one in ids:
+                swept.foresee(one)
+
+    def _start(self, name: str, largest: int) -> SweptTable | None:
+        """Begin with a table of which an iteration reads so many rows; None = it does not pay."""
+        book, own = self._rows.graph.book, self._rows.graph.stored(name, self._rows.server).count
+        dim, dtype = self._rows.local.row_format("features", name)
+        # Waiting rows, on average half of those in reach, take no more room than own ones.
+        parts = min(_PARTS, 2 * own // max(1, largest) - 1)
+        pieces = largest * dim * dtype.itemsize // _BYTES_AT_ONCE + 1
+        return SweptTable(name, book.offsets[name], parts, pieces) if parts > 1 else None
 
     def turn(self, rows: PartitionedRows) -> PartitionedRows:
         """Return a view of rows from which the next iteration's are read. ``rows`` counts what is
         read for it."""
-        return rows.with_ready({name: swept.turn(rows) for name, swept in self._swept.items()})
+        ready = {name: swept.turn(rows) for name, swept in self.tables.items() if swept}
+        saved = sum(one.saved for one in ready.values())
+        rows.rows.add(RowCounts(cached=saved, remote_unique=-saved))
+        return rows.with_ready(ready) if ready else rows
 
 
 class SweptTable:
@@ -133,8 +144,7 @@ class _Coming:
 
     def __init__(self, ids: Ids) -> None:
         self.ids, self.saved = ids, 0
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
-        finalize(self, self._file.close)
+        self._file: IO[bytes] | None = None
 
     def within(self, first: Ids, stop: Ids) -> list[slice]:
         """Return where ids in some ranges are."""
@@ -143,10 +153,14 @@ class _Coming:
 
     def write(self, first: int, features: NDArray[Any]) -> None:
         """Write some rows, from the ``first`` on; a RequestError tells that there is no room."""
+        offset, left = first * features[0].nbytes, features.view(np.uint8).data.cast("B")
         try:
-            self._file.seek(first * features[0].nbytes)
-            self._file.write(features.view(np.uint8).data)
-            self._file.flush()
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed below
+                finalize(self, self._file.close)
+            while left:
+                written = os.pwrite(self._file.fileno(), left, offset)
+                offset, left = offset + written, left[written:]
         except OSError as error:
             raise RequestError(
                 f"{tempfile.gettempdir()}: rows of coming iterations cannot be written: "
@@ -157,5 +171,7 @@ class _Coming:
     def ready(self, row_format: tuple[int, np.dtype[Any]]) -> ReadyRows:
         """Map the rows, which are all there."""
         (dim, dtype), count = row_format, self.ids.size
-        rows = np.memmap(self._file, dtype, "r", shape=(count, dim)) if count else None
-        return ReadyRows(self.ids, np.empty((0, dim), dtype) if rows is None else rows, self.saved)
+        if self._file is None:
+            return ReadyRows(self.ids, np.empty((0, dim), dtype), 0)
+        rows = np.memmap(self._file, dtype, "r", shape=(count, dim))
+        return ReadyRows(self.ids, rows, self.saved)

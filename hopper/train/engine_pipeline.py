@@ -10,11 +10,13 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from cache_server.available_memory import available_memory
+from hopper.cluster.cluster import Cluster
 from hopper.cluster.traffic import Traffic
 from hopper.engines import Plan, StepReport, TrainStep
 from hopper.errors import RequestError
@@ -50,23 +52,14 @@ class EnginePipeline(Pipeline[Prepared]):
         epochs: int,
         start: tuple[int, int] = (0, 0),
     ) -> None:
-        cluster, self._engine = engine.state.cluster, engine
-
-        def agree(nbytes: int) -> int:
-            """Return the largest first plan of all ranks. A run without pipeline sends nothing for
-            it, so it does not count."""
-            uncounted = copy.copy(cluster)
-            uncounted.traffic = Traffic()
-            sizes = uncounted.all_gather(torch.tensor([nbytes]), "control", "comparing plans")
-            return int(sizes.max())
-
+        self._engine = engine
         super().__init__(
             stages,
             iterations,
             epochs,
             start=start,
             ahead=engine.state.config.pipeline.depth > 0,
-            agree=agree if engine.talks_to_plan else None,
+            agree=partial(_largest, engine.state.cluster) if engine.talks_to_plan else None,
         )
 
     def train_next(self) -> StepReport:
@@ -80,6 +73,14 @@ class EnginePipeline(Pipeline[Prepared]):
         return report
 
 
+def _largest(cluster: Cluster, number: int) -> int:
+    """Return the largest number of all ranks. A run without pipeline sends nothing for it, so it
+    does not count."""
+    uncounted = copy.copy(cluster)
+    uncounted.traffic = Traffic()
+    return int(uncounted.all_gather(torch.tensor([number]), "control", "comparing plans").max())
+
+
 def engine_stages(
     engine: TrainStep[Any, Any], batches: Callable[[int, int], GlobalBatch]
 ) -> list[Stage]:
@@ -87,9 +88,14 @@ def engine_stages(
     :class:`Prepared`; ``batches`` returns the global batch of an epoch and iteration."""
     state, config = engine.state, engine.state.config.pipeline
     log, tables = state.log, state.request.reads.feature_tables
+    # What reads all neighbours reads most rows in every iteration.
+    swept = () if -1 in state.config.sampler.sizes else tables.values()
     reads_others = engine.engine.spec.reads_remote_rows
-    lookahead = Lookahead(state.rows, tables.values(), config, reads_others)
-    has_room = False
+    lookahead, has_room = Lookahead(state.rows, swept, config, reads_others), False
+    reach = lookahead.reach
+    if engine.talks_to_plan and config.depth:
+        # Ranks that wait for each other make equally many plans.
+        reach = _largest(state.cluster, reach)
 
     def begin(moment: tuple[int, int], thread: str) -> None:
         if config.depth:
@@ -106,7 +112,8 @@ def engine_stages(
         begin(moment, "plan")
         made = engine.plan_and_ask(batches(*moment))
         if not has_room:
-            _require_room(input_bytes(made), state.cluster.rank, at_once=2 if config.depth else 1)
+            at_once, foreseen = (2, reach * made.nbytes) if config.depth else (1, 0)
+            _require_room(input_bytes(made), foreseen, state.cluster.rank, at_once)
             has_room = True
         return made, end({})
 
@@ -114,7 +121,9 @@ def engine_stages(
         plan, seconds = planned
         begin((plan.batch.epoch, plan.batch.iteration), "read")
         rows = state.rows.with_own_counts()
-        with lookahead.turn(rows) as view:
+        with log.stage("gather", operation="rows of coming iterations"):
+            view = lookahead.read_early(rows)
+        with lookahead.turn(view):
             inputs = engine.read(plan, view)
         rows.take_device_lookups()
         return Prepared(plan, inputs, rows, end(seconds))
@@ -145,15 +154,16 @@ def engine_stages(
         Stage("plan", plan, config.depth, nbytes, lambda planned: planned[0].nbytes),
         Stage(
             *("read", read, config.reads, nbytes, lambda p: input_bytes(p.plan)),
-            reach=lookahead.reach,
+            reach=reach,
             foresee=foresee,
         ),
     ]
 
 
-def _require_room(nbytes: int, rank: int, at_once: int) -> None:
-    """Refuse a run whose first iteration, which reads so many bytes, does not fit memory."""
-    free, needed = available_memory(), at_once * nbytes
+def _require_room(nbytes: int, foreseen: int, rank: int, at_once: int) -> None:
+    """Refuse a run whose first iteration, which reads so many bytes, and plans that are foreseen
+    then do not fit memory."""
+    free, needed = available_memory(), at_once * nbytes + foreseen
     if needed > free:
         raise RequestError(
             f"train.batch_size: rank {rank} reads {format_bytes(nbytes)} for its first iteration "

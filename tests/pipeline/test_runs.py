@@ -14,7 +14,7 @@ from hopper.cluster.cluster import Cluster
 from hopper.config import make_config
 from hopper.device.choice import choose_device
 from hopper.engines import Request
-from hopper.features import PartitionedRows
+from hopper.features import LocalRows, PartitionedRows
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
 from hopper.pipeline import sweep
@@ -192,6 +192,28 @@ def test_rows_of_tables_beyond_memory_are_read_for_several_iterations(
         if kind in KEEPS:
             assert rows["remote_unique"] < expected["remote_unique"], kind
             assert swept["bytes"]["feature"] < plain["bytes"]["feature"], kind
+
+
+def test_ranks_that_plan_together_may_differ_in_what_fits_memory(
+    train_cases, tmp_path, monkeypatch
+):
+    graph, parts = make_graph(tmp_path / "graph", WITH_FEATURES), tmp_path / "relations"
+    divide_graph(graph, parts, 2, "meta", layers=2)
+    monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
+    monkeypatch.setattr(mapped_rows, "exceed_memory", lambda _nbytes: True)
+    is_beyond_memory = LocalRows.is_beyond_memory
+
+    def is_beyond(rows: LocalRows, table: str) -> bool:
+        return rows._server == 1 and is_beyond_memory(rows, table)
+
+    monkeypatch.setattr(LocalRows, "is_beyond_memory", is_beyond)
+    sections = {"model": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2}}
+    sections |= {"learnable": LEARNABLE, "train": {"engine": "raf"}}
+    cases = [
+        make_values(parts, tmp_path / name, [], name, **sections) for name in ("off", "as it is")
+    ]
+    off, swept = train_cases(cases, 2, tmp_path / "ranks")
+    assert swept["losses"] == off["losses"]
 
 
 def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
