@@ -4,12 +4,17 @@ loops."""
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
 from pathlib import Path
 from textwrap import indent
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 import pytest
@@ -55,21 +60,29 @@ def config(folder: Path, parts: Path, script: Path, **cluster: Any) -> str:
 def losses(ended: subprocess.CompletedProcess[str], ranks: int) -> list[float]:
     """The mean loss of each epoch over all ranks."""
     assert ended.returncode == 0, ended.stderr
-    found = re.findall(r"epoch (\d): 2 batches, loss (\d\.\d+)", ended.stdout)
-    assert len(found) == 3 * ranks, ended.stdout
+    return read_losses(ended.stdout, ranks)
+
+
+def read_losses(printed: str, ranks: int) -> list[float]:
+    found = re.findall(r"epoch (\d): 2 batches, loss (\d\.\d+)", printed)
+    assert len(found) == 3 * ranks, printed
     return np.array([float(loss) for _, loss in sorted(found)]).reshape(3, ranks).mean(1).tolist()
 
 
 @pytest.fixture(scope="module")
 def alone(parts) -> Callable[[str], list[float]]:
-    """The losses of a script that runs by itself."""
-    seen: dict[str, list[float]] = {}
+    """The losses of a script that runs by itself, in this process, which has imported PyG."""
 
+    @cache
     def run(script: str) -> list[float]:
-        if script not in seen:
-            command = [sys.executable, str(EXAMPLES / script), str(parts)]
-            seen[script] = losses(start(command), 1)
-        return seen[script]
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            catch_warnings(action="ignore"),
+            redirect_stdout(StringIO()) as printed,
+        ):
+            patch.setattr(sys, "argv", [script, str(parts)])
+            runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        return read_losses(printed.getvalue(), 1)
 
     return run
 

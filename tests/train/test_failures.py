@@ -93,9 +93,10 @@ def test_a_server_that_hangs_ends_the_run_at_its_deadline(hanging_runs):
 
 def test_an_iteration_that_does_not_fit_memory_is_refused(runs, monkeypatch):
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
-    error, _ = await_error(runs.train("no room", epochs=1), 0.0)
+    run = runs.try_to_train("no room", epochs=1)
+    assert run.code == 1
     assert re.search(
         r"train\.batch_size: rank \d reads \S+ KiB for its first iteration and holds 2 at a time, "
         r"but its share of the machine's memory leaves 0 B; expected at least \S+ KiB more",
-        error,
+        run.stderr,
     )
