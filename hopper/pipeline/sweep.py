@@ -21,6 +21,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.process import return_freed_memory
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows, ReadyRows, RowCounts, distinct
 from hopper.graph.topology import Ids
@@ -75,10 +76,14 @@ class Sweep:
     def turn(self, rows: PartitionedRows) -> PartitionedRows:
         """Return a view of rows from which the next iteration's are read. ``rows`` counts what is
         read for it."""
+        if not self.tables:
+            return rows
         ready = {name: swept.turn(rows) for name, swept in self.tables.items() if swept}
         saved = sum(one.saved for one in ready.values())
         rows.rows.add(RowCounts(cached=saved, remote_unique=-saved))
-        return rows.with_ready(ready) if ready else rows
+        # Memory is short here. Plans that were made and used leave holes, which may be as large.
+        return_freed_memory()
+        return rows.with_ready(ready)
 
 
 class SweptTable:
