@@ -49,7 +49,6 @@ class LocalRows:
     def gather(self, kind: RowKind, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read rows of this server; see :meth:`FeatureSource.gather`."""
         if self._is_sourced(kind, node_type):
-            self._rows(kind, node_type, ids)
             return self._read(node_type, ids)
         table, is_read_alone = self._table(kind, node_type)
         if not is_read_alone:
@@ -61,7 +60,6 @@ class LocalRows:
     def fill(self, kind: RowKind, node_type: str, ids: Ids, out: NDArray[Any], places: Ids) -> None:
         """Read rows of this server into a table."""
         if self._is_sourced(kind, node_type):
-            self._rows(kind, node_type, ids)
             out[places] = self._read(node_type, ids)
             return
         table, is_read_alone = self._table(kind, node_type)
@@ -120,6 +118,7 @@ class LocalRows:
 
     def _read(self, node_type: str, ids: Ids) -> NDArray[Any]:
         """Read features of this server's nodes from their source: [n, dim]."""
+        self._rows("features", node_type, ids)
         source = self._graph.feature_sources[node_type](self._server)
         try:
             return source.read(self._graph.original_ids(node_type)[ids])

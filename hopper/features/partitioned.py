@@ -116,7 +116,7 @@ class PartitionedRows:
         return self.graph.stored(node_type, self.server).contains(ids)
 
     def uncached(self, node_type: str, ids: Ids) -> Ids:
-        """Return those of [n] int64 ids of other servers that no cache holds permanently."""
+        """Return those of [n] int64 ids that no cache holds permanently."""
         if self.on_device is not None and not self.on_device.evicts:
             ids = self.on_device.absent(node_type, ids)
         return ids if self._cache is None else self._cache.uncached(node_type, ids)

@@ -136,14 +136,11 @@ class Loader(Generic[T]):
                 [{name: distinct([one.subgraph.nodes[name]]) for name in types} for one in drawn]
             )
 
+        reach = lookahead.reach
         return Pipeline[T](
             [
                 Stage("draw", draw, config.depth, config.nbytes, _drawn_bytes),
-                Stage(
-                    *("read", read, config.reads, config.nbytes),
-                    reach=lookahead.reach,
-                    foresee=foresee,
-                ),
+                Stage("read", read, config.reads, config.nbytes, reach=reach, foresee=foresee),
             ],
             self._iterations,
             self._state["epoch"] + 1,

@@ -158,20 +158,19 @@ class Lookahead:
         Rows that a cache holds permanently are left out, and with ``own_only`` those of other
         servers.
         """
+        if not self.reach:
+            return
         rows, device = self._rows, self._rows.on_device
+        # What a device evicts before its next use is not known here.
+        early_own_only = own_only or (device is not None and device.evicts)
         remote = [dict[str, Ids]() for _ in iterations]
         early = [dict[str, Ids]() for _ in iterations]
-        for reads, others, all_ids in zip(iterations, remote, early, strict=True):
-            for table, nodes in reads.items() if self.reach else ():
-                is_local = rows.is_local(table, nodes)
-                others[table] = nodes[:0] if own_only else rows.uncached(table, nodes[~is_local])
-                if table in self._sweep.tables:
-                    own, is_known = nodes[is_local], device is None or not device.evicts
-                    if device is not None and is_known:
-                        own = device.absent(table, own)
-                    # What a device evicts before its next use is not known here.
-                    early_others = others[table] if is_known else nodes[:0]
-                    all_ids[table] = np.sort(np.concatenate((own, early_others)))
+        for reads, others, early_ids in zip(iterations, remote, early, strict=True):
+            for table, nodes in reads.items():
+                ids = rows.uncached(table, nodes)
+                is_local = rows.is_local(table, ids)
+                others[table] = ids[~is_local]
+                early_ids[table] = ids[is_local] if early_own_only else ids
         self._sweep.foresee(early)
         if own_only or not self._keeps:
             return
@@ -185,6 +184,11 @@ class Lookahead:
             for table, kept in self._kept.items():
                 kept.foresee(self._number, reads.get(table, np.empty(0, np.int64)))
             self._number += 1
+
+    @property
+    def reads_early(self) -> bool:
+        """Whether rows of coming iterations are read with those of the next one."""
+        return bool(self._sweep.tables)
 
     def read_early(self, rows: PartitionedRows) -> PartitionedRows:
         """Read what is to be read now for several iterations; return a view of ``rows`` from which

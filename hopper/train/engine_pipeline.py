@@ -121,7 +121,8 @@ def engine_stages(
         plan, seconds = planned
         begin((plan.batch.epoch, plan.batch.iteration), "read")
         rows = state.rows.with_own_counts()
-        with log.stage("gather", operation="rows of coming iterations"):
+        span = log.stage("gather", operation="rows of coming iterations")
+        with span if lookahead.reads_early else nullcontext():
             view = lookahead.read_early(rows)
         with lookahead.turn(view):
             inputs = engine.read(plan, view)
@@ -152,11 +153,7 @@ def engine_stages(
     nbytes = config.nbytes
     return [
         Stage("plan", plan, config.depth, nbytes, lambda planned: planned[0].nbytes),
-        Stage(
-            *("read", read, config.reads, nbytes, lambda p: input_bytes(p.plan)),
-            reach=reach,
-            foresee=foresee,
-        ),
+        Stage("read", read, config.reads, nbytes, lambda p: input_bytes(p.plan), reach, foresee),
     ]
 
 
