@@ -20,6 +20,7 @@ _LARGEST: Final = 512 << 10
 """the most bytes of a range; the kernel leaves out what is beyond its own limit"""
 
 _madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
+_memcpy = types.ExternalFunction("memcpy", types.uintp(types.voidptr, types.voidptr, types.uintp))
 
 
 def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
@@ -114,7 +115,7 @@ def _read_pages(
             nbytes += last - first
         for i in range(done, before):
             if out.size:
-                out[places[i]] = stored[begins[i] : ends[i]]
+                _memcpy(out[places[i]].ctypes, stored[begins[i] :].ctypes, ends[i] - begins[i])
                 continue
             for offset in range(begins[i], ends[i], page):
                 total += stored[offset]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from cache_server.draws.counter import NEIGHBORS, draw_key
-from cache_server.draws.kernels import draw_edges
+from cache_server.draws.kernels import draw_uniformly
 from cache_server.draws.neighbor_lists import NOTHING, NeighborLists
 from cache_server.draws.spec import METHODS, ExcludedEdges, Method, SamplingSpec
 from cache_server.kernel import read_only
@@ -262,8 +262,8 @@ def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code():
     lists = (*arrays[:2], ids, ids, *arrays[2:])
     spec = SamplingSpec("uniform", 3, draw_key(NEIGHBORS, 3, 1, 2, 0, RELATION_KEY))
     NeighborLists(*lists).draw(np.arange(NODES), spec)
-    compiled = len(draw_edges.signatures)  # type: ignore[attr-defined]
+    compiled = len(draw_uniformly.signatures)  # type: ignore[attr-defined]
     for arrays in (lists, tuple(map(np.copy, lists))):
         for nodes in (np.arange(NODES), read_only(np.arange(NODES))):
             NeighborLists(*arrays).draw(nodes, spec)
-    assert len(draw_edges.signatures) == compiled  # type: ignore[attr-defined]
+    assert len(draw_uniformly.signatures) == compiled  # type: ignore[attr-defined]
