@@ -24,7 +24,7 @@ from hopper.launch.processes import stop_processes
 from hopper.launch.run import train_with, write_config
 from hopper.launch.supervisor import LOOK_SECONDS
 from hopper.partition import PartitionedGraph
-from hopper.process.signal_handlers import EndSignals, defer_signals
+from hopper.process.signal_handlers import defer_signals, recorded_signals
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
 
@@ -91,9 +91,9 @@ def train_on_machines(
         file = write_config(attempt, run_dir, [])
         with (
             open_channels(attempt, graph.book.servers, file) as channels,
-            EndSignals() as signals,
+            recorded_signals() as check,
         ):
-            _Run(channels, attempt, file, signals.check).run(environment)
+            _Run(channels, attempt, file, check).run(environment)
 
     return train_with(run, checked, restarts, command)
 
