@@ -125,7 +125,7 @@ class FeatureClient:
         """
         out = np.empty(max(0, count), np.int64)
         positions = np.arange(first, first + out.size)
-        call = IdsCall(server, positions, Destination(kind, type, out))
+        call = IdsCall(server, positions, Destination(kind, type, out), slice(None))
         self._operate(f"ReadIds {kind}/{type}", wire.READ_IDS, [call]).run()
         return out
 

@@ -198,7 +198,6 @@ class Operation:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Cancel running calls and end the waits between attempts."""
         self.stop.set()
         for call in list(self._running):
             call.cancel()
