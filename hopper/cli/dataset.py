@@ -96,7 +96,6 @@ def _add_import(parser: CommandParser) -> None:
 
 
 def _add_changes(parser: CommandParser) -> None:
-    """Add the options that change a graph while it is imported."""
     parser.option(
         "--symmetrize", "add the reverse of each edge within one node type that has no counterpart"
     )

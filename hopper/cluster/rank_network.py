@@ -151,7 +151,6 @@ def _interfaces() -> dict[Interface, list[str]]:
 
 
 def _names(interfaces: Iterable[Interface]) -> str:
-    """Return all interfaces in words."""
     return ", ".join(str(interface) for interface in interfaces)
 
 

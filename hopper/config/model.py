@@ -161,7 +161,6 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
         return self
 
     def _check_options(self) -> None:
-        """Refuse the options of other models."""
         if self.name_options and ":" not in self.name:
             raise ValueError(
                 f"name_options: those of a class of one's own; {self.name!r} takes the keys of "

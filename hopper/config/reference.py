@@ -124,13 +124,8 @@ def make_schema() -> dict[str, Any]:
 def _explain_type(
     annotation: Any, metadata: Sequence[Any] = (), several: bool = False
 ) -> tuple[str, str]:
-    """Describe a type in words, and its bounds and those of its parts.
-
-    Parameters
-    ----------
-    metadata: what pydantic stores about the whole type.
-    several: whether the words are for several values.
-    """
+    """Describe a type in words, for one value or several, and its bounds, which pydantic stores in
+    ``metadata``, with those of its parts."""
     origin, inner = get_origin(annotation), get_args(annotation)
     bounds = _explain_bounds(metadata)
     if origin is Annotated:

@@ -161,7 +161,6 @@ class _Launcher:
         self._heard_at = self._told_at = time.monotonic()
 
     def tell(self, **facts: Any) -> None:
-        """Send a line."""
         self._told_at = time.monotonic()
         try:
             print(f"{MARK}{json.dumps(facts)}", flush=True)

@@ -111,7 +111,6 @@ class _Machine:
 
     @property
     def name(self) -> str:
-        """The machine in words."""
         place = self.facts.get("place")
         return f"machine {self.index} ({place['address']})" if place else f"machine {self.index}"
 
@@ -126,12 +125,10 @@ class _Machine:
 
     @property
     def failures(self) -> list[Failure]:
-        """The failures of its ranks."""
         return [Failure(**failure) for failure in self.facts.get("failures", ())]
 
     @property
     def has_failed(self) -> bool:
-        """Whether something of it ended with an error."""
         return bool(self.lost or self.facts.keys() & {"error", "failures"})
 
     def read(self) -> None:
@@ -199,7 +196,6 @@ class _Run:
     def _await(
         self, fact: str, what: str, limit: float, enough: Callable[[Iterable[bool]], bool] = all
     ) -> None:
-        """Wait until enough machines have told something."""
         deadline = time.monotonic() + limit
         while not enough(fact in machine.facts for machine in self._machines):
             self._look()
@@ -260,7 +256,6 @@ class _Run:
         )
 
     def _find_cause(self) -> ClusterError:
-        """Return the error of the server, machine or rank that failed first."""
         failures = [failure for machine in self._machines for failure in machine.failures]
         has_cause = any(failure.is_cause for failure in failures)
         lost = [machine.lost for machine in self._machines if machine.lost and not has_cause]

@@ -176,7 +176,6 @@ def _tell_how_to_resume(error: ClusterError, files: CheckpointFiles, run_dir: Pa
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
-    """Return the times at which the checkpoints were written, by step."""
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
 
 
