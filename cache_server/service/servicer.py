@@ -198,7 +198,6 @@ class FeatureServicer(grpc.GenericRpcHandler):
         yield from self._send_rows(raw, reply, table, rows)
 
     def _read_ids(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
-        """Yield serialised ``RowChunk`` messages with a range of an array of ids."""
         request = _decode(features_pb2.ReadIdsRequest, raw, "kind", "type")
         table = self.shard.graph.table(request.kind, request.type)
         first, count = request.first, request.count

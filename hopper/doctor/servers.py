@@ -132,7 +132,6 @@ def _ask_all(expected: Sequence[_Expected], limit: float) -> list[_Answer]:
 
 
 def _judge(expected: _Expected, answer: _Answer, deadline: Deadline) -> Iterator[Finding]:
-    """Yield the findings about a server, with its rate if ranks can use it."""
     yield from answer.findings
     if answer.description is None:
         return

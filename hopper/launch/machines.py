@@ -168,7 +168,6 @@ class _Run:
         self._told_at = 0.0
 
     def run(self, environment: Mapping[str, str]) -> None:
-        """Start everything, with variables of the environment, and wait for the ranks."""
         machines, limits = self._machines, self._config.cluster
         self._await("place", "starting", limits.start_timeout_seconds)
         self._check_places()
@@ -209,7 +208,6 @@ class _Run:
             machine.channel.send(json.dumps(order))
 
     def _check_places(self) -> None:
-        """Refuse machines without the shared folder, and unprotected connections."""
         for machine in self._machines:
             if not machine.facts["place"]["sees"]:
                 raise RequestError(
