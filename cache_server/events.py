@@ -22,7 +22,8 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._format: LogFormat = "text"
+        self.format: LogFormat = "text"
+        """lines for people, or of JSON"""
         self._common_fields: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._last_written: dict[str, float] = {}
@@ -30,12 +31,7 @@ class Events:
 
     def set_format(self, log_format: LogFormat, **common_fields: Any) -> None:
         """Set the format of all later lines, and fields of each."""
-        self._format, self._common_fields = log_format, common_fields
-
-    @property
-    def format(self) -> LogFormat:
-        """Lines for people, or of JSON."""
-        return self._format
+        self.format, self._common_fields = log_format, common_fields
 
     def warn(self, event: str, text: str, **fields: Any) -> None:
         """Write a warning in either format."""
@@ -47,7 +43,7 @@ class Events:
 
     def note(self, event: str, text: str, **fields: Any) -> None:
         """Write an ordinary event, in the JSON format only."""
-        if self._format != "json":
+        if self.format != "json":
             return
         now = time.monotonic()
         with self._lock:
@@ -61,7 +57,7 @@ class Events:
     def _write(
         self, level: str, event: str, text: str, fields: dict[str, Any], line: str = ""
     ) -> None:
-        if self._format == "json":
+        if self.format == "json":
             entry = {"unix": time.time(), "level": level, "event": event, "text": text}
             line = json.dumps(entry | self._common_fields | fields)
         # Written at once: where Python does not buffer, print() writes the line's end by itself,

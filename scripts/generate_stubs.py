@@ -41,7 +41,7 @@ def _message(name: str) -> Any:
 
 {messages}
 '''
-BYTES_PER_LINE = 24
+BYTES_PER_LINE = 40
 
 
 def generate(out: Path) -> list[Path]:

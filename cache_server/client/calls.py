@@ -107,7 +107,7 @@ class RowsCall(PendingCall):
         server: int,
         ids: NDArray[np.int64],
         destination: Destination,
-        places: slice | NDArray[np.int64] = slice(None),
+        places: slice | NDArray[np.int64],
     ) -> None:
         _check_ids(f"ids for server {server}: expected", ids)
         rows = destination.rows
@@ -232,11 +232,7 @@ class DrawCall(PendingCall):
     def __init__(self, server: int, draws: Sequence[RemoteDraw]) -> None:
         for draw in draws:
             check_name("relation", draw.relation)
-            if draw.nodes.dtype != np.int64 or draw.nodes.ndim != 1:
-                raise BadRequest(
-                    f"nodes for server {server}: expected [n] int64, found {draw.nodes.dtype} "
-                    f"{draw.nodes.shape}"
-                )
+            _check_ids(f"nodes for server {server}: expected", draw.nodes)
         self._draws = draws
         pairs = [np.zeros(1, np.int64)]
         for draw in draws:

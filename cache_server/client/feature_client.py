@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,11 +91,11 @@ class FeatureClient:
     def wait_until_serving(self, limit: float) -> None:
         """Wait until every server is ready, and check that each is the expected one."""
         servers, described = len(self.addresses), features_pb2.ServerDescription
-
-        def find_fault(server: int) -> Callable[[Any], str]:
-            return lambda reply: find_misfit(reply, server, servers, self._division)
-
-        calls = [MessageCall(i, described, find_fault=find_fault(i)) for i in range(servers)]
+        expected = partial(find_misfit, servers=servers, division=self._division)
+        calls = [
+            MessageCall(server, described, find_fault=partial(expected, server=server))
+            for server in range(servers)
+        ]
         self._operate("wait until serving", wire.DESCRIBE, calls, Deadline(limit)).run()
         limits = (call.reply.ids_per_request for call in calls)
         self._ids_per_request = min(self._ids_per_request, *limits)
@@ -124,7 +125,7 @@ class FeatureClient:
         """
         out = np.empty(max(0, count), np.int64)
         positions = np.arange(first, first + out.size)
-        call = IdsCall(server, positions, Destination(kind, type, out))
+        call = IdsCall(server, positions, Destination(kind, type, out), slice(None))
         self._operate(f"ReadIds {kind}/{type}", wire.READ_IDS, [call]).run()
         return out
 

@@ -198,7 +198,6 @@ class Operation:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Cancel running calls and end the waits between attempts."""
         self.stop.set()
         for call in list(self._running):
             call.cancel()
@@ -226,7 +225,9 @@ class Attempts:
             start = call.done
             call.end = end = call.end_of_request(start, operation.ids_limit)
             request = call.request(start, end)
-            timeout = self._attempt_seconds()
+            self._check_time()
+            # Half of the time that is left if another server can be asked afterwards.
+            timeout = self._deadline.remaining() / min(2, len(self._replicas))
             seeds, received = chunk_seeds(request), 0
             try:
                 messages = self._connection.call(operation.method, request, timeout)
@@ -251,11 +252,6 @@ class Attempts:
                 raise self._error(BadReply, str(error)) from error
             finally:
                 operation.count(self._server, len(request), received)
-
-    def _attempt_seconds(self) -> float:
-        """Return the time left, or half of it if another server can be asked afterwards."""
-        self._check_time()
-        return self._deadline.remaining() / min(2, len(self._replicas))
 
     def _retry_after(self, error: grpc.RpcError) -> None:
         """Wait before the next attempt if an error may be temporary; raise ours if not."""

@@ -196,7 +196,6 @@ class NeighborLists:
         return excluded._replace(places=found - np.repeat(bounds[:-1], np.diff(excluded.bounds)))
 
     def _read_ahead(self, rows: Ids) -> None:
-        """Read the pages of some lists that do not fit memory."""
         if not self._alone:
             return
         indptr = self.arrays.indptr

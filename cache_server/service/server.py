@@ -78,7 +78,6 @@ class FeatureServer:
             self.metrics_port = MetricsPort(registry, metrics, security)
 
     def _bind(self, listen: str, security: Security) -> int:
-        """Bind the address, and return the port."""
         security.check_server(listen)
         security.warn_of_open_secrets()
         credentials = security.server_credentials()

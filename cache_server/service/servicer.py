@@ -169,7 +169,6 @@ class FeatureServicer(grpc.GenericRpcHandler):
             self.metrics.count_reply(path, status, reply)
 
     def _check_addressee(self, context: grpc.ServicerContext) -> None:
-        """Refuse a client that expects another server or division at this address."""
         for key, expected in context.invocation_metadata():
             if key == wire.PART_HEADER and expected != self._own_name:
                 raise BadRequest(
@@ -199,7 +198,6 @@ class FeatureServicer(grpc.GenericRpcHandler):
         yield from self._send_rows(raw, reply, table, rows)
 
     def _read_ids(self, raw: bytes, reply: Reply) -> Iterator[bytes]:
-        """Yield serialised ``RowChunk`` messages with a range of an array of ids."""
         request = _decode(features_pb2.ReadIdsRequest, raw, "kind", "type")
         table = self.shard.graph.table(request.kind, request.type)
         first, count = request.first, request.count
@@ -244,7 +242,6 @@ class FeatureServicer(grpc.GenericRpcHandler):
                 yield message
 
     def _look_up_draws(self, raw: bytes) -> list[tuple[ShardTopology, SamplingRequest]]:
-        """Decode and check a ``SampleNeighborsRequest``; raise BadRequest naming what is wrong."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
         if len(request.draws) > _MOST_DRAWS:
             found = len(request.draws)
@@ -282,7 +279,6 @@ def _describe_tables(tables: Iterable[Table]) -> list[Message]:
 
 
 def _decode(message_type: type[_Request], raw: bytes, *names: str) -> _Request:
-    """Decode a request, and check its fields that are names."""
     request = message_type()
     try:
         request.ParseFromString(raw)

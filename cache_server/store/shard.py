@@ -86,7 +86,6 @@ class GraphFiles:
 
     @cached_property
     def _files(self) -> dict[tuple[str, str], Path]:
-        """The files of all arrays by kind and name."""
         root = self._partitioned
         files = {("splits", file.stem): file for file in root.glob("splits/*.npy")}
         # Where topology is divided, there is a file of original ids for each server.

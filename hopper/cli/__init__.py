@@ -56,12 +56,7 @@ def _is_output_closed() -> bool:
 
 
 def _run(argv: Sequence[str] | None, arrived: Sequence[int]) -> int:
-    """Run a command, and print the error that ends it.
-
-    Parameters
-    ----------
-    arrived: the signals that have told this process to end.
-    """
+    """Run a command, and print the error that ends it; signals to end it may have ``arrived``."""
     from cache_server.errors import CacheServerError
     from hopper.cli.commands import build_parser, find_renamed
     from hopper.errors import HopperError, RunEnded, explain_os_error

@@ -95,7 +95,6 @@ def _compare(config: Config, options: argparse.Namespace) -> int:
     say = partial(console.print, soft_wrap=True, highlight=False)
 
     def begin(name: str) -> None:
-        """Show that a run begins and the one before it has ended."""
         bar.update(task, completed=next(begun), description=name)
 
     with bar, place_plan(plan, request, say) as (plan, emulation):

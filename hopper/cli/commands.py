@@ -100,7 +100,6 @@ class _PrintVersions(argparse.Action):
     """Prints the versions in a line and ends the command."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print the versions, those of libraries from their metadata, and end the command."""
         versions = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
         for library in ("torch", "numpy"):
             try:

@@ -48,7 +48,7 @@ def _run_explain(options: argparse.Namespace) -> int:
     from hopper.config.reference import describe_section, list_keys, sections
 
     section = ""
-    for key in find_keys(list_keys(), options.key):
+    for key in _find_keys(list_keys(), options.key):
         if section != (section := key.name.partition(".")[0]):
             print(_fold(f"[{section}] {describe_section(sections()[section])}", ""), end="\n\n")
         kind = ", ".join(filter(None, (key.type, key.bounds)))
@@ -78,15 +78,8 @@ def _run_init(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_keys(keys: Sequence[Key], name: str) -> list[Key]:
-    """Find keys by name.
-
-    ``name`` is a key with its section, a section, or a key in any section. "" = all keys.
-
-    Raises
-    ------
-    RequestError: no key has this name.
-    """
+def _find_keys(keys: Sequence[Key], name: str) -> list[Key]:
+    """Find keys by a key with its section, a section, or a key in any section; "" = all keys."""
     name = name.strip("[]").removeprefix("--")
     matches = [key for key in keys if name in ("", key.name, *key.name.split("."))]
     if not matches:

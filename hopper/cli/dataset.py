@@ -27,7 +27,7 @@ def add_options(parser: CommandParser) -> None:
     make.option("--scale F", "share of the full size (default 1)", type=float, default=1.0)
     make.option("--seed K", "default 0", type=seed, default=0)
     make.option("--feature-dim D", "width of the features (default: the preset's)", type=whole)
-    make.set_defaults(run=run_make)
+    make.set_defaults(run=_run_make)
     _add_import(kinds.add_parser("import", help="import a graph from another format"))
     fetch = kinds.add_parser(
         "fetch", help="fetch a partitioned directory from an address, and check it"
@@ -37,7 +37,7 @@ def add_options(parser: CommandParser) -> None:
     fetch.option(
         "--server I", "only what this server needs; may be repeated", type=whole, several=True
     )
-    fetch.set_defaults(run=run_fetch)
+    fetch.set_defaults(run=_run_fetch)
     precompute = kinds.add_parser(
         "precompute",
         help="average the neighbours of a typed graph once, for models sehgnn and nars",
@@ -62,7 +62,7 @@ def _add_precompute(parser: CommandParser) -> None:
         )
         kind.option("--seed K", "seed (default 0)", type=seed, default=0)
         kind.option("--out DIR", "where to write", type=Path, required=True)
-        kind.set_defaults(run=run_precompute)
+        kind.set_defaults(run=_run_precompute)
     metapaths.metapath_option()
     subsets.option("--subsets N", "subsets to draw (default 8)", type=whole, default=8)
     subsets.option(
@@ -92,11 +92,10 @@ def _add_import(parser: CommandParser) -> None:
         "--memory-limit SIZE",
         "csv, parquet and sql: memory for the import, such as 2G (default: half of what is free)",
     )
-    parser.set_defaults(run=run_import)
+    parser.set_defaults(run=_run_import)
 
 
 def _add_changes(parser: CommandParser) -> None:
-    """Add the options that change a graph while it is imported."""
     parser.option(
         "--symmetrize", "add the reverse of each edge within one node type that has no counterpart"
     )
@@ -153,14 +152,7 @@ def _add_changes(parser: CommandParser) -> None:
     parser.option("--seed K", "seed of --split (default 0)", type=seed, default=0)
 
 
-def run_make(arguments: argparse.Namespace) -> int:
-    """Run ``hopper dataset make`` and return the exit code.
-
-    Raises
-    ------
-    RequestError: the preset is unknown, the scale is impossible, the disk is too small, or the
-        destination is occupied.
-    """
+def _run_make(arguments: argparse.Namespace) -> int:
     from hopper.graph.synthesise import make
 
     make(
@@ -175,14 +167,7 @@ def run_make(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_import(arguments: argparse.Namespace) -> int:
-    """Run ``hopper dataset import`` and return the exit code.
-
-    Raises
-    ------
-    GraphError: the source cannot be used. The error names file and field.
-    RequestError: a library is missing, an option does not fit, or the destination is occupied.
-    """
+def _run_import(arguments: argparse.Namespace) -> int:
     from hopper.cli.phases import show_progress
     from hopper.config.bounds import parse_size
     from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
@@ -223,9 +208,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_fetch(arguments: argparse.Namespace) -> int:
-    """Run ``hopper dataset fetch`` and return the exit code; errors are those of
-    :func:`hopper.partition.fetch.fetch_partitioned`."""
+def _run_fetch(arguments: argparse.Namespace) -> int:
     from hopper.cli.phases import show_progress
     from hopper.partition.fetch import fetch_partitioned
 
@@ -235,9 +218,7 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_precompute(arguments: argparse.Namespace) -> int:
-    """Run ``hopper dataset precompute`` and return the exit code; errors are those of
-    :func:`hopper.hetero.precompute.precompute`."""
+def _run_precompute(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from hopper.cli.phases import show_progress
@@ -248,8 +229,7 @@ def run_precompute(arguments: argparse.Namespace) -> int:
     if arguments.precompute_command == "metapaths":
         recipe = MetapathTables(arguments.layers, arguments.metapath)
     else:
-        words = arguments.layers, arguments.subsets, arguments.dim, arguments.seed
-        recipe = SubsetTables(*words)
+        recipe = SubsetTables(arguments.layers, arguments.subsets, arguments.dim, arguments.seed)
     schema = precompute(
         arguments.graph,
         arguments.out,

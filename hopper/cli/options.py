@@ -137,7 +137,6 @@ def _read(text: str, low: int, high: int, expected: str) -> int:
 
 
 def _local_path(text: str) -> Path:
-    """Return the path that a word of the command line names."""
     if is_address(text):
         raise argparse.ArgumentTypeError(f"{EXPECTED}, given {text}")
     return Path(text)

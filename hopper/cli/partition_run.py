@@ -109,7 +109,6 @@ def _measure_locality(
     console: Console,
     graph: PartitionedGraph,
 ) -> dict[str, Any] | None:
-    """Measure R_micro and R_sub. None if they cannot be measured."""
     required = locality_bytes(graph.schema)
     if limit is not None and limit < required:
         console.print(
@@ -146,7 +145,6 @@ def _locality_fanouts(text: str) -> list[int]:
 
 
 def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
-    """Print in a line how much memory and disk the work needs."""
     disk = f"; disk: about {format_bytes(estimate.disk)}" if estimate.disk else ""
     console.print(
         f"memory: about {format_bytes(estimate.peak)} needed ({estimate.worst}), "
@@ -155,7 +153,6 @@ def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -
 
 
 def _show_division(description: dict[str, Any], out: Path, console: Console) -> None:
-    """Print a division of nodes: the share of each server, and the quality of the division."""
     shares, per_server = description["shares"]["servers"], description["per_server"]
     worst = shares["largest_over_mean"]
     counts = [*shares["nodes"].values(), shares["edges"], *shares["splits"].values()]
@@ -193,7 +190,6 @@ def _show_division(description: dict[str, Any], out: Path, console: Console) -> 
 
 
 def _show_by_relation(description: dict[str, Any], out: Path, console: Console) -> None:
-    """Print a division of relations: the share of each server."""
     meta = description["meta"]
     hops = f"{meta['layers']} hops from {', '.join([meta['target'], *meta['others']])}"
     rows = []

@@ -34,7 +34,6 @@ class _Bars:
         self._console = console
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Show a new bar."""
         self._bars = Bars(
             SpinnerColumn(),
             TextColumn("{task.description}", table_column=Column(overflow="fold")),
@@ -47,7 +46,6 @@ class _Bars:
         self._bars.start()
 
     def advance(self, units: int) -> None:
-        """Move the bar."""
         self._bars.advance(self._task, units)
 
     def end(self, seconds: float) -> None:
@@ -65,7 +63,6 @@ class _Lines:
         self._phase = ""
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Remember the phase."""
         self._phase = phase
 
     def advance(self, units: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopper.cli.options import CommandParser
+from hopper.errors import ConfigError, RequestError
 from hopper.process.quick_imports import quick_imports
 
 if TYPE_CHECKING:
@@ -73,8 +74,6 @@ def add_options(parser: CommandParser) -> None:
 def _time(text: str) -> int:
     """Parse an integer in any unit, or an ISO 8601 date (UTC unless it has a zone) as seconds since
     1970."""
-    with quick_imports():
-        from hopper.errors import RequestError
     with suppress(ValueError):
         if -(2**63) <= int(text) < 2**63:
             return int(text)
@@ -114,7 +113,6 @@ def _run(options: argparse.Namespace) -> int:
 def _read_config(options: argparse.Namespace) -> Config | None:
     """Return the run's configuration; None if it cannot be used, which the prediction tells."""
     from hopper.config import make_config, read_values
-    from hopper.errors import ConfigError
 
     try:
         values = read_values(Path(options.run_dir, "config.json"))

@@ -32,14 +32,13 @@ def _run(options: argparse.Namespace) -> int:
     where = str(options.config)
     config = make_sweep(override(read_values(where), options.overrides, where), where)
     console = Console()
-    print_table(console, trials_table(config.hop.trials))
+    print_table(console, _trials_table(config.hop.trials))
     summary = hopper.train(config).summary
     print_table(console, ranking_table(summary))
     return 0
 
 
-def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table of the trials to train, with a row per trial and a column per key."""
+def _trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     keys = _keys(trials)
     rows = [(str(index), *_cells(overrides, keys)) for index, overrides in enumerate(trials)]
     return make_table(("trial", *_heads(keys)), rows, texts=1 + len(keys))

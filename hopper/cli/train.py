@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hopper
 from hopper.cli.options import CommandParser, whole
+from hopper.errors import RequestError
 from hopper.process.quick_imports import quick_imports
 
 
@@ -71,8 +72,6 @@ def _run(options: argparse.Namespace) -> int:
         )
         train_over_ssh(options.config, options.overrides, ssh, options.restarts)
     else:
-        from hopper.errors import RequestError
-
         raise RequestError(
             f"--on: expected ssh:HOSTFILE, ray or ray:HOST:PORT, given {options.on!r}"
         )

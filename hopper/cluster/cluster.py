@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -395,40 +396,31 @@ class Cluster:
         }
 
 
+@dataclass(eq=False)
 class Exchange:
     """An exchange of rows between all ranks that has begun.
 
     Messages are written to ``landing``, another tensor than ``received`` if rows pass through host
-    memory.
+    memory. They read ``sent``, so it is kept alive until they have ended.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        work: dist.Work | None,
-        sent: Tensor,
-        received: Tensor,
-        landing: Tensor,
-        operation: str,
-    ) -> None:
-        self._cluster = cluster
-        self._work = work
-        # Messages read this tensor, so it is kept alive until they have ended.
-        self._sent: Tensor | None = sent
-        self._operation = operation
-        self._landing = landing
-        self.received = received
-        """[sum of counts, ...]; only :meth:`finish` makes it valid."""
+    cluster: Cluster
+    work: dist.Work | None
+    sent: Tensor | None
+    received: Tensor
+    """[sum of counts, ...]; only :meth:`finish` makes it valid."""
+    landing: Tensor
+    operation: str
 
     def finish(self) -> Tensor:
         """Wait for the rows and return them, those of rank 0 first."""
-        work, self._work = self._work, None
-        self._cluster.wait(work, self._operation)
-        self._sent = None
-        if self._landing is not self.received:
+        work, self.work = self.work, None
+        self.cluster.wait(work, self.operation)
+        self.sent = None
+        if self.landing is not self.received:
             # Detached, since autograd may have recorded the tensor already.
-            self.received.detach().copy_(self._landing)
-            self._landing = self.received
+            self.received.detach().copy_(self.landing)
+            self.landing = self.received
         return self.received
 
 

@@ -125,18 +125,13 @@ def choose_interface(way: Way, seen: Sequence[str] = ()) -> Interface:
 
 def take_interface(way: Way, seen: Sequence[str] = (), *, insecure: bool) -> Interface:
     """Choose the interface of :func:`choose_interface`, refuse a public one unless ``insecure``,
-    and let gloo and NCCL use it."""
+    and let gloo and NCCL of this process use it, unless the environment names others."""
     interface = choose_interface(way, seen)
     if not insecure:
         interface.refuse_public()
-    use_interface(interface)
-    return interface
-
-
-def use_interface(interface: Interface) -> None:
-    """Let gloo and NCCL of this process use an interface, unless the environment names others."""
     os.environ.setdefault(VARIABLE, interface.name)
     os.environ.setdefault(_OF_NCCL, os.environ[VARIABLE])
+    return interface
 
 
 def is_loopback(address: str) -> bool:
@@ -156,7 +151,6 @@ def _interfaces() -> dict[Interface, list[str]]:
 
 
 def _names(interfaces: Iterable[Interface]) -> str:
-    """Return all interfaces in words."""
     return ", ".join(str(interface) for interface in interfaces)
 
 

@@ -162,7 +162,6 @@ def machine_key() -> int:
 
 
 def _where_it_leads(host: str) -> str:
-    """Say to which address a name leads on this machine."""
     try:
         return f"on this machine {host} leads to {find_way(host).host}"
     except OSError:

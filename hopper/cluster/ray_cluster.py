@@ -49,10 +49,8 @@ def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -
 
 
 def _start(ray: Any, options: dict[str, Any]) -> None:
-    """Connect, and try once more if a cluster on this machine does not start.
-
-    On a busy machine one of Ray's own processes may be given up before it has begun to answer.
-    """
+    """Connect, and try once more if a cluster on this machine does not start: where it is busy, one
+    of Ray's own processes may be given up before it has begun to answer."""
     silent = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
     try:
         ray.init(**options, **silent)

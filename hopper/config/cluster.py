@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from hopper.config.section import LocalPath, Positive, PositiveNumber, Section, accept
 
-_SERVER: Final[dict[str, Any]] = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    ]
-}
-"""The JSON schema of an entry of ``cluster.servers`` in a file."""
+
+def _join_replicas(entry: Any) -> Any:
+    is_list = isinstance(entry, list) and entry and all(isinstance(item, str) for item in entry)
+    return ",".join(entry) if is_list else entry
 
 
 def _is_address(text: str) -> bool:
@@ -22,13 +19,20 @@ def _is_address(text: str) -> bool:
     return not text or bool(host and port.isdecimal() and 0 < int(port) < 1 << 16)
 
 
+_Replicas = Annotated[
+    str,
+    BeforeValidator(
+        _join_replicas,
+        json_schema_input_type=str | Annotated[list[str], Field(min_length=1)],
+    ),
+]
 Address = Annotated[str, accept(_is_address, "expected HOST:PORT with a port from 1 to 65535")]
 
 
 class Cluster(Section):
     """``[cluster]``: The machines."""
 
-    servers: list[str] = Field(default=[], json_schema_extra={"items": _SERVER})
+    servers: list[_Replicas] = Field(default=[])
     """The addresses of the feature servers, as "host:port", in order of server. An entry may be a
     list of addresses that serve the same part, or one text with commas between them. A rank asks
     one of them, and another one if it fails. Empty = the run starts feature servers on this
@@ -70,15 +74,3 @@ class Cluster(Section):
     server_metrics: Address = ""
     """The HOST:PORT where Prometheus reads the metrics of the first feature server that the run
     starts. Each further server uses the next port. Empty = no metrics."""
-
-    @field_validator("servers", mode="before")
-    @classmethod
-    def _join_replicas(cls, servers: Any) -> Any:
-        if not isinstance(servers, list):
-            return servers
-        return [
-            ",".join(entry)
-            if isinstance(entry, list) and entry and all(isinstance(item, str) for item in entry)
-            else entry
-            for entry in servers
-        ]

@@ -148,10 +148,8 @@ def override(
 
 
 def _parse_value(section: str, key: str, text: str) -> Any:
-    """Read an override as a TOML value.
-
-    It is text if it is no TOML value, or if the key is a text and the value is not quoted.
-    """
+    """Read an override as a TOML value, or as text if it is none, or if the key is a text and the
+    value is not quoted."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -163,7 +161,6 @@ def _parse_value(section: str, key: str, text: str) -> Any:
 
 
 def _explain(error: ValidationError) -> list[str]:
-    """Write one line for each invalid key."""
     lines = []
     for problem in error.errors():
         key = ".".join(str(key_part) for key_part in problem["loc"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
@@ -87,17 +86,6 @@ ONE_LAYER: Final = ("sehgnn", "nars")
 TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn", *ONE_LAYER)
 
 
-@cache
-def _reads_types(name: str) -> bool:
-    """Return whether a user's model class reads several node types.
-
-    Raises
-    ------
-    ConfigError: there is no such class.
-    """
-    return bool(getattr(import_class("model.name", name), "reads_types", False))
-
-
 class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
     """``[model]``: The network. A model takes the common keys and its own options."""
 
@@ -128,7 +116,9 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
     @property
     def typed(self) -> bool:
         """Return whether the model reads several node types and relations."""
-        return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
+        if ":" not in self.name:
+            return self.name in TYPED_MODELS
+        return bool(getattr(import_class("model.name", self.name), "reads_types", False))
 
     @property
     def options(self) -> Options:
@@ -171,7 +161,6 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgnnOptions):
         return self
 
     def _check_options(self) -> None:
-        """Refuse the options of other models."""
         if self.name_options and ":" not in self.name:
             raise ValueError(
                 f"name_options: those of a class of one's own; {self.name!r} takes the keys of "

@@ -238,13 +238,8 @@ def _constructor(plug_in_class: type[Any]) -> inspect.Signature:
 def _check_options(
     key: str, name: str, plug_in_class: type[Any], options: Mapping[str, Any], given: Sequence[str]
 ) -> dict[str, Any]:
-    """Check options, and convert them to the types of the constructor's annotations.
-
-    Raises
-    ------
-    ConfigError: an option is unknown, missing or of another type, or the constructor does not
-        accept one of Hopper's own arguments.
-    """
+    """Check options, and that the constructor accepts Hopper's own arguments; convert options to
+    the types of its annotations."""
     try:
         # To mypy, a class is not hashable.
         parameters = _constructor(plug_in_class).parameters  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ def list_keys() -> list[Key]:
             field, is_required = fields[key], fields[key].is_required()
             default = None if is_required else field.get_default(call_default_factory=True)
             of_type, bounds = _explain_type(field.annotation, field.metadata)
-            meaning = _description(section, key)
+            meaning = _texts(section).get(key, "")
             keys.append(Key(f"{name}.{key}", of_type, bounds, default, is_required, meaning))
     return keys
 
@@ -124,13 +124,8 @@ def make_schema() -> dict[str, Any]:
 def _explain_type(
     annotation: Any, metadata: Sequence[Any] = (), several: bool = False
 ) -> tuple[str, str]:
-    """Describe a type in words, and its bounds and those of its parts.
-
-    Parameters
-    ----------
-    metadata: what pydantic stores about the whole type.
-    several: whether the words are for several values.
-    """
+    """Describe a type in words, for one value or several, and its bounds, which pydantic stores in
+    ``metadata``, with those of its parts."""
     origin, inner = get_origin(annotation), get_args(annotation)
     bounds = _explain_bounds(metadata)
     if origin is Annotated:
@@ -141,11 +136,11 @@ def _explain_type(
     if origin in (Union, types.UnionType):
         parts = [_explain_type(part, (), several) for part in inner if part is not type(None)]
         words, of_parts = zip(*parts, strict=True)
-        return " or ".join(words), _join(bounds, *of_parts)
+        return " or ".join(words), ", ".join(filter(None, (bounds, *of_parts)))
     if origin in (list, dict):
         noun, of_entries = _explain_type(inner[-1], (), True)
         kind = f"{'list' if origin is list else 'table'}{'s' * several}"
-        return f"{kind} of {noun}", _join(bounds, of_entries)
+        return f"{kind} of {noun}", ", ".join(filter(None, (bounds, of_entries)))
     return _NOUNS[annotation][several], bounds
 
 
@@ -161,33 +156,22 @@ def _explain_bounds(metadata: Sequence[Any]) -> str:
     return ", ".join(bounds)
 
 
-def _join(*bounds: str) -> str:
-    return ", ".join(filter(None, bounds))
-
-
-def _description(section: type[Section], key: str) -> str:
-    """Return the text below a key, in its section or in the first base class that has one."""
-    for base in section.__mro__:
-        if base is not Section and issubclass(base, Section) and key in _texts(base):
-            return _texts(base)[key]
-    return ""
-
-
 @cache
 def _texts(section: type[Section]) -> dict[str, str]:
-    """Return the texts below the keys in a class's source, by key."""
-    [definition] = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(definition, ast.ClassDef)
-    texts = {}
-    for key, text in itertools.pairwise(definition.body):
-        if (
-            isinstance(key, ast.AnnAssign)
-            and isinstance(key.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-            and isinstance(text.value.value, str)
-        ):
-            texts[key.target.id] = plain_text(text.value.value)
+    """Return the texts below the keys of a class and of its bases, by key."""
+    texts: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if not issubclass(base, Section):
+            continue
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for pair in itertools.pairwise(definition.body):
+            match pair:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=key)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[key] = plain_text(text)
     return texts
 
 

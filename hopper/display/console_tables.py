@@ -78,23 +78,15 @@ def list_rows(table: Table) -> Table:
     listed = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     listed.add_column(overflow="fold")
     listed.add_column(overflow="fold")
-    headings = [_one_line(column) for column in table.columns]
-    for row in _rows(table.columns):
+    headers = [column.header for column in table.columns]
+    headings = [head.replace("\n", " ") if isinstance(head, str) else head for head in headers]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
         if listed.row_count:
             listed.add_row()
         for heading, cell in zip(headings, row, strict=True):
             if cell != "":
                 listed.add_row(heading, cell)
     return listed
-
-
-def _rows(columns: Sequence[Column]) -> list[tuple[RenderableType, ...]]:
-    return list(zip(*(column.cells for column in columns), strict=True))
-
-
-def _one_line(column: Column) -> RenderableType:
-    heading = column.header
-    return heading.replace("\n", " ") if isinstance(heading, str) else heading
 
 
 def _span(console: Console, column: Column) -> Measurement:

@@ -91,7 +91,6 @@ def check_certificates(case: Case) -> Iterator[Finding]:
 
 
 def _judge_no_files(case: Case) -> Finding:
-    """Return the finding for a cluster without any of the files."""
     subject = "certificates and token"
     if not case.elsewhere:
         return fine(subject, "none are named: connections stay on this machine's loopback")

@@ -142,10 +142,6 @@ def _find_way_out(case: Case) -> tuple[str, Way]:
     """Return the first machine of the run to which this one has a way, and the way.
 
     Ranks take the way to the machine of rank 0. The name of that machine may lead it to itself.
-
-    Raises
-    ------
-    OSError: there is none.
     """
     addresses = [entry.split(",")[0] for entry in case.config.cluster.servers]
     hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]

@@ -84,7 +84,6 @@ class CachedFeatures:
         rows.take_rows()
 
     def _make_cache(self, name: str, plan: CachePlan) -> RowCache:
-        """Make a cache of a node type, with the rows that a plan chose."""
         module = np if self.device is None else array_module(self.device.type)
         cache_class = RecentRows if plan.policy == "lru" else RowCache
         cache = cache_class(self.count(name), plan.room[name], *self._row_form(name), module)
@@ -95,7 +94,6 @@ class CachedFeatures:
         return cache
 
     def _gather(self, name: str, ids: Ids) -> NDArray[Any]:
-        """Read rows [n, dim] from where they are stored."""
         source = self.rows.remote if self.device is None else self.rows
         assert source is not None
         return source.gather("features", name, ids)

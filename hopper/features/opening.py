@@ -144,7 +144,6 @@ class _UntoldDegrees:
 
 
 def _untold(what: str) -> RequestError:
-    """Return the error of what only a partitioned directory tells."""
     return RequestError(
         f"connect: servers do not tell {what}; expected the partitioned directory beside their "
         "addresses"

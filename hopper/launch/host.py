@@ -29,7 +29,7 @@ from hopper.features import open_graph
 from hopper.files.whole_files import write_text
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import LOOK_SECONDS, Place, Supervisor, hold_store
-from hopper.process.signal_handlers import EndSignals
+from hopper.process.signal_handlers import recorded_signals
 from hopper.process.thread_settings import count_cores, thread_settings
 from hopper.train.run_lock import make_run_folder
 
@@ -84,13 +84,13 @@ def run_host(config: Config, servers: Sequence[int], meeting: str, listen: str) 
     world = count * config.cluster.ranks_per_server
     try:
         with (
-            EndSignals() as signals,
+            recorded_signals() as check,
             hold_store(*store) if 0 in servers else nullcontext(),
             Supervisor(config, run_dir, places, world, file=file) as supervisor,
         ):
-            supervisor.start_servers(signals.check)
+            supervisor.start_servers(check)
             supervisor.start_ranks(_MODULE, meeting)
-            supervisor.await_ranks(signals.check)
+            supervisor.await_ranks(check)
     except RanksFailed as error:
         raise explain(error.failures) from error
 
@@ -108,11 +108,11 @@ def follow_launcher(config_file: Path, server: int, address: str) -> int:
     launcher = _Launcher()
 
     def check() -> None:
-        signals.check()
+        check_signals()
         launcher.hear()
 
     try:
-        with EndSignals() as signals, hold_store(address) as store:
+        with recorded_signals() as check_signals, hold_store(address) as store:
             facts = {"address": address, "meeting": store, "node": machine_key()}
             facts |= {"cores": count_cores(), "sees": config_file.is_file()}
             launcher.tell(place=facts)
@@ -161,7 +161,6 @@ class _Launcher:
         self._heard_at = self._told_at = time.monotonic()
 
     def tell(self, **facts: Any) -> None:
-        """Send a line."""
         self._told_at = time.monotonic()
         try:
             print(f"{MARK}{json.dumps(facts)}", flush=True)

@@ -24,7 +24,7 @@ from hopper.launch.processes import stop_processes
 from hopper.launch.run import train_with, write_config
 from hopper.launch.supervisor import LOOK_SECONDS
 from hopper.partition import PartitionedGraph
-from hopper.process.signal_handlers import EndSignals, defer_signals
+from hopper.process.signal_handlers import defer_signals, recorded_signals
 from hopper.train.run_metrics import RESTARTS
 from hopper.train.run_result import RunResult
 
@@ -91,9 +91,9 @@ def train_on_machines(
         file = write_config(attempt, run_dir, [])
         with (
             open_channels(attempt, graph.book.servers, file) as channels,
-            EndSignals() as signals,
+            recorded_signals() as check,
         ):
-            _Run(channels, attempt, file, signals.check).run(environment)
+            _Run(channels, attempt, file, check).run(environment)
 
     return train_with(run, checked, restarts, command)
 
@@ -111,7 +111,6 @@ class _Machine:
 
     @property
     def name(self) -> str:
-        """The machine in words."""
         place = self.facts.get("place")
         return f"machine {self.index} ({place['address']})" if place else f"machine {self.index}"
 
@@ -126,12 +125,10 @@ class _Machine:
 
     @property
     def failures(self) -> list[Failure]:
-        """The failures of its ranks."""
         return [Failure(**failure) for failure in self.facts.get("failures", ())]
 
     @property
     def has_failed(self) -> bool:
-        """Whether something of it ended with an error."""
         return bool(self.lost or self.facts.keys() & {"error", "failures"})
 
     def read(self) -> None:
@@ -171,7 +168,6 @@ class _Run:
         self._told_at = 0.0
 
     def run(self, environment: Mapping[str, str]) -> None:
-        """Start everything, with variables of the environment, and wait for the ranks."""
         machines, limits = self._machines, self._config.cluster
         self._await("place", "starting", limits.start_timeout_seconds)
         self._check_places()
@@ -199,7 +195,6 @@ class _Run:
     def _await(
         self, fact: str, what: str, limit: float, enough: Callable[[Iterable[bool]], bool] = all
     ) -> None:
-        """Wait until enough machines have told something."""
         deadline = time.monotonic() + limit
         while not enough(fact in machine.facts for machine in self._machines):
             self._look()
@@ -213,7 +208,6 @@ class _Run:
             machine.channel.send(json.dumps(order))
 
     def _check_places(self) -> None:
-        """Refuse machines without the shared folder, and unprotected connections."""
         for machine in self._machines:
             if not machine.facts["place"]["sees"]:
                 raise RequestError(
@@ -260,7 +254,6 @@ class _Run:
         )
 
     def _find_cause(self) -> ClusterError:
-        """Return the error of the server, machine or rank that failed first."""
         failures = [failure for machine in self._machines for failure in machine.failures]
         has_cause = any(failure.is_cause for failure in failures)
         lost = [machine.lost for machine in self._machines if machine.lost and not has_cause]

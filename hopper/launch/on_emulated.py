@@ -14,7 +14,7 @@ from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.run import train_with, write_config
 from hopper.launch.supervisor import Place, Supervisor
 from hopper.partition import PartitionedGraph
-from hopper.process.signal_handlers import EndSignals
+from hopper.process.signal_handlers import recorded_signals
 
 HOSTS_FILE: Final = "hosts.json"
 """in a run's folder: ``hosts``, each with its ``address`` and :attr:`Place.host`, and ``memory``,
@@ -43,13 +43,13 @@ def _run(about: Mapping[str, Any], config: Config, graph: PartitionedGraph, run_
     per_host, world = config.cluster.ranks_per_server, Request(config, graph).ranks
     try:
         with (
-            EndSignals() as signals,
+            recorded_signals() as check,
             Supervisor(config, run_dir, places, world, environment=environment) as supervisor,
         ):
-            write_config(config, run_dir, supervisor.start_servers(signals.check))
+            write_config(config, run_dir, supervisor.start_servers(check))
             # This process has no address on the hosts' network, so rank 0 holds the store.
             meeting = f"{places[0].address}:{_MEETING_PORT}"
             supervisor.start_ranks("hopper.train", meeting, holds_store=False)
-            supervisor.await_ranks(signals.check)
+            supervisor.await_ranks(check)
     except RanksFailed as error:
         raise explain(error.failures, lambda rank: f"host {rank // per_host}: ") from error

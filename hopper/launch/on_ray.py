@@ -91,7 +91,6 @@ class _RayChannel:
         self._ended: str | None = None
 
     def send(self, line: str) -> None:
-        """Keep a line for the next call."""
         self._lines.append(line)
 
     def receive(self) -> list[list[str]]:
@@ -113,11 +112,9 @@ class _RayChannel:
         return list(reply["lines"])
 
     def how_ended(self) -> str | None:
-        """Say how it or its actor ended."""
         return self._ended
 
     def close(self, limit: float) -> None:
-        """End the process, then its actor."""
         self._ray.wait([self._actor.close.remote(limit)], timeout=limit + 5)
         # Processes that an actor has started end with it.
         self._ray.kill(self._actor)
@@ -179,7 +176,6 @@ def _reserve_bundles(ray: Any, config: Config, servers: int) -> Iterator[Callabl
 
 
 def _check_resources(nodes: list[dict[str, float]], bundle: dict[str, float], servers: int) -> None:
-    """Refuse a cluster whose nodes together have too little of a resource."""
     for name, amount in bundle.items():
         room = sum(node.get(name, 0) // amount for node in nodes)
         if room < servers:

@@ -131,7 +131,6 @@ def _read_line(path: Path, number: int, words: list[str]) -> Machine:
 
 
 def _check_machines(path: Path, machines: list[Machine], servers: int, ranks: int) -> None:
-    """Refuse a hostfile that does not fit the run."""
     if len(machines) != servers:
         raise RequestError(
             f"--on ssh: {path}: expected {servers} machines, one for each partition, given "

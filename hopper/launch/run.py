@@ -24,7 +24,7 @@ from hopper.hetero.cache_profile import profile_file
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.supervisor import Place, Supervisor, hold_store
 from hopper.partition import PartitionedGraph
-from hopper.process.signal_handlers import EndSignals
+from hopper.process.signal_handlers import recorded_signals
 from hopper.train.checkpoint_files import CheckpointFiles, will_resume
 from hopper.train.rank_process import LOGS_FOLDER
 from hopper.train.results import SUMMARY_FILE, refuse_finished
@@ -116,13 +116,13 @@ def run_on_this_machine(
     world, given = Request(config, graph).ranks, list(config.cluster.servers)
     try:
         with (
-            EndSignals() as signals,
+            recorded_signals() as check,
             hold_store("127.0.0.1") as meeting,
             Supervisor(config, run_dir, places, world) as supervisor,
         ):
-            write_config(config, run_dir, given or supervisor.start_servers(signals.check))
+            write_config(config, run_dir, given or supervisor.start_servers(check))
             supervisor.start_ranks(module, meeting)
-            supervisor.await_ranks(signals.check)
+            supervisor.await_ranks(check)
     except RanksFailed as error:
         raise explain(error.failures) from error
     finally:
@@ -176,7 +176,6 @@ def _tell_how_to_resume(error: ClusterError, files: CheckpointFiles, run_dir: Pa
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
-    """Return the times at which the checkpoints were written, by step."""
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
 
 

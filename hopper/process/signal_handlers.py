@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -46,8 +46,8 @@ def handle_signals(kinds: Sequence[signal.Signals], handler: Handler) -> Iterato
 
 
 @contextmanager
-def defer_signals(kinds: Sequence[signal.Signals] = TO_END) -> Iterator[None]:
-    """Delay signals to the end of the context, so that they cannot interrupt it.
+def defer_signals() -> Iterator[None]:
+    """Delay signals to end until the end of the context, so that they cannot interrupt it.
 
     Other threads than the main one get no signals, so nothing changes there.
     """
@@ -56,39 +56,30 @@ def defer_signals(kinds: Sequence[signal.Signals] = TO_END) -> Iterator[None]:
         return
     arrived: list[int] = []
     try:
-        with handle_signals(kinds, lambda number, _frame: arrived.append(number)):
+        with handle_signals(TO_END, lambda number, _frame: arrived.append(number)):
             yield
     finally:
         for number in dict.fromkeys(arrived):
             signal.raise_signal(number)
 
 
-class EndSignals:
-    """Records the signals that tell a run to end, while the context lasts.
+@contextmanager
+def recorded_signals() -> Iterator[Callable[[], None]]:
+    """Record the signals that tell a run to end, while the context lasts; yield a function that
+    raises RunEnded, which names the first signal, if one has arrived.
 
     A handler that raised could do so while a process is being started, or be lost in a library. The
     main thread must enter the context. It raises RunEnded at its end, if a signal has come.
     """
+    numbers: list[int] = []
 
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-        self._exits = ExitStack()
+    def check() -> None:
+        if numbers:
+            raise RunEnded(signal.Signals(numbers[0]))
 
-    def __enter__(self) -> EndSignals:
-        self._exits.enter_context(
-            handle_signals(TO_END, lambda number, _frame: self._numbers.append(number))
-        )
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._exits.close()
-        if kind is None:
-            self.check()
-
-    def check(self) -> None:
-        """Raise RunEnded, which names the first signal, if one has arrived."""
-        if self._numbers:
-            raise RunEnded(signal.Signals(self._numbers[0]))
+    with handle_signals(TO_END, lambda number, _frame: numbers.append(number)):
+        yield check
+    check()
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,20 +19,16 @@ def finish_within(seconds: float, call: Callable[[], T]) -> T:
     ------
     TimeoutError: the call takes longer; names the limit.
     """
-    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.put((call(), None))
+            answer.set_result(call())
         except BaseException as error:
-            results.put((None, error))
+            answer.set_exception(error)
 
     # A daemon thread, for which the process does not wait at its end.
     threading.Thread(target=run, name="time-limit", daemon=True).start()
-    try:
-        result, error = results.get(timeout=max(0.0, seconds))
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # what the call returned
+    if not wait([answer], max(0.0, seconds)).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()

@@ -123,7 +123,6 @@ def estimate_engine(
     is_full = np.array(sizes) == schedule.count(0, 1)
 
     def mean(values: ArrayLike) -> np.ndarray:
-        """Return the mean of full iterations."""
         return np.asarray(values, float)[is_full].mean(0)
 
     def epoch(values: ArrayLike) -> np.ndarray:

@@ -39,7 +39,6 @@ def measure_between_ranks(ranks: int) -> MessageCost:
         )
 
     def exchange(nbytes: int) -> None:
-        """Send as many bytes from each rank to every other one."""
         sent, parts = torch.zeros(count, nbytes, dtype=torch.uint8), [1] * count
         works = [one.alltoall_base(torch.empty_like(sent), sent, parts, parts) for one in groups]
         for work in works:

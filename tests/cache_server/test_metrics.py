@@ -169,7 +169,7 @@ def test_lines_are_written_at_once_and_repeated_events_are_counted(monkeypatch):
 
 @pytest.fixture
 def in_json(monkeypatch) -> None:
-    monkeypatch.setattr(events, "_format", "json")
+    monkeypatch.setattr(events, "format", "json")
     monkeypatch.setattr(events, "_last_written", {})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cache_server.store.manifest import TableSpec
-from hopper.doctor import configuration, probe
+from hopper.doctor import configuration, servers
 from hopper.partition import partition_graph
 from tests.cache_server.test_security import TOKEN, issue
 from tests.doctor.conftest import find, wrongs
@@ -131,7 +131,7 @@ def test_names_that_lead_nowhere_are_wrong(look, addresses, monkeypatch, request
 def test_a_server_that_refuses_to_send_its_rows_is_wrong(look, addresses, monkeypatch):
     """It describes itself, and refuses rows of what the probe takes for its widest table."""
     table = TableSpec(kind="features", type="nobody", first_id=0, count=1, dim=1, dtype="float32")
-    monkeypatch.setattr(probe, "_widest", lambda _: table)
+    monkeypatch.setattr(servers, "_widest", lambda _: table)
     finding = find(look(*servers_option(*addresses)), "server 0")
     assert finding.state == "wrong"
     assert "FetchRows features/nobody" in finding.found
@@ -139,7 +139,7 @@ def test_a_server_that_refuses_to_send_its_rows_is_wrong(look, addresses, monkey
 
 def test_other_versions_are_told(look, addresses, monkeypatch):
 
-    monkeypatch.setattr(probe, "version", lambda _: "99.0")
+    monkeypatch.setattr(servers, "version", lambda _: "99.0")
     warnings = [
         finding.found for finding in look(*servers_option(*addresses)) if finding.state == "warning"
     ]

@@ -19,7 +19,7 @@ from hopper.launch import supervisor as supervisor_module
 from hopper.launch.failures import RanksFailed, explain
 from hopper.launch.processes import ForkedProcess, start_module
 from hopper.launch.supervisor import Place, Supervisor
-from hopper.process.signal_handlers import EndSignals, defer_signals
+from hopper.process.signal_handlers import defer_signals, recorded_signals
 from hopper.train.rank_process import record_failure
 from tests.server_processes import own_path, run_python
 
@@ -138,10 +138,10 @@ def test_a_signal_while_ranks_start_leaves_none(supervise, monkeypatch):
     monkeypatch.setattr(supervisor_module, "start_module", start_one)
     with (
         pytest.raises(RunEnded, match="SIGINT"),
-        EndSignals() as signals,
+        recorded_signals() as check,
         supervise("time.sleep(600)", 3) as supervisor,
     ):
-        go(supervisor, signals.check)
+        go(supervisor, check)
     assert len(started) == 3
     assert not any(psutil.pid_exists(process.pid) for process in started)
 

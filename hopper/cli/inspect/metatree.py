@@ -56,12 +56,11 @@ def _run(options: argparse.Namespace) -> int:
     headings = ("server", "root relations", "replica", "relations", "nodes", "edges")
     shares = [
         (
-            *(
-                str(server),
-                ", ".join(map(str, share.roots)),
-                f"{share.place + 1} of {share.copies}",
-            ),
-            *(str(len(share.relations)), f"{share.nodes:,}", f"{share.edges:,}"),
+            str(server),
+            ", ".join(map(str, share.roots)),
+            f"{share.place + 1} of {share.copies}",
+            str(len(share.relations)),
+            *(f"{share.nodes:,}", f"{share.edges:,}"),
         )
         for server, share in enumerate(partition.shares)
     ]
