@@ -7,51 +7,36 @@ arrays are then copied, instead of three for each relation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-
-Ints = NDArray[np.int64]
-
-
-class Ends(NamedTuple):
-    """Where the ends of a relation are among those of all types."""
-
-    first_row: int
-    """the index of the source type's first row among all rows"""
-    first_projection: int
-    """the index of the relation's first projection among those of all relations"""
-    first_destination: int
-    """the index of the destination type's first row among all destinations"""
+from hopper.graph.topology import Ids
 
 
-class RelationEdges(NamedTuple):
-    """The edges of one relation: ``indptr`` [destinations + 1] and ``indices`` [edges], rows of the
-    source type."""
-
-    indptr: Ints
-    indices: Ints
-    ends: Ends
-
-
-def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> tuple[Ints, Ints]:
+def merge_edges(
+    edges: Sequence[tuple[Ids, Ids]], firsts: Sequence[int], destinations: int
+) -> tuple[Ids, Ids]:
     """Find the segments of the edges of relations, and those of each of ``destinations``, of all
     types.
+
+    Edges are ``indptr`` [destinations + 1] and ``indices`` [edges] of each relation. ``firsts`` are
+    its first destinations among those of all types.
 
     Returns one array, and the first segment of each relation, [relations + 1]. The array has the
     first edge of each segment [segments + 1], the destination of each segment [segments], and the
     edges from segments to destinations: ``indptr`` [destinations + 1] and ``indices`` [segments].
     """
-    numbers = [(r.indptr.size, r.indices.size, r.ends.first_destination) for r in relations]
-    facts = np.array(numbers, np.int64).reshape(len(relations), 3)
-    return _merge(np.concatenate([r.indptr for r in relations]), facts, destinations)
+    numbers = [
+        (indptr.size, indices.size, first)
+        for (indptr, indices), first in zip(edges, firsts, strict=True)
+    ]
+    facts = np.array(numbers, np.int64).reshape(len(edges), 3)
+    return _merge(np.concatenate([indptr for indptr, _ in edges]), facts, destinations)
 
 
 @kernel
-def _merge(indptr: Ints, facts: Ints, destinations: int) -> tuple[Ints, Ints]:
+def _merge(indptr: Ids, facts: Ids, destinations: int) -> tuple[Ids, Ids]:
     count = facts.shape[0]
     pointers, edges = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     pointers[1:] = np.cumsum(facts[:, 0])
