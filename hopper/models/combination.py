@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.layer import Layer, fits
-
-CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
+from hopper.models.layer import Algebra, Layer, fits
 
 
 class Combination(nn.Module):
@@ -21,7 +19,7 @@ class Combination(nn.Module):
     by log-sum-exp, and "other" needs the partial of each relation.
     """
 
-    algebra: ClassVar[CombinationAlgebra] = "other"
+    algebra: ClassVar[Algebra] = "other"
 
     def partial(self, block: Block, aggregated: Tensor) -> Tensor:
         """Make a relation's partial [num_dst, ...]; by default what AGG_r returns.
@@ -75,7 +73,7 @@ class Combination(nn.Module):
 class SumOfRelations(Combination):
     """Sums over relations."""
 
-    algebra: ClassVar[CombinationAlgebra] = "sum"
+    algebra: ClassVar[Algebra] = "sum"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Sum the partials."""
@@ -90,7 +88,7 @@ class MeanOfRelations(Combination):
     A partial is [num_dst, width + 1]: what AGG_r returns, and the number of relations in it.
     """
 
-    algebra: ClassVar[CombinationAlgebra] = "mean"
+    algebra: ClassVar[Algebra] = "mean"
     of_present: ClassVar[bool] = False
     """whether relations without an edge to the destination are left out"""
 
@@ -136,7 +134,7 @@ class JointSoftmax(Combination):
     edge. No gradient flows through largest logits, which only keep the exponentials finite.
     """
 
-    algebra: ClassVar[CombinationAlgebra] = "softmax"
+    algebra: ClassVar[Algebra] = "softmax"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Return the rows [num_dst, heads, width]; zero for destinations without edges."""
