@@ -22,18 +22,11 @@ from hopper.ops.torch_kernels import Kernels, segments
 
 
 def source_rows(block: Edges, x: Tensor) -> Tensor:
-    """Return the source row of each edge, [edges, ...].
+    """Return the source row of each edge, [edges, ...], from x [num_src, ...] floating point.
 
     Its gradient repeats bit for bit. That of ``x[block.indices]`` does not, since it is summed in
-    no fixed order.
-
-    Parameters
-    ----------
-    x: [num_src, ...] floating point.
-
-    Raises
-    ------
-    RequestError: x does not have one row per source, or is not floating point.
+    no fixed order. A RequestError tells that x does not have one row per source, or is not floating
+    point.
     """
     x = full_rows("x", x, block.num_src)
     return gather(block, lambda edges: edges.indices, edges_to_sources, x)
@@ -82,18 +75,12 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
 
 
 def copy_max(block: Edges, x: Tensor) -> Tensor:
-    """Return each column's maximum over a destination's sources, [num_dst, D].
+    """Return each column's maximum over a destination's sources, [num_dst, D], from x [num_src, D]
+    floating point.
 
     It is zero for destinations without sources. Several sources with the maximum share its gradient
-    equally, so the gradient does not depend on the order of edges.
-
-    Parameters
-    ----------
-    x: [num_src, D] floating point.
-
-    Raises
-    ------
-    RequestError: there is not one row per source.
+    equally, so the gradient does not depend on the order of edges. A RequestError tells that there
+    is not one row per source.
     """
     x = full_rows("x", x, block.num_src)
     return _CopyMax.apply(block, selection.kernels_for(x.device), x)

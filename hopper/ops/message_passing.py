@@ -24,16 +24,10 @@ Pattern = Callable[[Edges], Csr | Tensor]
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
-    """Sum the source rows of each destination, to [num_dst, ...] of x's dtype; zero for
-    destinations without sampled edges.
+    """Sum the source rows of each destination, from x [num_src, ...] floating point to [num_dst,
+    ...] of its dtype; zero for destinations without sampled edges.
 
-    Parameters
-    ----------
-    x: [num_src, ...] floating point.
-
-    Raises
-    ------
-    RequestError: x does not have one row per source, or is not floating point.
+    A RequestError tells that x does not have one row per source, or is not floating point.
     """
     x = full_rows("x", x, block.num_src)
     return gather(block, sources_to_destinations, destinations_to_sources, x)
