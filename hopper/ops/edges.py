@@ -45,14 +45,9 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     """Sum the values of each destination's edges, with weights if they are given, to [num_dst,
     ...]; zero for destinations without sampled edges.
 
-    Parameters
-    ----------
-    messages: [edges, ...] floating point.
-    w: [edges] of the same dtype, constants without a gradient.
-
-    Raises
-    ------
-    RequestError: the shapes or dtypes do not fit the block or each other, or w requires a gradient.
+    Messages are [edges, ...] floating point. Weights w are [edges] of the same dtype, constants
+    without a gradient. A RequestError tells that they are not, or that shapes or dtypes do not fit
+    the block or each other.
     """
     messages = full_rows("messages", messages, block.num_edges)
     if w is None:

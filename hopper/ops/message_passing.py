@@ -59,14 +59,9 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
     """Sum the source rows of each destination, each times its edge's weight, to [num_dst, D] or
     [num_dst, H, D].
 
-    Parameters
-    ----------
-    x: [num_src, D], or [num_src, H, D] with H heads.
-    w: [edges], or [edges, H]; same dtype as x.
-
-    Raises
-    ------
-    RequestError: the shapes or dtypes do not fit the block or each other.
+    Rows x are [num_src, D], or [num_src, H, D] with H heads, and weights w [edges], or [edges, H],
+    of the same dtype. A RequestError tells that shapes or dtypes do not fit the block or each
+    other.
     """
     x, w = full_rows("x", x, block.num_src), full_rows("w", w, block.num_edges)
     expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
@@ -90,14 +85,8 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
 def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
     """Compute the dot product of each edge's source and destination row, per head, to [edges, H].
 
-    Parameters
-    ----------
-    x: [num_src, H, D] floating point.
-    y: [num_dst, H, D], same dtype.
-
-    Raises
-    ------
-    RequestError: the shapes or dtypes do not fit the block or each other.
+    x is [num_src, H, D] floating point, and y [num_dst, H, D] of the same dtype; errors are those
+    of :func:`weighted_sum`.
     """
     x, y = full_rows("x", x, block.num_src), full_rows("y", y, block.num_dst)
     if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
