@@ -374,11 +374,12 @@ class NeighborSampler(NodeVersions):
                     self.times_of(relation.dst, versions),
                     self.excluded(relation, batch.moment),
                 )
-        draws = self.elsewhere.begin(asked)
+        draws, wait = self.elsewhere.begin(asked)
         drawn: dict[Relation, Drawn] = {}
         for relation, draw in draws.items():
             versions_here = draw.pick_here(destinations[relation.dst])
             drawn[relation] = self._draw_here(hop, relation, versions_here, batch.moment)
+        wait()
         for relation, draw in draws.items():
             nodes, until = asked[relation].nodes, asked[relation].until
             if until is not None and self.topologies[relation].times is not None:
