@@ -75,7 +75,7 @@ class _EdgeSoftmax(torch.autograd.Function):
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        edges, self_shares = kernels.softmax(block, logits, self_logits)
+        edges, self_shares = kernels.softmax(block, (logits, self_logits))
         ctx.block, ctx.kernels = block, kernels
         ctx.save_for_backward(edges, self_shares)
         return edges, self_shares
@@ -85,11 +85,8 @@ class _EdgeSoftmax(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
     ) -> tuple[None, None, Tensor, Tensor | None]:
-        edges, self_shares = ctx.saved_tensors
-        grad_edges, grad_self_logits = ctx.kernels.softmax_gradient(
-            ctx.block, edges, self_shares, grad, grad_self
-        )
-        return None, None, grad_edges, grad_self_logits
+        grads = ctx.kernels.softmax_gradient(ctx.block, ctx.saved_tensors, (grad, grad_self))
+        return None, None, *grads
 
 
 def _check_same(operation: str, first: Tensor, second: Tensor) -> None:
