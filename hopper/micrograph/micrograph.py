@@ -98,7 +98,6 @@ class Micrograph:
             return f"{node_type} {self.nodes[node_type][row]}{server}"
 
         def branches(vertex: Vertex, margin: str) -> Iterator[str]:
-            """Yield the lines of the subtree below a vertex."""
             for remaining, edge in reversed(list(enumerate(reversed(draws.get(vertex, []))))):
                 corner, rail = ("├── ", "│   ") if remaining else ("└── ", "    ")
                 mark = "" if edge.discovers else " *"

@@ -151,5 +151,4 @@ def normalise(partial: Tensor) -> Tensor:
 
 
 def _add(parts: Sequence[Tensor]) -> Tensor:
-    """Sum tensors in their order."""
     return sum(parts[1:], parts[0])

@@ -60,7 +60,6 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     weights, kernels = w, selection.kernels_for(messages.device)
 
     def spread(grad: Tensor) -> Tensor:
-        """Copy a destination's gradient to its edges, times their weights."""
         out = grad.index_select(0, destinations(block))
         out *= weights.view(-1, *[1] * (grad.dim() - 1))
         return out
@@ -86,7 +85,6 @@ class _CopyMax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
-        """Find the largest values; destinations without edges get 0."""
         ctx.block, ctx.kernels = block, kernels
         sent = x.index_select(0, block.indices)
         out = segments(block, sent, "max")

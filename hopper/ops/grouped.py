@@ -73,8 +73,6 @@ def lay_out_groups(groups: Groups, device: torch.device) -> None:
 
 
 class _GroupedProduct(torch.autograd.Function):
-    """Multiplies each group of rows by the group's matrix."""
-
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, matrices: Tensor, biases: Tensor | None, groups: Groups
