@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from hopper.ops.precision import product_dtype
 from hopper.ops.row_products import Products, multiply
-from hopper.ops.row_reader import RowPart, RowReader, float_dtype, float_width
+from hopper.ops.row_reader import RowPart, RowReader, float_form
 
 
 class StoredRows(Tensor):
@@ -41,8 +41,7 @@ class StoredRows(Tensor):
     def of(cls, parts: Sequence[RowPart], count: int) -> StoredRows:
         """Make ``count`` rows of some tables of one width and form, of which there is at least one;
         rows in no part are zero."""
-        table = parts[0].table
-        reader = RowReader(tuple(parts), count, float_width(table), float_dtype(table))
+        reader = RowReader(tuple(parts), count, *float_form(parts[0].table))
         return cls._make(reader, Products(), [])
 
     @classmethod

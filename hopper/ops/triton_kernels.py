@@ -84,19 +84,10 @@ class TritonKernels(Kernels):
         return result
 
     def grouped_products(
-        self, groups: Groups, rows: Tensor, matrices: Tensor, biases: Tensor | None
+        self, groups: Groups, x: Tensor, matrices: Tensor, biases: Tensor | None, sign: int = 1
     ) -> Tensor:
-        """Compute :func:`hopper.ops.grouped.grouped_product`."""
-        return self._multiply(groups, rows, matrices, _contiguous(biases), 1)
-
-    def grouped_gradients_of_rows(self, groups: Groups, grad: Tensor, matrices: Tensor) -> Tensor:
-        """Compute the gradients of the rows of a grouped product, [rows, ...]."""
-        return self._multiply(groups, grad, matrices.mT, None, -1)
-
-    def _multiply(
-        self, groups: Groups, x: Tensor, matrices: Tensor, biases: Tensor | None, sign: int
-    ) -> Tensor:
-        """Multiply rows to products, or with the sign -1 products to rows."""
+        """Compute :func:`hopper.ops.grouped.grouped_product`; with the sign -1, from the gradients
+        of products and transposed matrices, the gradients of rows, [rows, ...]."""
         depth, width = matrices.shape[-2:]
         out = x.new_empty(groups.products if sign > 0 else groups.rows, *x.shape[1:-1], width)
         if not out.numel():
@@ -107,7 +98,7 @@ class TritonKernels(Kernels):
         if x.dim() == 2:
             matrices = matrices.unsqueeze(1)
         triton_programs.grouped_rows[len(tiles), triton.cdiv(width, columns), heads](
-            *(out, tiles, tables.shifts, x.contiguous(), matrices, biases),
+            *(out, tiles, tables.shifts, x.contiguous(), matrices, _contiguous(biases)),
             *(sign, heads, depth, width, *matrices.stride()),
             ROWS=TILE_ROWS,
             DEPTH=_DEPTH,
