@@ -285,9 +285,9 @@ def _counted(
     return run
 
 
-def _along_edges(out: Any, _kernels: object, edges: Any, rows: Tensor, *_: object) -> float:
+def _along_edges(out: Any, _kernels: object, edges: Any, rows: Any, *_: object) -> float:
     """Return the bytes of a kernel: what it writes, and an index and a row of each edge."""
-    count = edges.indices.numel()
+    count, rows = edges.indices.numel(), tree_leaves(rows)[0]
     return sum(map(_nbytes, tree_leaves(out))) + count * (8 + rows.nbytes / max(len(rows), 1))
 
 

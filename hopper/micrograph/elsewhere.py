@@ -6,7 +6,6 @@ Other servers draw for their nodes while the rank draws for the nodes whose in-e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,15 +42,20 @@ class DrawsElsewhere:
     def __init__(self, remote: RemoteRows, book: PartitionBook, traffic: Traffic) -> None:
         self._remote, self._book, self.traffic = remote, book, traffic
 
-    def begin(self, asked: Mapping[Relation, AskedDraw]) -> dict[Relation, SplitDraw]:
-        """Ask other servers for their part of a hop's draws, each with one request."""
+    def begin(
+        self, asked: Mapping[Relation, AskedDraw]
+    ) -> tuple[dict[Relation, SplitDraw], Callable[[], None]]:
+        """Ask other servers for their part of a hop's draws, each with one request.
+
+        Returns the draws, and what waits for the answers; it raises ServerLost, DeadlineExceeded or
+        ClusterError of a server that did not answer.
+        """
         draws = {relation: self._split(draw) for relation, draw in asked.items()}
         by_server: dict[int, list[RemoteDraw]] = {}
         for draw in draws.values():
             for server, (_, remote_draw) in draw.others.items():
                 by_server.setdefault(server, []).append(remote_draw)
-        wait = self._remote.begin_sampling(by_server, self.traffic)
-        return {relation: replace(draw, wait=wait) for relation, draw in draws.items()}
+        return draws, self._remote.begin_sampling(by_server, self.traffic)
 
     def _split(self, asked: AskedDraw) -> SplitDraw:
         stored, spec, nodes, is_here, until, excluded = asked
@@ -74,25 +78,21 @@ class DrawsElsewhere:
         return SplitDraw(here, others)
 
 
-@dataclass(frozen=True)
-class SplitDraw:
-    """A running draw in one relation, whose destinations are split by the server that draws."""
+class SplitDraw(NamedTuple):
+    """A draw in one relation, whose destinations are split by the server that draws."""
 
     indices_here: Ids
     """indices of the destinations that the rank draws for"""
     others: Mapping[int, tuple[Ids, RemoteDraw]]
     """by server, indices of the destinations that it draws for, and what it was asked"""
-    wait: Callable[[], None] = lambda: None
-    """waits for the answers"""
 
     def pick_here(self, of_destinations: Ids) -> Ids:
         """Return the values of those destinations that the rank draws for."""
         return of_destinations[self.indices_here] if self.others else of_destinations
 
     def stitch(self, here: Drawn) -> Drawn:
-        """Join what the rank and the servers drew, in the order of destinations; ServerLost,
-        DeadlineExceeded or ClusterError of a server that did not answer."""
-        self.wait()
+        """Join what the rank and the servers drew, in the order of destinations; the answers must
+        be there."""
         if not self.others:
             return here
         parts = [here, *(draw.neighbors() for _, draw in self.others.values())]
@@ -106,8 +106,7 @@ class SplitDraw:
 
     def in_degrees(self, here: Ids) -> Ids:
         """Return [n] int64: how many in-edges of each destination are there at its time, given
-        those of the destinations here; errors as of :meth:`stitch`."""
-        self.wait()
+        those of the destinations here; the answers must be there."""
         parts = [here, *(draw.in_degrees() for _, draw in self.others.values())]
         return np.concatenate(parts)[self._order()]
 

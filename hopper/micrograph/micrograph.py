@@ -59,13 +59,8 @@ class Micrograph:
         """original id of the root"""
 
     def edges(self) -> list[dict[Relation, Ids]]:
-        """Return the drawn edges per hop and relation.
-
-        Returns
-        -------
-        [edges, 3] int64 each: original ids of source and destination, and the edge's position in
-        the destination's neighbour list.
-        """
+        """Return the drawn edges per hop and relation, [edges, 3] int64 each: original ids of
+        source and destination, and the edge's position in the destination's neighbour list."""
         edges: list[dict[Relation, Ids]] = []
         for hop in self.subgraph.hops:
             edges.append({})
@@ -103,7 +98,6 @@ class Micrograph:
             return f"{node_type} {self.nodes[node_type][row]}{server}"
 
         def branches(vertex: Vertex, margin: str) -> Iterator[str]:
-            """Yield the lines of the subtree below a vertex."""
             for remaining, edge in reversed(list(enumerate(reversed(draws.get(vertex, []))))):
                 corner, rail = ("├── ", "│   ") if remaining else ("└── ", "    ")
                 mark = "" if edge.discovers else " *"

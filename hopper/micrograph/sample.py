@@ -138,12 +138,8 @@ class NeighborSampler(NodeVersions):
 
     @classmethod
     def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
-        """Return whether servers can make this sampler's draws for ranks.
-
-        Parameters
-        ----------
-        options: the values of ``sampler.kind_options``.
-        """
+        """Return whether servers can make this sampler's draws for ranks, given the values of
+        ``sampler.kind_options``."""
         return cls.draw is NeighborSampler.draw
 
     @classmethod
@@ -257,9 +253,7 @@ class NeighborSampler(NodeVersions):
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Return how a relation's in-edges are drawn at a hop, by ranks and servers alike.
 
-        Parameters
-        ----------
-        moment: epoch and iteration.
+        A moment is epoch and iteration.
         """
         return self.make_spec("uniform", NEIGHBORS, hop, relation, moment)
 
@@ -326,11 +320,8 @@ class NeighborSampler(NodeVersions):
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """Return the probabilities of edges per hop of an iteration.
 
-        None stands for a hop at which a fixed number of edges is drawn, or all of them.
-
-        Parameters
-        ----------
-        moment: epoch and iteration.
+        None stands for a hop at which a fixed number of edges is drawn, or all of them. A moment is
+        epoch and iteration.
         """
         return self.inclusions
 
@@ -383,11 +374,12 @@ class NeighborSampler(NodeVersions):
                     self.times_of(relation.dst, versions),
                     self.excluded(relation, batch.moment),
                 )
-        draws = self.elsewhere.begin(asked)
+        draws, wait = self.elsewhere.begin(asked)
         drawn: dict[Relation, Drawn] = {}
         for relation, draw in draws.items():
             versions_here = draw.pick_here(destinations[relation.dst])
             drawn[relation] = self._draw_here(hop, relation, versions_here, batch.moment)
+        wait()
         for relation, draw in draws.items():
             nodes, until = asked[relation].nodes, asked[relation].until
             if until is not None and self.topologies[relation].times is not None:

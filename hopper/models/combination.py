@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
-from hopper.models.layer import Layer, fits
-
-CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
+from hopper.models.layer import Algebra, Layer, fits
 
 
 class Combination(nn.Module):
@@ -21,34 +19,21 @@ class Combination(nn.Module):
     by log-sum-exp, and "other" needs the partial of each relation.
     """
 
-    algebra: ClassVar[CombinationAlgebra] = "other"
+    algebra: ClassVar[Algebra] = "other"
 
     def partial(self, block: Block, aggregated: Tensor) -> Tensor:
-        """Make a relation's partial [num_dst, ...]; by default what AGG_r returns.
-
-        Parameters
-        ----------
-        aggregated: [num_dst, ...], from AGG_r.
-        """
+        """Make a relation's partial [num_dst, ...] of what AGG_r returned, ``aggregated`` [num_dst,
+        ...]; by default the same."""
         return aggregated
 
     def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
-        """Make what one part of a relation's edges contributes to its partial, [num_dst, ...].
-
-        Parameters
-        ----------
-        aggregated: [num_dst, ...], from ``AGG_r.part``.
-        place: the number of the part.
-        """
+        """Make what one part of a relation's edges contributes to its partial, [num_dst, ...], of
+        what ``AGG_r.part`` returned, ``aggregated`` [num_dst, ...]; ``place`` is the number of the
+        part."""
         return aggregated
 
     def join(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
-        """Join all parts of a relation to its partial [num_dst, ...].
-
-        Parameters
-        ----------
-        aggregation: AGG_r.
-        """
+        """Join all parts of a relation, whose AGG_r is given, to its partial [num_dst, ...]."""
         return aggregation.join(parts)
 
     @classmethod
@@ -60,10 +45,9 @@ class Combination(nn.Module):
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Combine partials to rows [num_dst, ...].
 
-        Parameters
-        ----------
-        partials: at least one, [num_dst, ...], in canonical order of their relations. Unless the
-            algebra is "other", a partial may come from several relations, by :meth:`merge`.
+        There is at least one partial, [num_dst, ...]; they are in canonical order of their
+        relations. Unless the algebra is "other", one may come from several relations, by
+        :meth:`merge`.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
@@ -75,7 +59,7 @@ class Combination(nn.Module):
 class SumOfRelations(Combination):
     """Sums over relations."""
 
-    algebra: ClassVar[CombinationAlgebra] = "sum"
+    algebra: ClassVar[Algebra] = "sum"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Sum the partials."""
@@ -90,7 +74,7 @@ class MeanOfRelations(Combination):
     A partial is [num_dst, width + 1]: what AGG_r returns, and the number of relations in it.
     """
 
-    algebra: ClassVar[CombinationAlgebra] = "mean"
+    algebra: ClassVar[Algebra] = "mean"
     of_present: ClassVar[bool] = False
     """whether relations without an edge to the destination are left out"""
 
@@ -136,7 +120,7 @@ class JointSoftmax(Combination):
     edge. No gradient flows through largest logits, which only keep the exponentials finite.
     """
 
-    algebra: ClassVar[CombinationAlgebra] = "softmax"
+    algebra: ClassVar[Algebra] = "softmax"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Return the rows [num_dst, heads, width]; zero for destinations without edges."""
@@ -167,5 +151,4 @@ def normalise(partial: Tensor) -> Tensor:
 
 
 def _add(parts: Sequence[Tensor]) -> Tensor:
-    """Sum tensors in their order."""
     return sum(parts[1:], parts[0])

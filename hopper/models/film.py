@@ -82,8 +82,4 @@ class FiLMLayer(Layer):
 class FiLM(ResidualGNN):
     """A residual stack of FiLM layers, usually ten; ``heads`` is not used."""
 
-    def __init__(
-        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
-    ) -> None:
-        stack = [FiLMLayer(in_dim if index == 0 else hidden, hidden) for index in range(layers)]
-        super().__init__(stack, hidden=hidden, out_dim=out_dim, dropout=dropout)
+    layer_class: ClassVar[type[Layer]] = FiLMLayer

@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cache_server.kernel import kernel
 from hopper.device.copies import to_device
 from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.models.merge_edges import Ends, RelationEdges, merge_edges
+from hopper.graph.topology import Ids
 from hopper.models.typed_rows import join_rows
 from hopper.ops.attention import segment_max
 from hopper.ops.csr import destinations, sources_to_destinations
@@ -51,8 +52,6 @@ class MergedRelations:
     """which rows, of those of all source types together, each relation projects"""
     edges: Mapping[Relation, Edges]
     """the edges of each relation"""
-    ends: Mapping[Relation, Ends]
-    """by relation, where its ends are among those of all types"""
     segment_starts: Tensor
     """[segments + 1] int64: the first edge of each segment"""
     segment_places: Tensor
@@ -74,10 +73,13 @@ class MergedRelations:
     def segments(self, *, projected: bool) -> Edges:
         """Return the edges from rows, or from projections if ``projected``, to segments."""
         if projected not in self._segments:
-            rows = self.projections.products if projected else self.projections.rows
-            indices = _merge_sources(self.edges, self.ends, projected=projected)
+            read = self.projections
+            rows, firsts = (
+                (read.products, read.bounds[:-1]) if projected else (read.rows, read.firsts)
+            )
             self._segments[projected] = Edges(
-                rows, self.groups.products, self.segment_starts, indices
+                *(rows, self.groups.products, self.segment_starts),
+                _merge_sources(list(self.edges.values()), firsts),
             )
         return self._segments[projected]
 
@@ -149,10 +151,8 @@ class MergedRelations:
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
         """Return whether a projection is cheaper before the sum over edges than after it.
 
-        Parameters
-        ----------
-        heads: the number of weighted sums of unprojected rows that replace one weighted sum of
-            projected rows; 0 = sums have no weights, and one replaces one.
+        ``heads`` weighted sums of unprojected rows replace one weighted sum of projected rows; 0 =
+        sums have no weights, and one replaces one.
         """
         edges, segments = self.num_edges, self.groups.products
         gathered = edges * (_WEIGHTED if heads else _PLAIN)
@@ -203,19 +203,14 @@ def merge_patterns(
     )
     destinations_by_type = Groups.of_sizes(destinations[name] for name in types)
     places = {name: made for name, (_, made) in zip(types, destinations_by_type, strict=True)}
-    ends = {
-        relation: Ends(first_rows[keys[relation]], made.start, places[relation.dst].start)
-        for relation, (_, made) in zip(relations, projections, strict=True)
-    }
-    count = destinations_by_type.rows
-    starts, segment_places, bounds, into = _merge_on_host(edges, ends, count) or _merge_on_device(
-        edges, ends, count
-    )
+    firsts = [places[relation.dst].start for relation in relations]
+    merged = list(edges.values()), firsts, destinations_by_type.rows
+    starts, segment_places, bounds, into = _merge_on_host(*merged) or _merge_on_device(*merged)
     return MergedRelations(
         relations,
         readers,
         projections,
-        *(edges, ends, starts, segment_places, Groups(bounds), into),
+        *(edges, starts, segment_places, Groups(bounds), into),
         *(places, sources_by_type, destinations_by_type),
         apart=sources is None,
     )
@@ -226,54 +221,96 @@ _Segments = tuple[Tensor, Tensor, Sequence[int], Edges]
 edges from segments to destinations."""
 
 
-def _on_host(
-    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends]
-) -> list[RelationEdges] | None:
+def _on_host(edges: Sequence[Edges]) -> list[tuple[Ids, Ids]] | None:
     """Return the edges in host memory; None if some are not there."""
-    found = []
-    for relation, relation_edges in edges.items():
-        arrays = relation_edges.edges_on_host()
-        if arrays is None:
-            return None
-        found.append(RelationEdges(*arrays, ends[relation]))
-    return found
+    found = [of_relation.edges_on_host() for of_relation in edges]
+    on_host = [arrays for arrays in found if arrays is not None]
+    return on_host if len(on_host) == len(found) else None
 
 
-def _merge_sources(
-    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], *, projected: bool
-) -> Tensor:
-    """Return [edges] int64: the row of each edge's source, or its projection."""
-    found, first = _on_host(edges, ends), "first_projection" if projected else "first_row"
+def _merge_sources(edges: Sequence[Edges], firsts: Sequence[int]) -> Tensor:
+    """Return [edges] int64: the source of each edge, where those of a relation begin at a place."""
+    found = _on_host(edges)
     if found is None:
-        return torch.cat([of.indices + getattr(ends[r], first) for r, of in edges.items()])
-    indices = np.concatenate([of.indices + getattr(of.ends, first) for of in found])
-    return to_device(indices, next(iter(edges.values())).device)
+        return torch.cat([of.indices + first for of, first in zip(edges, firsts, strict=True)])
+    indices = [indices + first for (_, indices), first in zip(found, firsts, strict=True)]
+    return to_device(np.concatenate(indices), edges[0].device)
 
 
 def _merge_on_host(
-    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], destinations: int
+    edges: Sequence[Edges], firsts: Sequence[int], destinations: int
 ) -> _Segments | None:
-    """Merge edges in host memory; None if some edges are not there."""
-    found = _on_host(edges, ends)
+    """Merge edges that were drawn in host memory; None if some edges are not there.
+
+    Two arrays are then copied to a device, instead of three for each relation.
+    """
+    found = _on_host(edges)
     if found is None:
         return None
-    merged, bounds = merge_edges(found, destinations)
-    number, device = int(bounds[-1]), next(iter(edges.values())).device
+    indptrs, indices = zip(*found, strict=True)
+    facts = [(p.size, i.size, first) for p, i, first in zip(indptrs, indices, firsts, strict=True)]
+    merged, bounds = _merge(np.concatenate(indptrs), np.array(facts, np.int64), destinations)
+    number = int(bounds[-1])
     sizes = [number + 1, number, destinations + 1, number]
-    starts, places, *into = to_device(merged, device).split(sizes)
+    starts, places, *into = to_device(merged, edges[0].device).split(sizes)
     return starts, places, bounds.tolist(), Edges(number, destinations, *into)
 
 
-def _merge_on_device(
-    edges: Mapping[Relation, Edges], ends: Mapping[Relation, Ends], destinations: int
-) -> _Segments:
+@kernel
+def _merge(indptr: Ids, facts: Ids, destinations: int) -> tuple[Ids, Ids]:
+    """Find the segments of the edges of relations, and those of each of ``destinations``.
+
+    ``indptr`` is that of one relation after the other; ``facts`` are the size of each, its number
+    of edges, and its first destination among those of all types.
+
+    Returns one array, and the first segment of each relation, [relations + 1]. The array has the
+    first edge of each segment [segments + 1], the destination of each segment [segments], and the
+    edges from segments to destinations: ``indptr`` [destinations + 1] and ``indices`` [segments].
+    """
+    count = facts.shape[0]
+    pointers, edges = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    pointers[1:] = np.cumsum(facts[:, 0])
+    edges[1:] = np.cumsum(facts[:, 1])
+    bounds = np.zeros(count + 1, np.int64)
+    for r in range(count):
+        segments_here = 0
+        for p in range(pointers[r], pointers[r + 1] - 1):
+            segments_here += indptr[p + 1] > indptr[p]
+        bounds[r + 1] = segments_here
+    bounds = np.cumsum(bounds)
+    number = bounds[count]
+    merged = np.empty(3 * number + destinations + 2, np.int64)
+    starts, places = merged[: number + 1], merged[number + 1 : 2 * number + 1]
+    stop = merged.size - number
+    ends, segments = merged[2 * number + 1 : stop], merged[stop:]
+    starts[number] = edges[count]
+    for r in range(count):
+        segment = bounds[r]
+        for p in range(pointers[r], pointers[r + 1] - 1):
+            if indptr[p + 1] > indptr[p]:
+                starts[segment] = edges[r] + indptr[p]
+                places[segment] = facts[r, 2] + p - pointers[r]
+                segment += 1
+    # The segments of a destination are in the order of relations.
+    ends[:] = 0
+    for destination in places:
+        ends[destination + 1] += 1
+    ends[:] = np.cumsum(ends)
+    next_slot = ends[:destinations].copy()
+    for s in range(number):
+        segments[next_slot[places[s]]] = s
+        next_slot[places[s]] += 1
+    return merged, bounds
+
+
+def _merge_on_device(edges: Sequence[Edges], firsts: Sequence[int], destinations: int) -> _Segments:
     """Merge edges that were drawn on a device."""
     degrees, places, bounds = [], [], [0]
-    for relation, relation_edges in edges.items():
+    for relation_edges, first in zip(edges, firsts, strict=True):
         counts = relation_edges.edges_per_destination()
         nonempty = counts.nonzero().squeeze(1)
         degrees.append(counts.index_select(0, nonempty))
-        places.append(nonempty + ends[relation].first_destination)
+        places.append(nonempty + first)
         bounds.append(bounds[-1] + nonempty.numel())
     place = torch.cat(places)
     starts = _starts(torch.bincount(place, minlength=destinations))

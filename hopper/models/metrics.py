@@ -56,12 +56,10 @@ class _Mean:
         raise NotImplementedError(f"{type(self).__name__} defines no values()")
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum of the numbers and how many they are."""
         values = self.values(logits, labels).double()
         return torch.stack([values.sum(), values.new_tensor(values.numel())]).cpu()
 
     def value(self, sums: Tensor) -> float:
-        """Return the mean; NaN if there are no roots."""
         total, count = sums.tolist()
         return total / count if count else math.nan
 

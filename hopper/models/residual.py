@@ -7,7 +7,8 @@ sum contains no operation, so gradients reach the first layer undiminished.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,19 +36,23 @@ class ResidualGNN(GNN):
 
     Parameters
     ----------
-    layers: layers of output width ``hidden`` without activations. The first takes the features'
-        width, all others take ``hidden``.
+    in_dim, out_dim: the widths of features and of logits.
+    layers: the number of layers.
     hidden: the width of the rows between layers.
-    out_dim: the width of the logits.
+    heads: not used.
     dropout: the probability in [0, 1) of dropping input rows of every layer and of the classifier.
         The residual is never dropped.
     """
 
+    layer_class: ClassVar[type[Layer]]
+    """the class of layers without activations, called with the widths of input and output"""
+
     def __init__(
-        self, layers: Sequence[Layer], *, hidden: int, out_dim: int, dropout: float = 0.0
+        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
     ) -> None:
-        super().__init__(layers, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in layers)
+        widths = [in_dim, *[hidden] * layers]
+        super().__init__([self.layer_class(*pair) for pair in pairwise(widths)], dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers))
         self.classifier = nn.Linear(hidden, out_dim)
         self.dropout = dropout
         init_linears([self.classifier])
@@ -83,8 +88,4 @@ class DeepGCN(ResidualGNN):
     A linear encoder before it would have no effect beyond that weight.
     """
 
-    def __init__(
-        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
-    ) -> None:
-        stack = [GCNLayer(in_dim if index == 0 else hidden, hidden) for index in range(layers)]
-        super().__init__(stack, hidden=hidden, out_dim=out_dim, dropout=dropout)
+    layer_class: ClassVar[type[Layer]] = GCNLayer

@@ -176,7 +176,6 @@ class RGCNLayer(MergedLayer[RelationMean]):
         shared = Bases(bases, in_dim, out_dim) if bases and weighted else None
 
         def weight() -> nn.Module:
-            """Make the weight matrix of a relation, in the form that the options ask for."""
             if not weighted:
                 return nn.Identity()
             if shared is not None:

@@ -98,11 +98,9 @@ class _OverNeighbors(Layer):
         init_linears(linears, nn.init.calculate_gain("relu"))
 
     def own_weights(self) -> Sequence[Tensor]:
-        """Return ``W_self``."""
         return (self.self_linear.weight,)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """Add the terms of the node and its neighbours, and apply the activation."""
         return self.activate(self.self_linear(h_dst) + self.neighbor_linear(combined))
 
 

@@ -36,8 +36,6 @@ class TypedRows(Mapping[str, Tensor]):
     @classmethod
     def join(cls, rows: Mapping[str, Tensor]) -> TypedRows:
         """Concatenate the rows of types, in their order."""
-        if isinstance(rows, cls):
-            return rows
         return cls(torch.cat([*rows.values()]), {name: len(part) for name, part in rows.items()})
 
     @cached_property

@@ -19,14 +19,8 @@ from hopper.ops.torch_kernels import Kernels, segments
 def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
     """Add the source's and the destination's term of each edge, per head, to [edges, H].
 
-    Parameters
-    ----------
-    a_src: [num_src, H] floating point.
-    a_dst: [num_dst, H], same dtype.
-
-    Raises
-    ------
-    RequestError: the shapes do not fit the block or each other.
+    Terms are [num_src, H] floating point and [num_dst, H] of the same dtype. A RequestError tells
+    that the shapes do not fit the block or each other.
     """
     a_src = full_rows("a_src", a_src, block.num_src)
     a_dst = full_rows("a_dst", a_dst, block.num_dst)
@@ -81,7 +75,7 @@ class _EdgeSoftmax(torch.autograd.Function):
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        edges, self_shares = kernels.softmax(block, logits, self_logits)
+        edges, self_shares = kernels.softmax(block, (logits, self_logits))
         ctx.block, ctx.kernels = block, kernels
         ctx.save_for_backward(edges, self_shares)
         return edges, self_shares
@@ -91,11 +85,8 @@ class _EdgeSoftmax(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
     ) -> tuple[None, None, Tensor, Tensor | None]:
-        edges, self_shares = ctx.saved_tensors
-        grad_edges, grad_self_logits = ctx.kernels.softmax_gradient(
-            ctx.block, edges, self_shares, grad, grad_self
-        )
-        return None, None, grad_edges, grad_self_logits
+        grads = ctx.kernels.softmax_gradient(ctx.block, ctx.saved_tensors, (grad, grad_self))
+        return None, None, *grads
 
 
 def _check_same(operation: str, first: Tensor, second: Tensor) -> None:

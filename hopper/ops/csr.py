@@ -7,6 +7,7 @@ built once and stored in ``block.prepared``, so all layers and backward passes s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -37,63 +38,57 @@ class Csr:
         return int(self.indptr.numel()) - 1
 
 
+def _prepared(make: Callable[[Edges], _Made]) -> Callable[[Edges], _Made]:
+    """Return a function whose result a block stores, which is made at the first call."""
+    key = f"ops.{make.__name__}"
+
+    @functools.wraps(make)
+    def get(block: Edges) -> _Made:
+        if key not in block.prepared:
+            block.prepared[key] = make(block)
+        return block.prepared[key]
+
+    return get
+
+
+@_prepared
 def sources_to_destinations(block: Edges) -> Csr:
     """Return the pattern [num_dst] <- [num_src], in which destinations gather their sources."""
-    return _prepare(block, "sources_to_destinations", lambda: Csr(block.indptr, block.indices))
+    return Csr(block.indptr, block.indices)
 
 
+@_prepared
 def destinations_to_sources(block: Edges) -> Csr:
     """Return the transposed pattern [num_src] <- [num_dst], with entries in :func:`edge_order`."""
-
-    def make() -> Csr:
-        indptr, order = _transpose(block)
-        return Csr(indptr, destinations(block).index_select(0, order))
-
-    return _prepare(block, "destinations_to_sources", make)
+    by_source = edges_to_sources(block)
+    return Csr(by_source.indptr, destinations(block).index_select(0, by_source.indices))
 
 
+@_prepared
 def edges_to_sources(block: Edges) -> Csr:
-    """Return the pattern [num_src] <- [edges], in which sources gather their out-edges."""
-    return _prepare(block, "edges_to_sources", lambda: Csr(*_transpose(block)))
+    """Return the pattern [num_src] <- [edges], in which sources gather their out-edges, by a stable
+    sort."""
+    if block.indices.device.type != "cpu":
+        return Csr(*_stable_sort(block.indices, block.num_src))
+    arrays = _counting_sort(block.indices.contiguous().numpy(), block.num_src)
+    return Csr(*map(torch.from_numpy, arrays))
 
 
+@_prepared
 def edges_to_destinations(block: Edges) -> Csr:
     """Return the pattern [num_dst] <- [edges], in which destinations gather their in-edges."""
-
-    def make() -> Csr:
-        return Csr(block.indptr, torch.arange(block.num_edges, device=block.indptr.device))
-
-    return _prepare(block, "edges_to_destinations", make)
+    return Csr(block.indptr, torch.arange(block.num_edges, device=block.indptr.device))
 
 
 def edge_order(block: Edges) -> Tensor:
     """Return the block's edges [edges], int64, sorted by source row, ties in block order."""
-    return _transpose(block)[1]
+    return edges_to_sources(block).indices
 
 
+@_prepared
 def destinations(block: Edges) -> Tensor:
     """Return the destination row of each edge, [edges] int64, which the block stores."""
-    return _prepare(block, "destinations", block.destinations)
-
-
-def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
-    """Return row pointers by source and the edges in that order, by a stable sort."""
-
-    def make() -> tuple[Tensor, Tensor]:
-        if block.indices.device.type != "cpu":
-            return _stable_sort(block.indices, block.num_src)
-        indptr, order = _counting_sort(block.indices.contiguous().numpy(), block.num_src)
-        return torch.from_numpy(indptr), torch.from_numpy(order)
-
-    return _prepare(block, "transpose", make)
-
-
-def _prepare(block: Edges, name: str, make: Callable[[], _Made]) -> _Made:
-    """Return what the block stores under a name, which is made at the first call."""
-    key = f"ops.{name}"
-    if key not in block.prepared:
-        block.prepared[key] = make()
-    return block.prepared[key]
+    return block.destinations()
 
 
 def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:

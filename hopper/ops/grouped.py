@@ -73,8 +73,6 @@ def lay_out_groups(groups: Groups, device: torch.device) -> None:
 
 
 class _GroupedProduct(torch.autograd.Function):
-    """Multiplies each group of rows by the group's matrix."""
-
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, matrices: Tensor, biases: Tensor | None, groups: Groups
@@ -112,7 +110,7 @@ class _GroupedProduct(torch.autograd.Function):
         if ctx.kernels is not None:
             grad = grad.contiguous()
             if matrices is not None:
-                grad_rows = ctx.kernels.grouped_gradients_of_rows(groups, grad, matrices)
+                grad_rows = ctx.kernels.grouped_products(groups, grad, matrices.mT, None, -1)
             if rows is not None:
                 grad_matrices, grad_biases = ctx.kernels.grouped_gradients(
                     groups, rows, grad, ctx.layout, has_biases=ctx.needs_input_grad[2]

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import Csr, destinations_to_sources, edge_order, sources_to_destinations
-from hopper.ops.linear_map import linear_map
+from hopper.ops.linear_map import bilinear_map, linear_map
 from hopper.ops.precision import in_full
 from hopper.ops.torch_kernels import Kernels
 
@@ -26,16 +24,10 @@ Pattern = Callable[[Edges], Csr | Tensor]
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
-    """Sum the source rows of each destination, to [num_dst, ...] of x's dtype; zero for
-    destinations without sampled edges.
+    """Sum the source rows of each destination, from x [num_src, ...] floating point to [num_dst,
+    ...] of its dtype; zero for destinations without sampled edges.
 
-    Parameters
-    ----------
-    x: [num_src, ...] floating point.
-
-    Raises
-    ------
-    RequestError: x does not have one row per source, or is not floating point.
+    A RequestError tells that x does not have one row per source, or is not floating point.
     """
     x = full_rows("x", x, block.num_src)
     return gather(block, sources_to_destinations, destinations_to_sources, x)
@@ -67,14 +59,9 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
     """Sum the source rows of each destination, each times its edge's weight, to [num_dst, D] or
     [num_dst, H, D].
 
-    Parameters
-    ----------
-    x: [num_src, D], or [num_src, H, D] with H heads.
-    w: [edges], or [edges, H]; same dtype as x.
-
-    Raises
-    ------
-    RequestError: the shapes or dtypes do not fit the block or each other.
+    Rows x are [num_src, D], or [num_src, H, D] with H heads, and weights w [edges], or [edges, H],
+    of the same dtype. A RequestError tells that shapes or dtypes do not fit the block or each
+    other.
     """
     x, w = full_rows("x", x, block.num_src), full_rows("w", w, block.num_edges)
     expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
@@ -84,24 +71,22 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
             f"w [edges, H], of one dtype; given x {list(x.shape)} {x.dtype}, "
             f"w {list(w.shape)} {w.dtype}"
         )
+    if x.dim() == 2:
+        return weighted_sum(block, x.unsqueeze(1), w.unsqueeze(1)).squeeze(1)
     kernels = selection.kernels_for(x.device)
-    if x.dim() == 3:
-        return _WeightedSum.apply(block, kernels, x, w)
-    out: Tensor = _WeightedSum.apply(block, kernels, x.unsqueeze(1), w.unsqueeze(1))
-    return out.squeeze(1)
+    return bilinear_map(
+        *(x, w),
+        partial(_sum_of_sources, block, kernels),
+        lambda grad, w: _sum_of_destinations(block, kernels, grad, w),
+        lambda x, grad: kernels.edge_dot(block, x, grad),
+    )
 
 
 def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
     """Compute the dot product of each edge's source and destination row, per head, to [edges, H].
 
-    Parameters
-    ----------
-    x: [num_src, H, D] floating point.
-    y: [num_dst, H, D], same dtype.
-
-    Raises
-    ------
-    RequestError: the shapes or dtypes do not fit the block or each other.
+    x is [num_src, H, D] floating point, and y [num_dst, H, D] of the same dtype; errors are those
+    of :func:`weighted_sum`.
     """
     x, y = full_rows("x", x, block.num_src), full_rows("y", y, block.num_dst)
     if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
@@ -109,7 +94,24 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
             "edge_dot: expected x [num_src, H, D] and y [num_dst, H, D] of one dtype; given "
             f"{list(x.shape)} {x.dtype} and {list(y.shape)} {y.dtype}"
         )
-    return _EdgeDot.apply(block, selection.kernels_for(x.device), x, y)
+    kernels = selection.kernels_for(x.device)
+    return bilinear_map(
+        *(x, y),
+        partial(kernels.edge_dot, block),
+        lambda grad, y: _sum_of_destinations(block, kernels, y, grad),
+        partial(_sum_of_sources, block, kernels),
+    )
+
+
+def _sum_of_sources(block: Edges, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
+    """Sum the rows [num_src, H, D] of sources, times weights [edges, H], to [num_dst, H, D]."""
+    return gather_rows(kernels, sources_to_destinations(block), x, w)
+
+
+def _sum_of_destinations(block: Edges, kernels: Kernels, y: Tensor, w: Tensor) -> Tensor:
+    """Sum the rows [num_dst, H, D] of destinations, times weights [edges, H], by source."""
+    weights = w.index_select(0, edge_order(block))
+    return gather_rows(kernels, destinations_to_sources(block), y, weights)
 
 
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -140,53 +142,3 @@ def full_rows(name: str, x: Tensor, rows: int) -> Tensor:
             f"given {list(x.shape)} {x.dtype}"
         )
     return x
-
-
-class _WeightedSum(torch.autograd.Function):
-    """Sums rows times edge weights by head: x [num_src, H, D], w [edges, H] -> [num_dst, H, D]."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
-        ctx.block, ctx.kernels = block, kernels
-        needs_x, needs_w = ctx.needs_input_grad[2:]
-        ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
-        return gather_rows(kernels, sources_to_destinations(block), x, w)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
-        """Sum weighted gradients by source for x, and compute dot products on edges for w."""
-        x, w = ctx.saved_tensors
-        grad_x = grad_w = None
-        if w is not None:
-            ordered = w.index_select(0, edge_order(ctx.block))
-            pattern = destinations_to_sources(ctx.block)
-            grad_x = gather_rows(ctx.kernels, pattern, grad, ordered)
-        if x is not None:
-            grad_w = ctx.kernels.edge_dot(ctx.block, x, grad)
-        return None, None, grad_x, grad_w
-
-
-class _EdgeDot(torch.autograd.Function):
-    """Multiplies the rows of both ends by head: x [num_src, H, D], y [num_dst, H, D] -> [edges,
-    H]."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
-        ctx.block, ctx.kernels = block, kernels
-        needs_x, needs_y = ctx.needs_input_grad[2:]
-        ctx.save_for_backward(x if needs_y else None, y if needs_x else None)
-        return kernels.edge_dot(block, x, y)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
-        """Sum the other ends' rows, weighted by the edges' gradients."""
-        x, y = ctx.saved_tensors
-        grad_x = grad_y = None
-        if y is not None:
-            ordered = grad.index_select(0, edge_order(ctx.block))
-            grad_x = gather_rows(ctx.kernels, destinations_to_sources(ctx.block), y, ordered)
-        if x is not None:
-            grad_y = gather_rows(ctx.kernels, sources_to_destinations(ctx.block), x, grad)
-        return None, None, grad_x, grad_y

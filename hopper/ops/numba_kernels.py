@@ -19,7 +19,7 @@ from hopper.device.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.graph.block import Edges
 from hopper.ops import numba_loops
 from hopper.ops.csr import Csr
-from hopper.ops.torch_kernels import Kernels
+from hopper.ops.torch_kernels import Kernels, Pair, empty_pair
 
 _PIECES_A_THREAD: Final = 8
 """The runs of rows per thread. Threads that finish early take over runs of slower threads."""
@@ -38,8 +38,7 @@ class NumbaKernels(Kernels):
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
         """Compute :meth:`Kernels.gather_sum`, each row in strips of columns."""
         if x.dtype not in _FULL:
-            full = None if weights is None else weights.float()
-            return self.gather_sum(csr, x.float(), full).to(x.dtype)
+            return self.gather_sum(csr, *_convert((x, weights), torch.float32)).to(x.dtype)
         out = x.new_empty(csr.num_rows, x.shape[1])
         arrays = _flat(out), _flat(x), csr.indptr.numpy(), csr.indices.numpy()
         with _pieces_of(csr.indices.numel() * x.shape[1]) as pieces:
@@ -64,61 +63,36 @@ class NumbaKernels(Kernels):
             numba_loops.dot_rows(*arrays, heads, width, pieces)
         return out
 
-    def softmax(
-        self, block: Edges, logits: Tensor, self_logits: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def softmax(self, block: Edges, logits: Pair) -> Pair:
         """Compute :meth:`Kernels.softmax`."""
-        if logits.dtype not in _FULL:
-            full = None if self_logits is None else self_logits.float()
-            return _round(self.softmax(block, logits.float(), full), logits.dtype)
+        dtype = logits[0].dtype
+        if dtype not in _FULL:
+            return _convert(self.softmax(block, _convert(logits, torch.float32)), dtype)
         # Subtracting the largest logit keeps the exponentials finite, and does not change shares.
-        shares = _like(logits)
-        # Kernels take an empty array where there are no logits of destinations.
-        empty = logits.new_empty(0, logits.shape[1])
-        self_shares = empty if self_logits is None else _like(self_logits)
-        self_terms = empty if self_logits is None else self_logits
-        results, indptr = (_array(shares), _array(self_shares)), block.indptr.numpy()
-        with _pieces_of(logits.numel()) as pieces:
-            numba_loops.subtract_largest(
-                *results, _array(logits), _array(self_terms), indptr, pieces
-            )
+        result = empty_pair(logits)
+        arrays, indptr = _arrays(result), block.indptr.numpy()
+        shares, own = result
+        with _pieces_of(shares.numel()) as pieces:
+            numba_loops.subtract_largest(*arrays, *_arrays(logits), indptr, pieces)
         # torch vectorises exponentials.
         shares.exp_()
-        self_shares.exp_()
-        with _pieces_of(logits.numel()) as pieces:
-            numba_loops.divide_by_sums(*results, indptr, pieces)
-        return shares, None if self_logits is None else self_shares
-
-    def softmax_gradient(
-        self,
-        block: Edges,
-        shares: Tensor,
-        self_shares: Tensor | None,
-        grad: Tensor,
-        grad_self: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute :meth:`Kernels.softmax_gradient`."""
-        if shares.dtype not in _FULL:
-            self_shares, grad_self = (
-                x if x is None else x.float() for x in (self_shares, grad_self)
-            )
-            full = self.softmax_gradient(
-                block, shares.float(), self_shares, grad.float(), grad_self
-            )
-            return _round(full, shares.dtype)
-        out = _like(shares)
-        self_out = None if self_shares is None or grad_self is None else _like(self_shares)
-        empty = _array(shares.new_empty(0, shares.shape[1]))
-        self_result, self_inputs, self_grad = (
-            empty if self_out is None or x is None else _array(x)
-            for x in (self_out, self_shares, grad_self)
-        )
-        inputs = _array(shares), _array(grad), self_inputs, self_grad
+        if own is not None:
+            own.exp_()
         with _pieces_of(shares.numel()) as pieces:
-            numba_loops.softmax_gradient(
-                _array(out), self_result, *inputs, block.indptr.numpy(), pieces
-            )
-        return out, self_out
+            numba_loops.divide_by_sums(*arrays, indptr, pieces)
+        return result
+
+    def softmax_gradient(self, block: Edges, shares: Pair, grads: Pair) -> Pair:
+        """Compute :meth:`Kernels.softmax_gradient`."""
+        dtype = shares[0].dtype
+        if dtype not in _FULL:
+            full = (_convert(pair, torch.float32) for pair in (shares, grads))
+            return _convert(self.softmax_gradient(block, *full), dtype)
+        result = empty_pair(shares)
+        arrays = *_arrays(result), *_arrays(shares), *_arrays(grads)
+        with _pieces_of(shares[0].numel()) as pieces:
+            numba_loops.softmax_gradient(*arrays, block.indptr.numpy(), pieces)
+        return result
 
 
 @contextmanager
@@ -131,8 +105,15 @@ def _pieces_of(numbers: int) -> Iterator[int]:
         yield threads * _PIECES_A_THREAD if threads > 1 else 1
 
 
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _convert(pair: Pair, dtype: torch.dtype) -> Pair:
+    of_edges, own = pair
+    return of_edges.to(dtype), None if own is None else own.to(dtype)
+
+
+def _arrays(pair: Pair) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both arrays; kernels take an empty one where destinations do not take part."""
+    of_edges, own = pair
+    return _array(of_edges), _array(of_edges[:0] if own is None else own)
 
 
 def _array(x: Tensor) -> NDArray[Any]:
@@ -141,10 +122,3 @@ def _array(x: Tensor) -> NDArray[Any]:
 
 def _flat(x: Tensor) -> NDArray[Any]:
     return _array(x).reshape(-1)
-
-
-def _round(
-    results: tuple[Tensor, Tensor | None], dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    shares, self_shares = results
-    return shares.to(dtype), None if self_shares is None else self_shares.to(dtype)

@@ -145,49 +145,33 @@ _dot_one_vector = make_dot_strip(1, 8)
 _dot_half_vector = make_dot_strip(1, 4)
 
 
-@kernel
-def _dot_run(
-    out: Array,
-    x: Array,
-    y: Array,
-    indptr: Ids,
-    indices: Ids,
-    heads: int,
-    width: int,
-    first_row: int,
-    last_row: int,
-) -> None:
-    zero = x.dtype.type(0)
-    for row in range(first_row, last_row):
-        for edge in range(indptr[row], indptr[row + 1]):
-            source = indices[edge]
-            for head in range(heads):
-                left, right = (source * heads + head) * width, (row * heads + head) * width
-                total, j = zero, 0
-                if width >= 32:
-                    j = width - width % 32
-                    total += _dot_four_vectors(x, left, y, right, j)
-                if j + 8 <= width:
-                    columns = width - j - width % 8
-                    total += _dot_one_vector(x, left + j, y, right + j, columns)
-                    j += columns
-                if j + 4 <= width:
-                    total += _dot_half_vector(x, left + j, y, right + j, 4)
-                    j += 4
-                for column in range(j, width):
-                    total += x[left + column] * y[right + column]
-                out[edge * heads + head] = total
-
-
 @kernel(parallel=True)
 def dot_rows(
     out: Array, x: Array, y: Array, indptr: Ids, indices: Ids, heads: int, width: int, pieces: int
 ) -> None:
     """Compute each edge's dot product of its source row of x and destination row of y, by head."""
+    zero = x.dtype.type(0)
     bounds = _divide(indptr, pieces)
     for piece in numba.prange(pieces):
-        first, last = bounds[piece], bounds[piece + 1]
-        _dot_run(out, x, y, indptr, indices, heads, width, first, last)
+        for row in range(bounds[piece], bounds[piece + 1]):
+            for edge in range(indptr[row], indptr[row + 1]):
+                source = indices[edge]
+                for head in range(heads):
+                    left, right = (source * heads + head) * width, (row * heads + head) * width
+                    total, j = zero, 0
+                    if width >= 32:
+                        j = width - width % 32
+                        total += _dot_four_vectors(x, left, y, right, j)
+                    if j + 8 <= width:
+                        columns = width - j - width % 8
+                        total += _dot_one_vector(x, left + j, y, right + j, columns)
+                        j += columns
+                    if j + 4 <= width:
+                        total += _dot_half_vector(x, left + j, y, right + j, 4)
+                        j += 4
+                    for column in range(j, width):
+                        total += x[left + column] * y[right + column]
+                    out[edge * heads + head] = total
 
 
 @kernel(parallel=True, error_model="numpy")
@@ -232,8 +216,8 @@ def softmax_gradient(
     out: Array,
     self_out: Array,
     shares: Array,
-    grad: Array,
     self_shares: Array,
+    grad: Array,
     grad_self: Array,
     indptr: Ids,
     pieces: int,

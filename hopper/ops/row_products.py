@@ -86,7 +86,6 @@ class _Multiply(torch.autograd.Function):
     def forward(
         ctx: Any, reader: RowReader, counts: Sequence[int], dtype: torch.dtype, *matrices: Tensor
     ) -> tuple[Tensor, ...]:
-        """Multiply the first rows by each matrix, one block of rows after the other."""
         ctx.set_materialize_grads(False)
         ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
         ctx.shapes = [matrix.shape for matrix in matrices]

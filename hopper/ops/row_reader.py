@@ -36,16 +36,12 @@ def to_floats(rows: Tensor, dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
-def float_width(rows: Tensor) -> int:
-    """Return the number of numbers of a stored row."""
-    return rows.shape[1] - (SCALE_BYTES if rows.dtype == torch.int8 else 0)
-
-
-def float_dtype(rows: Tensor) -> torch.dtype:
-    """Return the dtype of a stored row's numbers."""
-    # torch cannot read these two as numbers directly.
-    numbers = {torch.uint16: torch.bfloat16, torch.int8: torch.float32}
-    return numbers.get(rows.dtype, rows.dtype)
+def float_form(rows: Tensor) -> tuple[int, torch.dtype]:
+    """Return the number of a stored row's numbers, and their dtype."""
+    # torch cannot read two of the forms as numbers directly.
+    if rows.dtype == torch.int8:
+        return rows.shape[1] - SCALE_BYTES, torch.float32
+    return rows.shape[1], torch.bfloat16 if rows.dtype == torch.uint16 else rows.dtype
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from hopper.ops.precision import product_dtype
 from hopper.ops.row_products import Products, multiply
-from hopper.ops.row_reader import RowPart, RowReader, float_dtype, float_width
+from hopper.ops.row_reader import RowPart, RowReader, float_form
 
 
 class StoredRows(Tensor):
@@ -39,15 +39,9 @@ class StoredRows(Tensor):
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], count: int) -> StoredRows:
-        """Make rows of some tables of one width and form.
-
-        Parameters
-        ----------
-        parts: at least one. Rows in no part are zero.
-        count: the number of rows.
-        """
-        table = parts[0].table
-        reader = RowReader(tuple(parts), count, float_width(table), float_dtype(table))
+        """Make ``count`` rows of some tables of one width and form, of which there is at least one;
+        rows in no part are zero."""
+        reader = RowReader(tuple(parts), count, *float_form(parts[0].table))
         return cls._make(reader, Products(), [])
 
     @classmethod
@@ -58,22 +52,14 @@ class StoredRows(Tensor):
         return rows
 
     def expect(self, weights: Sequence[Tensor], count: int) -> None:
-        """Announce that the first ``count`` rows will be multiplied by other weights.
-
-        Parameters
-        ----------
-        weights: the weights [out, dim] that ``torch.nn.functional.linear`` will receive.
-        """
+        """Announce that the first ``count`` rows will be multiplied by other weights [out, dim],
+        which ``torch.nn.functional.linear`` will receive."""
         self._products.expected += [(weight, count) for weight in weights]
 
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
-        """Register how to make the product of the first rows and a weight without reading rows.
-
-        Parameters
-        ----------
-        weight: the weight [out, dim] that ``torch.nn.functional.linear`` will receive.
-        make: makes the product [n, out] of the first n rows, when it is needed.
-        """
+        """Register how to make the product of the first rows and a weight [out, dim], which
+        ``torch.nn.functional.linear`` will receive, without reading rows; ``make`` makes the
+        product [n, out] of the first n rows, when it is needed."""
         self._products.supply(weight, make)
 
     def first(self, count: int) -> StoredRows:
@@ -105,12 +91,8 @@ class StoredRows(Tensor):
         return self._whole[0]
 
     def times(self, weight: Tensor, *, transposed: bool = False) -> Tensor:
-        """Multiply these rows by a matrix, to [n, out].
-
-        Parameters
-        ----------
-        weight: [out, dim], or [dim, out] if ``transposed``.
-        """
+        """Multiply these rows by a weight [out, dim], or [dim, out] if ``transposed``, to [n,
+        out]."""
         products, count = self._products, self._reader.count
         dtype = product_dtype(weight)
         known = products.find(weight, transposed, count, dtype)

@@ -36,7 +36,6 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
         arguments = (out, types.intp, x, indices, weights, *(types.intp,) * 6)
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            """Build the loop over the entries of a row, which adds each one to the strip's sums."""
             out, x, indices, weights = (
                 _array(context, builder, signature, values, at) for at in (0, 2, 3, 4)
             )
@@ -94,11 +93,9 @@ def make_dot_strip(vectors: int, lanes: int) -> Any:
 
     @intrinsic
     def dot_strip(typing_context, x, x_place, y, y_place, width):  # type: ignore[no-untyped-def]
-        """Give numba the types of the arguments, and what generates the loop in LLVM's language."""
         arguments = (x, types.intp, y, types.intp, types.intp)
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            """Build the loop over the columns, and the sum of all lanes after it."""
             x, y = (_array(context, builder, signature, values, at) for at in (0, 2))
             _, x_place, _, y_place, width = values
             index = width.type

@@ -6,12 +6,17 @@ results repeat bit for bit for any number of threads.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from hopper.graph.block import Edges
 from hopper.ops.csr import Csr, destinations
 
+Pair = tuple[Tensor, Tensor | None]
+"""numbers of edges, [edges, H], and of the destinations themselves, [num_dst, H], if they take part
+in a softmax"""
 # The rows of this many edges stay in the processor's cache.
 _EDGES_AT_A_TIME = 16384
 
@@ -50,41 +55,32 @@ class Kernels:
             torch.sum(products, -1, out=out[piece])
         return out
 
-    def softmax(
-        self, block: Edges, logits: Tensor, self_logits: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute the softmax of logits [edges, H] over each destination's edges, and over its own
-        logit [num_dst, H] of the same floating-point dtype if it has one; return the shares in the
-        shapes of both."""
+    def softmax(self, block: Edges, logits: Pair) -> Pair:
+        """Compute the softmax of logits of one floating-point dtype over each destination's edges,
+        and over its own logit if it has one."""
+        of_edges, own = logits
         rows = destinations(block)
         # Subtracting the largest logit keeps the exponentials finite, and does not change shares.
-        top = segments(block, logits, "max")
-        self_shares = None
-        if self_logits is not None:
-            top = torch.maximum(top, self_logits)
-        shares = (logits - top.index_select(0, rows)).exp_()
+        top = segments(block, of_edges, "max")
+        if own is not None:
+            top = torch.maximum(top, own)
+        shares = (of_edges - top.index_select(0, rows)).exp_()
         total = segments(block, shares, "sum")
-        if self_logits is not None:
-            self_shares = (self_logits - top).exp_()
-            total += self_shares
-            self_shares /= total
+        if own is not None:
+            own = (own - top).exp_()
+            total += own
+            own /= total
         shares /= total.index_select(0, rows)
-        return shares, self_shares
+        return shares, own
 
-    def softmax_gradient(
-        self,
-        block: Edges,
-        shares: Tensor,
-        self_shares: Tensor | None,
-        grad: Tensor,
-        grad_self: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    def softmax_gradient(self, block: Edges, shares: Pair, grads: Pair) -> Pair:
         """Return the gradients of :meth:`softmax`'s logits, from the shares and their gradients."""
-        total = segments(block, shares * grad, "sum")
-        if self_shares is not None and grad_self is not None:
-            total += self_shares * grad_self
-            grad_self = self_shares * (grad_self - total)
-        return shares * (grad - total.index_select(0, destinations(block))), grad_self
+        (of_edges, own), (grad, grad_own) = shares, grads
+        total = segments(block, of_edges * grad, "sum")
+        if own is not None and grad_own is not None:
+            total += own * grad_own
+            grad_own = own * (grad_own - total)
+        return of_edges * (grad - total.index_select(0, destinations(block))), grad_own
 
 
 def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
@@ -93,3 +89,10 @@ def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
         empty = 0.0 if reduce == "sum" else -torch.inf
         return x.new_full((block.num_dst, *x.shape[1:]), empty)
     return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
+
+
+def empty_pair(pair: Pair) -> Pair:
+    """Return contiguous arrays of the same shapes and dtypes, whose numbers are not set yet."""
+    of_edges, own = pair
+    make = partial(torch.empty_like, memory_format=torch.contiguous_format)
+    return make(of_edges), None if own is None else make(own)

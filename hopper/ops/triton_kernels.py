@@ -21,7 +21,7 @@ from hopper.graph.block import Edges
 from hopper.ops import triton_programs
 from hopper.ops.csr import Csr, destinations
 from hopper.ops.groups import TILE_ROWS, Groups
-from hopper.ops.torch_kernels import Kernels
+from hopper.ops.torch_kernels import Kernels, Pair, empty_pair
 
 _TILE: Final = 256
 """How many numbers a program computes at a time."""
@@ -69,50 +69,25 @@ class TritonKernels(Kernels):
         )
         return out
 
-    def softmax(
-        self, block: Edges, logits: Tensor, self_logits: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def softmax(self, block: Edges, logits: Pair) -> Pair:
         """Compute :meth:`Kernels.softmax`."""
-        shares = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        self_shares = None
-        if self_logits is not None:
-            self_shares = torch.empty_like(self_logits, memory_format=torch.contiguous_format)
-        arrays = shares, self_shares, block.indptr, logits.contiguous(), _contiguous(self_logits)
-        _by_row(triton_programs.softmax, arrays, block.num_dst, logits.shape[1])
-        return shares, self_shares
+        result = empty_pair(logits)
+        arrays = *result, block.indptr, *map(_contiguous, logits)
+        _by_row(triton_programs.softmax, arrays, block.num_dst, logits[0].shape[1])
+        return result
 
-    def softmax_gradient(
-        self,
-        block: Edges,
-        shares: Tensor,
-        self_shares: Tensor | None,
-        grad: Tensor,
-        grad_self: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    def softmax_gradient(self, block: Edges, shares: Pair, grads: Pair) -> Pair:
         """Compute :meth:`Kernels.softmax_gradient`."""
-        out = torch.empty_like(shares)
-        self_out = None if self_shares is None else torch.empty_like(self_shares)
-        arrays = (
-            *(out, self_out, block.indptr, shares, self_shares),
-            *(grad.contiguous(), _contiguous(grad_self)),
-        )
-        _by_row(triton_programs.softmax_gradient, arrays, block.num_dst, shares.shape[1])
-        return out, self_out
+        result = empty_pair(shares)
+        arrays = *result, block.indptr, *shares, *map(_contiguous, grads)
+        _by_row(triton_programs.softmax_gradient, arrays, block.num_dst, shares[0].shape[1])
+        return result
 
     def grouped_products(
-        self, groups: Groups, rows: Tensor, matrices: Tensor, biases: Tensor | None
+        self, groups: Groups, x: Tensor, matrices: Tensor, biases: Tensor | None, sign: int = 1
     ) -> Tensor:
-        """Compute :func:`hopper.ops.grouped.grouped_product`."""
-        return self._multiply(groups, rows, matrices, _contiguous(biases), 1)
-
-    def grouped_gradients_of_rows(self, groups: Groups, grad: Tensor, matrices: Tensor) -> Tensor:
-        """Compute the gradients of the rows of a grouped product, [rows, ...]."""
-        return self._multiply(groups, grad, matrices.mT, None, -1)
-
-    def _multiply(
-        self, groups: Groups, x: Tensor, matrices: Tensor, biases: Tensor | None, sign: int
-    ) -> Tensor:
-        """Multiply rows to products, or with the sign -1 products to rows."""
+        """Compute :func:`hopper.ops.grouped.grouped_product`; with the sign -1, from the gradients
+        of products and transposed matrices, the gradients of rows, [rows, ...]."""
         depth, width = matrices.shape[-2:]
         out = x.new_empty(groups.products if sign > 0 else groups.rows, *x.shape[1:-1], width)
         if not out.numel():
@@ -123,7 +98,7 @@ class TritonKernels(Kernels):
         if x.dim() == 2:
             matrices = matrices.unsqueeze(1)
         triton_programs.grouped_rows[len(tiles), triton.cdiv(width, columns), heads](
-            *(out, tiles, tables.shifts, x.contiguous(), matrices, biases),
+            *(out, tiles, tables.shifts, x.contiguous(), matrices, _contiguous(biases)),
             *(sign, heads, depth, width, *matrices.stride()),
             ROWS=TILE_ROWS,
             DEPTH=_DEPTH,

@@ -230,7 +230,7 @@ def test_a_layout_made_ahead_is_all_that_a_pass_prepares(name, options, monkeypa
     model.lay_out(blocks)
     for made in (
         "models.merged._merge_sources",
-        "models.merged.merge_edges",
+        "models.merged._merge",
         "ops.csr._counting_sort",
     ):
         monkeypatch.setattr(f"hopper.{made}", lambda *_, made=made, **__: pytest.fail(made))

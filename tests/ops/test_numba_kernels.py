@@ -50,20 +50,17 @@ def test_any_number_of_threads_gives_the_same_bits(dtype, monkeypatch):
     monkeypatch.setattr(numba_kernels, "FEW_NUMBERS", 0)
     block, kernels = make_skewed_block(), NumbaKernels()
     x, y = random_tensor(NUM_SRC, 2, 37, dtype=dtype), random_tensor(NUM_DST, 2, 37, dtype=dtype)
-    logits, self_logits = (
-        random_tensor(block.num_edges, 2, dtype=dtype),
-        random_tensor(NUM_DST, 2, dtype=dtype),
-    )
+    logits = tuple(random_tensor(size, 2, dtype=dtype) for size in (block.num_edges, NUM_DST))
     pattern = sources_to_destinations(block)
 
     def results():
-        shares = kernels.softmax(block, logits, self_logits)
+        shares = kernels.softmax(block, logits)
         return [
             kernels.gather_sum(pattern, x.flatten(1), None),
-            kernels.gather_sum(pattern, x.flatten(1), logits),
+            kernels.gather_sum(pattern, x.flatten(1), logits[0]),
             kernels.edge_dot(block, x, y),
             *shares,
-            *kernels.softmax_gradient(block, *shares, logits, self_logits),
+            *kernels.softmax_gradient(block, shares, logits),
         ]
 
     threads = numba.get_num_threads()
@@ -103,8 +100,8 @@ def test_16_bit_numbers_are_added_up_in_32_bits(dtype):
     pattern = sources_to_destinations(block)
     sums = kernels.gather_sum(pattern, x, weights)
     assert torch.equal(sums, kernels.gather_sum(pattern, x.float(), weights.float()).to(dtype))
-    shares, _ = kernels.softmax(block, weights, None)
-    gradient, _ = kernels.softmax_gradient(block, shares, None, weights, None)
+    shares, _ = kernels.softmax(block, (weights, None))
+    gradient, _ = kernels.softmax_gradient(block, (shares, None), (weights, None))
     assert shares.dtype == gradient.dtype == dtype
 
 
@@ -125,6 +122,6 @@ def test_nan_stays_in_its_rows_and_columns():
     sums = NumbaKernels().gather_sum(sources_to_destinations(block), x, None)
     assert torch.equal(sums.isnan().nonzero(), torch.tensor([[0, 65]]))
     logits = torch.tensor([[torch.nan, 0.0], [0.0, 0.0], [1.0, 1.0]])
-    shares, _ = NumbaKernels().softmax(block, logits, None)
+    shares, _ = NumbaKernels().softmax(block, (logits, None))
     expected = torch.tensor([[torch.nan, 0.5], [torch.nan, 0.5], [1.0, 1.0]])
     torch.testing.assert_close(shares, expected, equal_nan=True)
