@@ -56,10 +56,8 @@ def test_destinations_are_read_from_h_dst_only(graph, in_dim, out_dim):
     order = torch.randperm(block.num_src, generator=torch.Generator().manual_seed(3))
     reordered = graph.block([3, 1, 39, 7])
     reordered.indices = torch.argsort(order)[block.indices]
-    reordered.src.original, reordered.src.degree = (
-        block.src.original[order],
-        block.out_degree()[order],
-    )
+    reordered.src.original = block.src.original[order]
+    reordered.src.degree = block.out_degree()[order]
     for layer in make_layers(in_dim, out_dim):
         expected = layer(block, h[block.src.original], h[block.dst.original])
         out = layer(reordered, h[reordered.src.original], h[block.dst.original])
@@ -80,7 +78,7 @@ def test_layers_do_what_they_declare(graph):
 
 
 def test_the_maximum_of_parts_is_the_maximum_of_all(graph):
-    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    v = graph.hub
     layer, h = PoolLayer(6, 4).double(), make_rows(graph)
     neighbors = graph.neighbors[v]
 
@@ -91,9 +89,7 @@ def test_the_maximum_of_parts_is_the_maximum_of_all(graph):
 
     all_parts = aggregate_part(neighbors)
     assert all_parts[1].count_nonzero() == 0
-    joined = layer.join(
-        [aggregate_part(neighbors[:2]), aggregate_part(neighbors[2:]), aggregate_part([])]
-    )
+    joined = layer.join([aggregate_part(part) for part in (neighbors[:2], neighbors[2:], [])])
     assert torch.equal(joined, all_parts)
     assert PoolLayer.has_parts()
     assert not LSTMLayer.has_parts()
@@ -120,7 +116,7 @@ def test_both_orders_agree_and_the_cheaper_is_chosen(graph, layer_class, in_dim,
 
 
 def test_gcn_weights_use_full_graph_degrees_and_the_sampled_count(graph):
-    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    v = graph.hub
     neighbors = graph.neighbors[v][1:4]
     block = graph.block([v], sampled_neighbors={v: neighbors})
     degree = [len(row) for row in graph.neighbors]
@@ -131,7 +127,7 @@ def test_gcn_weights_use_full_graph_degrees_and_the_sampled_count(graph):
 
 def test_gat_softmax_is_over_the_sampled_edges_and_self(graph):
     """Sampling is the same as deleting the edges that were not drawn: nothing is rescaled."""
-    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    v = graph.hub
     neighbors = graph.neighbors[v][::2]
     layer = attentive(GATLayer(6, 4, 2, concat=True))
     h = make_rows(graph)
@@ -161,37 +157,23 @@ def test_widths_and_number_of_layers(graph, name, layers):
 def test_gradient_of_a_batch_is_the_sum_over_its_roots(graph, name, train):
     """Dropout on: masks do not depend on which roots share a pass, nor on row order."""
     model = make_model(name, dropout=0.4).train(train)
-    h = make_rows(graph)
-
-    def run(batch):
-        blocks = graph.blocks(batch, 3)
-        out = model(blocks, h[blocks[0].src.original])
-        loss = out.sin().sum()
-        return out, torch.autograd.grad(loss, list(model.parameters()))
-
-    check_sum_over_roots(run)
+    check_sum_over_roots(model, make_rows(graph), lambda roots: graph.blocks(roots, 3))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_acts_in_training_only_and_by_iteration(graph, name):
-    model = make_model(name, dropout=0.5)
-    h = make_rows(graph)
+    model, without, h = make_model(name, dropout=0.5), make_model(name), make_rows(graph)
+    without.load_state_dict(model.state_dict())
 
-    def run(key):
+    def run(model, key):
         blocks = graph.blocks([4, 17, 8], 3, key=key)
         return model(blocks, h[blocks[0].src.original])
 
-    assert torch.equal(run(1), run(1))
-    assert not torch.equal(run(1), run(2))
+    assert torch.equal(run(model, 1), run(model, 1))
+    assert not torch.equal(run(model, 1), run(model, 2))
     model.eval()
-    assert torch.equal(run(1), run(2))
-    without = make_model(name)
-    without.load_state_dict(model.state_dict())
-    assert torch.equal(run(1), without(graph.blocks([4, 17, 8], 3), h[first_rows(graph)]))
-
-
-def first_rows(graph):
-    return graph.blocks([4, 17, 8], 3)[0].src.original
+    assert torch.equal(run(model, 1), run(model, 2))
+    assert torch.equal(run(model, 1), run(without, 11))
 
 
 def test_every_layer_drops_its_own_input_rows(graph):

@@ -50,37 +50,27 @@ def test_dtype(name):
     assert have_same_parameters(single, double.float())
 
 
-OWN = """
-import torch
-
-class Own(torch.nn.Module):
+class Own(nn.Module):
     def __init__(self, *, in_dim, out_dim, layers, hidden, heads, dropout):
         super().__init__()
         self.options = (in_dim, out_dim, layers, hidden, heads, dropout)
-        self.linear = torch.nn.Linear(in_dim, out_dim)
+        self.linear = nn.Linear(in_dim, out_dim)
 
-class Narrow(torch.nn.Module):
+
+class Narrow(nn.Module):
     def __init__(self, width):
         super().__init__()
 
+
 def function(**options):
     return None
-"""
 
 
-@pytest.fixture
-def own_package(tmp_path, monkeypatch):
-    (tmp_path / "own_models_for_test.py").write_text(OWN)
-    (tmp_path / "broken_models_for_test.py").write_text("raise OSError('no such library')")
-    monkeypatch.syspath_prepend(tmp_path)
-    return "own_models_for_test"
-
-
-def test_a_class_of_one_s_own(own_package):
+def test_a_class_of_one_s_own():
     torch.manual_seed(1)
-    model = build_model(f"{own_package}:Own", **OPTIONS, seed=7)
+    model = build_model(f"{__name__}:Own", **OPTIONS, seed=7)
     torch.manual_seed(2)
-    assert have_same_parameters(model, build_model(f"{own_package}:Own", **OPTIONS, seed=7))
+    assert have_same_parameters(model, build_model(f"{__name__}:Own", **OPTIONS, seed=7))
     assert model.options == (5, 3, 2, 4, 2, 0.1)
     assert isinstance(model, nn.Module)
 
@@ -88,9 +78,9 @@ def test_a_class_of_one_s_own(own_package):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own_models_for_test:Missing", "has no 'Missing'"),
-        ("own_models_for_test:function", r"expected a subclass of torch\.nn\.Module"),
-        ("own_models_for_test:Narrow", "cannot be called with the keywords in_dim, out_dim"),
+        (f"{__name__}:Missing", "has no 'Missing'"),
+        (f"{__name__}:function", r"expected a subclass of torch\.nn\.Module"),
+        (f"{__name__}:Narrow", "cannot be called with the keywords in_dim, out_dim"),
         ("nowhere_at_all:Own", "module 'nowhere_at_all' cannot be imported .ModuleNotFoundError"),
         ("broken_models_for_test:Own", "cannot be imported .OSError: no such library"),
         (":Own", "module '' cannot be imported"),
@@ -102,17 +92,15 @@ def test_a_class_of_one_s_own(own_package):
         ("rgcn", "rgcn reads typed graphs; see build_typed_model"),
     ],
 )
-def test_refused_names(own_package, name, message):
+def test_refused_names(name, message, tmp_path, monkeypatch):
+    (tmp_path / "broken_models_for_test.py").write_text("raise OSError('no such library')")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=f"^model.name: .*{message}"):
         build_model(name, **OPTIONS)
 
 
-@pytest.mark.parametrize("key", ["in_dim", "out_dim", "layers", "hidden", "heads"])
-def test_sizes_below_one_are_refused(key):
-    with pytest.raises(ConfigError, match=rf"model\.{key}: expected at least 1; given 0"):
-        build_model("gcn", **OPTIONS | {key: 0})
-
-
-def test_bad_dropout_is_refused():
-    with pytest.raises(ConfigError, match=r"dropout: .*given 1\.5"):
-        build_model("gcn", **OPTIONS | {"dropout": 1.5})
+@pytest.mark.parametrize("key", ["in_dim", "out_dim", "layers", "hidden", "heads", "dropout"])
+def test_options_out_of_range_are_refused(key):
+    value, text = (1.5, r"dropout: .*given 1\.5") if key == "dropout" else (0, "")
+    with pytest.raises(ConfigError, match=text or rf"model\.{key}: expected at least 1; given 0"):
+        build_model("gcn", **OPTIONS | {key: value})
