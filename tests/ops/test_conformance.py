@@ -13,9 +13,12 @@ from hopper.ops import (
     copy_mean,
     copy_sum,
     csr,
+    destination_rows,
     edge_add,
     edge_softmax,
     edge_softmax_with_self,
+    edge_sum,
+    source_rows,
     torch_kernels,
     use_backend,
     weighted_sum,
@@ -88,23 +91,37 @@ def test_weighted_sum_equals_dense(make_block, kernels, rows, num_src):
 def test_edge_operations_equal_loops(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
     a_src, a_dst = random_leaf(num_src, 2), random_leaf(block.num_dst, 2, seed=1)
-    logits, self_logits = (
-        random_leaf(block.num_edges, 2, seed=2),
-        random_leaf(block.num_dst, 2, seed=3),
-    )
+    logits = random_leaf(block.num_edges, 2, seed=2)
+    self_logits = random_leaf(block.num_dst, 2, seed=3)
     sums = edge_add(block, a_src, a_dst)
     plain = edge_softmax(block, logits)
     weights, self_weights = edge_softmax_with_self(block, logits, self_logits)
     assert sums.shape == plain.shape == weights.shape == (block.num_edges, 2)
     for row in range(block.num_dst):
-        edges_of_row = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
-        torch.testing.assert_close(
-            sums[edges_of_row], a_src[block.indices[edges_of_row]] + a_dst[row]
-        )
-        torch.testing.assert_close(plain[edges_of_row], logits[edges_of_row].softmax(0))
-        expected = torch.cat([logits[edges_of_row], self_logits[row : row + 1]]).softmax(0)
-        torch.testing.assert_close(weights[edges_of_row], expected[:-1])
+        edges = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
+        torch.testing.assert_close(sums[edges], a_src[block.indices[edges]] + a_dst[row])
+        torch.testing.assert_close(plain[edges], logits[edges].softmax(0))
+        expected = torch.cat([logits[edges], self_logits[row : row + 1]]).softmax(0)
+        torch.testing.assert_close(weights[edges], expected[:-1])
         torch.testing.assert_close(self_weights[row], expected[-1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_src", "tail"),
+    [*((*shape, (3,)) for shape in SHAPES), (ROWS, NUM_SRC, ()), (ROWS, NUM_SRC, (2, 4))],
+)
+def test_values_of_edges_equal_loops(make_block, kernels, rows, num_src, tail):
+    block = make_block(rows, num_src)
+    counts = num_src, block.num_dst, block.num_edges
+    x, y, messages = (random_leaf(count, *tail) for count in counts)
+    ends = block.destinations()
+    assert torch.equal(source_rows(block, x), x[block.indices])
+    assert torch.equal(destination_rows(block, y), y[ends])
+    w = random_leaf(block.num_edges, seed=1).detach()
+    for weights in (None, w):
+        scaled = messages if weights is None else messages * w.view(-1, *[1] * len(tail))
+        expected = torch.zeros_like(y).index_add(0, ends, scaled)
+        torch.testing.assert_close(edge_sum(block, messages, weights), expected)
 
 
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
@@ -113,7 +130,12 @@ def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     edges, dst = block.num_edges, block.num_dst
     # Programs that are interpreted are slow: a projection of the Jacobian, not all its columns.
     check = partial(torch.autograd.gradcheck, fast_mode=kernels == "triton")
-    assert check(lambda x: copy_sum(block, x), random_leaf(num_src, 3))
+    x, messages, w = random_leaf(num_src, 3), random_leaf(edges, 3), random_leaf(edges).detach()
+    assert check(lambda x: copy_sum(block, x), x)
+    assert check(lambda x: source_rows(block, x), x)
+    assert check(lambda y: destination_rows(block, y), random_leaf(dst, 3))
+    assert check(lambda m: edge_sum(block, m), messages)
+    assert check(lambda m: edge_sum(block, m, w), messages)
     assert check(lambda x: copy_mean(block, x), random_leaf(num_src, 2, 2))
     assert check(
         lambda x, w: weighted_sum(block, x, w), (random_leaf(num_src, 3), random_leaf(edges))
@@ -171,14 +193,17 @@ def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype):
     num_src, degree, num_dst = (36, 6, 15) if interpreted else (900, 12, 400)
     rows = torch.randint(num_src // 9, (num_dst, degree), generator=generator).tolist()
     x = random_leaf(num_src, 4, 6, dtype=dtype)
-    a = random_leaf(num_src, 4, dtype=dtype)
-    b = random_leaf(num_dst, 4, dtype=dtype)
+    a, b = (random_leaf(count, 4, dtype=dtype) for count in (num_src, num_dst))
+    weights = random_leaf(num_dst * degree, dtype=dtype, seed=3).detach()
 
     def compute():
         block = make_block(rows, num_src)
         attention, self_attention = edge_softmax_with_self(block, edge_add(block, a, b), b)
         out = weighted_sum(block, x, attention) + self_attention.unsqueeze(-1) * copy_mean(block, x)
-        return [out, *torch.autograd.grad(out.sin().sum(), (x, a, b))]
+        messages = torch.relu(source_rows(block, a) * destination_rows(block, b))
+        of_edges = edge_sum(block, messages, weights)
+        loss = out.sin().sum() + of_edges.sin().sum()
+        return [out, of_edges, *torch.autograd.grad(loss, (x, a, b))]
 
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -284,15 +309,21 @@ def test_both_transposes_agree(sources):
 def test_wrong_shapes_are_named(make_block):
     block = make_block(ROWS, NUM_SRC)
     x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
-    with pytest.raises(RequestError, match=r"x: .*7 rows.*\[6, 3\]"):
-        copy_sum(block, random_leaf(6, 3))
-    with pytest.raises(RequestError, match="floating-point"):
-        copy_sum(block, torch.zeros(NUM_SRC, 2, dtype=torch.int64))
-    with pytest.raises(RequestError, match=r"w \[edges, H\]"):
-        weighted_sum(block, x, w[:, :1])
-    with pytest.raises(RequestError, match="one dtype"):
-        weighted_sum(block, x, w.float())
-    with pytest.raises(RequestError, match="edge_add"):
-        edge_add(block, random_leaf(NUM_SRC, 2), random_leaf(block.num_dst, 3))
-    with pytest.raises(RequestError, match=r"logits: .*10 rows"):
-        edge_softmax(block, random_leaf(3, 2))
+    sources, destinations = random_leaf(NUM_SRC, 3), random_leaf(len(ROWS), 3)
+    messages, weights = random_leaf(10, 3), random_leaf(10, seed=3).detach()
+    for function, arguments, message in (
+        (copy_sum, (random_leaf(6, 3),), r"x: .*7 rows.*\[6, 3\]"),
+        (copy_sum, (torch.zeros(NUM_SRC, 2, dtype=torch.int64),), "floating-point"),
+        (weighted_sum, (x, w[:, :1]), r"w \[edges, H\]"),
+        (weighted_sum, (x, w.float()), "one dtype"),
+        (edge_add, (random_leaf(NUM_SRC, 2), destinations), "edge_add"),
+        (edge_softmax, (random_leaf(3, 2),), r"logits: .*10 rows"),
+        (edge_sum, (messages, weights[:2]), r"w \[10\] of torch.float64; given \[2\]"),
+        (edge_sum, (messages, weights.float()), "given .10. torch.float32"),
+        (edge_sum, (messages, weights.clone().requires_grad_()), "which requires a gradient"),
+        (edge_sum, (sources,), r"messages: .*10 rows"),
+        (destination_rows, (sources,), r"x: .*5 rows"),
+        (source_rows, (destinations,), r"x: .*7 rows"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            function(block, *arguments)

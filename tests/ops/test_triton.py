@@ -96,7 +96,7 @@ def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
     return Edges(num_src, num_dst, indptr, indices)
 
 
-# Without a GPU test_conformance.py and test_edges.py run the programs interpreted.
+# Without a GPU test_conformance.py runs the programs interpreted.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(
     ("width", "dtype"),
@@ -110,12 +110,8 @@ def test_the_same_results_as_the_cpu(monkeypatch, dtype, width):
     def random_tensor(*shape):
         return torch.randn(*shape, dtype=dtype, generator=generator)
 
-    values = [
-        random_tensor(num_src, heads, width),
-        random_tensor(num_dst, heads, width),
-        random_tensor(num_src, heads),
-        random_tensor(num_dst, heads),
-    ]
+    counts = num_src, num_dst
+    values = [random_tensor(n, heads, *tail) for tail in ((width,), ()) for n in counts]
 
     def results(device: str, choice: selection.Choice) -> list[torch.Tensor]:
         block = random_block(num_dst, num_src, 7).to(torch.device(device))
@@ -135,8 +131,4 @@ def test_the_same_results_as_the_cpu(monkeypatch, dtype, width):
     tolerance = 1e-4 if dtype == torch.float32 else 1e-11
     for expected_tensor, tensor in zip(expected, actual, strict=True):
         torch.testing.assert_close(tensor.cpu(), expected_tensor, rtol=tolerance, atol=tolerance)
-    repeated = results("cuda", "triton")
-    assert all(
-        torch.equal(expected_tensor, tensor)
-        for expected_tensor, tensor in zip(actual, repeated, strict=True)
-    )
+    assert all(map(torch.equal, actual, results("cuda", "triton")))
