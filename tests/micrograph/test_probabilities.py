@@ -39,14 +39,6 @@ def whole_block(sampler: NeighborSampler, iteration: int) -> Block:
     return block
 
 
-def multiplicities(topology: Topology) -> NDArray[np.float64]:
-    """[destinations, sources] number of edges."""
-    table = np.zeros((NODES, NODES))
-    heads = np.repeat(np.arange(NODES), np.diff(topology.indptr))
-    np.add.at(table, (heads, topology.indices), 1)
-    return table
-
-
 def probabilities(
     kind: type[NeighborSampler], topology: Topology, size: int
 ) -> NDArray[np.float64]:
@@ -54,7 +46,8 @@ def probabilities(
     degrees = np.maximum(1, topology.in_degrees)
     if kind is not LayerSampler:
         return np.broadcast_to(np.minimum(1, size / degrees)[:, None], (NODES, NODES))
-    table = multiplicities(topology)
+    table = np.zeros((NODES, NODES))
+    np.add.at(table, (topology.list_destinations(), topology.indices), 1)
     norms = (table / (topology.in_degrees + 1)[:, None]).sum(0) / (topology.out_degrees + 1)
     return np.broadcast_to(np.minimum(1, size * norms / norms.sum()), (NODES, NODES))
 
