@@ -96,9 +96,8 @@ def run_model(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str,
 
 def check_merged(name: str, options: dict[str, Any], *sampled: Any) -> None:
     """Check that logits and gradients over a sample are those of relations one by one."""
-    expected, gradients, merged_hops = run_model(
-        build(name, merge=False, **options), sample(*sampled)
-    )
+    single = build(name, merge=False, **options)
+    expected, gradients, merged_hops = run_model(single, sample(*sampled))
     assert merged_hops == 0
     logits, merged_gradients, merged_hops = run_model(build(name, **options), sample(*sampled))
     assert merged_hops == 2
@@ -176,9 +175,8 @@ def test_layout():
     for destination in range(merged.destinations.num_dst):
         first, stop = merged.destinations.indptr[destination : destination + 2].tolist()
         segments_of_destination = merged.destinations.indices[first:stop]
-        assert segments_of_destination.tolist() == [
-            i for i, (d, _) in enumerate(expected) if d == destination
-        ]
+        segments = [i for i, (d, _) in enumerate(expected) if d == destination]
+        assert segments_of_destination.tolist() == segments
 
 
 def test_the_layout_is_the_same_on_host_and_device(monkeypatch):

@@ -72,9 +72,8 @@ def test_scores_are_those_of_torchmetrics(kind):
     assert objective.needs_all_roots == (kind != "float")
     for name, score in scores.items():
         # torchmetrics rounds some of its scores to float32 on the way.
-        assert score == pytest.approx(
-            float(torchmetrics_score(name, kind, logits, labels)), rel=2e-7
-        ), name
+        expected = float(torchmetrics_score(name, kind, logits, labels))
+        assert score == pytest.approx(expected, rel=2e-7), name
 
 
 def test_two_classes_have_one_curve():

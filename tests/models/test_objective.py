@@ -145,9 +145,8 @@ def test_weights_of_classes():
     hot = torch.tensor([[1.0, 0.0, 1.0]] * 6, dtype=torch.float64)
     losses = BinaryCrossEntropy(classes=3, positive_weights=weights).root_losses(logits, hot)
     label_losses = functional.binary_cross_entropy_with_logits(logits, hot, reduction="none")
-    torch.testing.assert_close(
-        losses, label_losses[:, 0] + label_losses[:, 1] + 2.5 * label_losses[:, 2]
-    )
+    expected = label_losses[:, 0] + label_losses[:, 1] + 2.5 * label_losses[:, 2]
+    torch.testing.assert_close(losses, expected)
     with pytest.raises(ConfigError, match=r"class_weights: expected 3 numbers, .*; got 1"):
         CrossEntropy(classes=3, class_weights=(1.0,))
 

@@ -1,14 +1,18 @@
-"""Models by name: seeded initialisation, own classes, refusals."""
+"""Models by name: seeded initialisation, classes and layers of one's own, defaults, refusals."""
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.models import build_model
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.models import Layer, build_model, build_typed_model
 from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
+from hopper.models.layer import SumLayer
 from hopper.models.residual import DeepGCN
 from hopper.models.sage import GraphSAGE
 
@@ -104,3 +108,111 @@ def test_options_out_of_range_are_refused(key):
     value, text = (1.5, r"dropout: .*given 1\.5") if key == "dropout" else (0, "")
     with pytest.raises(ConfigError, match=text or rf"model\.{key}: expected at least 1; given 0"):
         build_model("gcn", **OPTIONS | {key: value})
+
+
+RELATION = Relation("author", "writes", "paper")
+
+
+class NoLayer(nn.Linear):
+    pass
+
+
+class WithUpdate(Layer):
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+
+    def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        return combined
+
+
+class OwnTerm(SumLayer):
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+
+    def own_term(self, block: Block, h_dst: Tensor) -> Tensor | None:
+        return h_dst
+
+
+class OfThree(Layer):
+    def __init__(self, in_dim: int, out_dim: int, heads: int) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "combine", "message"),
+    [
+        ("NoLayer", "sum", "aggregate: expected a subclass of hopper.models.Layer"),
+        ("WithUpdate", "sum", "aggregate: .*WithUpdate.* has an update.. of its own"),
+        ("OwnTerm", "sum", "aggregate: .*OwnTerm.* has an own_term..; expected reads_destination"),
+        ("OfThree", "sum", "aggregate: .* cannot be made from the widths of input and output"),
+        ("Missing", "sum", "model.aggregate: .*Missing: module .* has no 'Missing'"),
+        (
+            "gated_aggregation:GatedAggregation",
+            "torch.nn:Bilinear",
+            "combine: .* the width of rows",
+        ),
+        ("gated_aggregation:GatedAggregation", "torch.nn:Identity", "subclass of .*Combination"),
+    ],
+)
+def test_a_mistake_is_named(aggregate, combine, message):
+    name = aggregate if ":" in aggregate else f"{__name__}:{aggregate}"
+    with pytest.raises(ConfigError, match=message):
+        build_typed_model(
+            "hgnn",
+            target="paper",
+            inputs={"paper": 4, "author": 3},
+            reads=[((RELATION,), ("paper",))],
+            out_dim=2,
+            hidden=8,
+            dtype=torch.float64,
+            aggregate=name,
+            combine=combine,
+            root_weight=True,
+        )
+
+
+# Layers and fanouts that a configuration does not give follow from the model
+
+DATA = {"data": {"partitioned": "parts"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "fanouts"),
+    [
+        ({}, 3, [10] * 3),
+        ({"name": "gat"}, 3, [10] * 3),
+        ({"name": "own:Model", "layers": 2}, 2, [10] * 2),
+        ({"name": "deepgcn"}, 7, [2] * 7),
+        ({"name": "film"}, 10, [2] * 10),
+        ({"name": "film", "layers": 3, "hidden": 8}, 3, [2] * 3),
+    ],
+)
+def test_missing_layers_and_fanouts_follow_from_the_model(model, layers, fanouts):
+    config = make_config({**DATA, "model": model})
+    assert (config.model.layers, config.sampler.fanouts) == (layers, fanouts)
+    assert make_config({**DATA, "model": model, "sampler": {"kind": "auto"}}) == config
+    assert make_config(config.model_dump()) == config, "what was resolved is kept when read back"
+
+
+def test_overrides_choose_the_model_first():
+    config = make_config(DATA, ["--model.name", "deepgcn"])
+    assert (config.model.layers, config.sampler.fanouts) == (7, [2] * 7)
+    config = make_config(DATA, ["--model.name", "film", "--sampler.fanouts", "[3, -1]", *LAYERS])
+    assert (config.model.layers, config.sampler.fanouts) == (2, [3, -1])
+
+
+LAYERS = ["--model.layers", "2"]
+
+
+@pytest.mark.parametrize(
+    ("model", "sampler", "text"),
+    [
+        ({"name": "deepgcn"}, {"fanouts": [5, 5]}, r"sampler\.fanouts: expected one .*layer \(7\)"),
+        ({"name": "film", "layers": 0}, {}, r"model\.layers: "),
+        ({"name": ["film"]}, {}, r"model\.name: "),
+        ({"name": "film"}, 3, r"sampler: "),
+    ],
+)
+def test_bad_values_are_named(model, sampler, text):
+    with pytest.raises(ConfigError, match=text):
+        make_config({**DATA, "model": model, "sampler": sampler})

@@ -185,9 +185,8 @@ def test_models_follow_their_formulas(name, options, formula, layers):
         if blocks[0].sources[node_type]
     }
     logits = model(blocks, subgraph_rows)
-    assert torch.allclose(
-        logits, compute_by_formula(model, formula)[papers], rtol=1e-11, atol=1e-12
-    )
+    expected = compute_by_formula(model, formula)[papers]
+    assert torch.allclose(logits, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_matrices_of_bases_are_shared_and_saved_once():

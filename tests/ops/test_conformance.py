@@ -7,22 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hopper import ops
 from hopper.errors import RequestError
-from hopper.ops import (
-    copy_max,
-    copy_mean,
-    copy_sum,
-    csr,
-    destination_rows,
-    edge_add,
-    edge_softmax,
-    edge_softmax_with_self,
-    edge_sum,
-    source_rows,
-    torch_kernels,
-    use_backend,
-    weighted_sum,
-)
 from hopper.ops.numba_kernels import NumbaKernels
 
 from .conftest import NUM_SRC, ROWS, SHAPES, random_leaf
@@ -50,9 +36,9 @@ def test_copy_sum_and_mean_equal_dense(make_block, kernels, rows, num_src, tail)
     matrix = dense_matrix(block)
     flat = x.detach().reshape(num_src, -1) if x.numel() else x.detach().new_zeros(num_src, 0)
     expected = (matrix @ flat).view(block.num_dst, *tail)
-    torch.testing.assert_close(copy_sum(block, x), expected)
+    torch.testing.assert_close(ops.copy_sum(block, x), expected)
     counts = matrix.sum(1).clamp(min=1).view(-1, *[1] * len(tail))
-    torch.testing.assert_close(copy_mean(block, x), expected / counts)
+    torch.testing.assert_close(ops.copy_mean(block, x), expected / counts)
 
 
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
@@ -60,7 +46,7 @@ def test_copy_max_equals_dense(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
     # Few values, so that several sources have the largest.
     x = random_leaf(num_src, 3).detach().round().requires_grad_()
-    out = copy_max(block, x)
+    out = ops.copy_max(block, x)
     assert out.shape == (block.num_dst, 3)
     upstream = random_leaf(block.num_dst, 3, seed=1).detach()
     expected = torch.zeros(num_src, 3, dtype=torch.float64)
@@ -82,8 +68,8 @@ def test_weighted_sum_equals_dense(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
     x, w = random_leaf(num_src, 3, 4), random_leaf(block.num_edges, 3)
     heads = [dense_matrix(block, w[:, h]) @ x[:, h] for h in range(3)]
-    torch.testing.assert_close(weighted_sum(block, x, w), torch.stack(heads, 1))
-    single = weighted_sum(block, x[:, 0], w[:, 0])
+    torch.testing.assert_close(ops.weighted_sum(block, x, w), torch.stack(heads, 1))
+    single = ops.weighted_sum(block, x[:, 0], w[:, 0])
     torch.testing.assert_close(single, heads[0])
 
 
@@ -93,9 +79,9 @@ def test_edge_operations_equal_loops(make_block, kernels, rows, num_src):
     a_src, a_dst = random_leaf(num_src, 2), random_leaf(block.num_dst, 2, seed=1)
     logits = random_leaf(block.num_edges, 2, seed=2)
     self_logits = random_leaf(block.num_dst, 2, seed=3)
-    sums = edge_add(block, a_src, a_dst)
-    plain = edge_softmax(block, logits)
-    weights, self_weights = edge_softmax_with_self(block, logits, self_logits)
+    sums = ops.edge_add(block, a_src, a_dst)
+    plain = ops.edge_softmax(block, logits)
+    weights, self_weights = ops.edge_softmax_with_self(block, logits, self_logits)
     assert sums.shape == plain.shape == weights.shape == (block.num_edges, 2)
     for row in range(block.num_dst):
         edges = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
@@ -115,13 +101,13 @@ def test_values_of_edges_equal_loops(make_block, kernels, rows, num_src, tail):
     counts = num_src, block.num_dst, block.num_edges
     x, y, messages = (random_leaf(count, *tail) for count in counts)
     ends = block.destinations()
-    assert torch.equal(source_rows(block, x), x[block.indices])
-    assert torch.equal(destination_rows(block, y), y[ends])
+    assert torch.equal(ops.source_rows(block, x), x[block.indices])
+    assert torch.equal(ops.destination_rows(block, y), y[ends])
     w = random_leaf(block.num_edges, seed=1).detach()
     for weights in (None, w):
         scaled = messages if weights is None else messages * w.view(-1, *[1] * len(tail))
         expected = torch.zeros_like(y).index_add(0, ends, scaled)
-        torch.testing.assert_close(edge_sum(block, messages, weights), expected)
+        torch.testing.assert_close(ops.edge_sum(block, messages, weights), expected)
 
 
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
@@ -131,22 +117,24 @@ def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     # Programs that are interpreted are slow: a projection of the Jacobian, not all its columns.
     check = partial(torch.autograd.gradcheck, fast_mode=kernels == "triton")
     x, messages, w = random_leaf(num_src, 3), random_leaf(edges, 3), random_leaf(edges).detach()
-    assert check(lambda x: copy_sum(block, x), x)
-    assert check(lambda x: source_rows(block, x), x)
-    assert check(lambda y: destination_rows(block, y), random_leaf(dst, 3))
-    assert check(lambda m: edge_sum(block, m), messages)
-    assert check(lambda m: edge_sum(block, m, w), messages)
-    assert check(lambda x: copy_mean(block, x), random_leaf(num_src, 2, 2))
+    assert check(lambda x: ops.copy_sum(block, x), x)
+    assert check(lambda x: ops.source_rows(block, x), x)
+    assert check(lambda y: ops.destination_rows(block, y), random_leaf(dst, 3))
+    assert check(lambda m: ops.edge_sum(block, m), messages)
+    assert check(lambda m: ops.edge_sum(block, m, w), messages)
+    assert check(lambda x: ops.copy_mean(block, x), random_leaf(num_src, 2, 2))
+
+    def weigh(x, w):
+        return ops.weighted_sum(block, x, w)
+
+    assert check(weigh, (random_leaf(num_src, 3), random_leaf(edges)))
+    assert check(weigh, (random_leaf(num_src, 2, 3), random_leaf(edges, 2)))
     assert check(
-        lambda x, w: weighted_sum(block, x, w), (random_leaf(num_src, 3), random_leaf(edges))
+        lambda a, b: ops.edge_add(block, a, b), (random_leaf(num_src, 2), random_leaf(dst, 2))
     )
-    assert check(
-        lambda x, w: weighted_sum(block, x, w), (random_leaf(num_src, 2, 3), random_leaf(edges, 2))
-    )
-    assert check(lambda a, b: edge_add(block, a, b), (random_leaf(num_src, 2), random_leaf(dst, 2)))
-    assert check(lambda x: edge_softmax(block, x), random_leaf(edges, 2))
+    assert check(lambda x: ops.edge_softmax(block, x), random_leaf(edges, 2))
     pair = (random_leaf(edges, 2), random_leaf(dst, 2, seed=1))
-    assert check(lambda x, y: edge_softmax_with_self(block, x, y), pair)
+    assert check(lambda x, y: ops.edge_softmax_with_self(block, x, y), pair)
 
 
 @settings(
@@ -158,7 +146,7 @@ def test_random_blocks_equal_dense(make_block, kernels, data):
     row = st.lists(st.integers(0, num_src - 1), max_size=9)
     block = make_block(data.draw(st.lists(row, max_size=num_src)), num_src)
     x, w = random_leaf(num_src, 5), random_leaf(block.num_edges)
-    out = weighted_sum(block, x, w)
+    out = ops.weighted_sum(block, x, w)
     upstream = torch.randn_like(out)
     grad_x, grad_w = torch.autograd.grad(out, (x, w), upstream)
     matrix = dense_matrix(block, w.detach())
@@ -180,9 +168,9 @@ def test_rows_are_added_in_edge_order(make_block, kernels, dtype, width):
         x = torch.zeros(3, width, dtype=dtype)
         for place, value in enumerate((big, 1.0, -big)):
             x[order[place]] = value
-        assert torch.equal(copy_sum(block, x), torch.zeros(1, width, dtype=dtype))
+        assert torch.equal(ops.copy_sum(block, x), torch.zeros(1, width, dtype=dtype))
         ones = torch.ones(3, dtype=dtype)
-        assert torch.equal(weighted_sum(block, x, ones), torch.zeros(1, width, dtype=dtype))
+        assert torch.equal(ops.weighted_sum(block, x, ones), torch.zeros(1, width, dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -198,10 +186,12 @@ def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype):
 
     def compute():
         block = make_block(rows, num_src)
-        attention, self_attention = edge_softmax_with_self(block, edge_add(block, a, b), b)
-        out = weighted_sum(block, x, attention) + self_attention.unsqueeze(-1) * copy_mean(block, x)
-        messages = torch.relu(source_rows(block, a) * destination_rows(block, b))
-        of_edges = edge_sum(block, messages, weights)
+        attention, self_attention = ops.edge_softmax_with_self(block, ops.edge_add(block, a, b), b)
+        out = ops.weighted_sum(block, x, attention) + self_attention.unsqueeze(-1) * ops.copy_mean(
+            block, x
+        )
+        messages = torch.relu(ops.source_rows(block, a) * ops.destination_rows(block, b))
+        of_edges = ops.edge_sum(block, messages, weights)
         loss = out.sin().sum() + of_edges.sin().sum()
         return [out, of_edges, *torch.autograd.grad(loss, (x, a, b))]
 
@@ -224,7 +214,10 @@ def test_works_under_deterministic_algorithms(make_block, kernels):
     x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
     torch.use_deterministic_algorithms(True)
     try:
-        total = weighted_sum(block, x, edge_softmax(block, w)).sum() + copy_sum(block, x).sum()
+        total = (
+            ops.weighted_sum(block, x, ops.edge_softmax(block, w)).sum()
+            + ops.copy_sum(block, x).sum()
+        )
         total.backward()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -236,20 +229,20 @@ def test_softmax_survives_large_logits(make_block, kernels):
     block = make_block(ROWS, NUM_SRC)
     logits = torch.full((block.num_edges, 1), -3000.0)
     self_logits = torch.full((block.num_dst, 1), -3000.0)
-    edges, self_weights = edge_softmax_with_self(block, logits, self_logits)
+    edges, self_weights = ops.edge_softmax_with_self(block, logits, self_logits)
     torch.testing.assert_close(self_weights.flatten(), 1 / (block.sampled_degree() + 1.0))
     assert torch.isfinite(edges).all()
-    assert torch.isfinite(edge_softmax(block, -logits)).all()
+    assert torch.isfinite(ops.edge_softmax(block, -logits)).all()
 
 
 def test_edge_dot_in_pieces(make_block, monkeypatch):
     block = make_block(ROWS, NUM_SRC)
     x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
-    with use_backend("torch"):
-        at_once = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
-    monkeypatch.setattr(torch_kernels, "_EDGES_AT_A_TIME", 3)
-    with use_backend("torch"):
-        in_pieces = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
+    with ops.use_backend("torch"):
+        at_once = torch.autograd.grad(ops.weighted_sum(block, x, w).sin().sum(), w)[0]
+    monkeypatch.setattr(ops.torch_kernels, "_EDGES_AT_A_TIME", 3)
+    with ops.use_backend("torch"):
+        in_pieces = torch.autograd.grad(ops.weighted_sum(block, x, w).sin().sum(), w)[0]
     assert torch.equal(at_once, in_pieces)
 
 
@@ -263,34 +256,33 @@ def test_gradients_nobody_asked_for_are_not_computed(make_block, calls):
         (x, w, ["weighted"], ["weighted"]),
     ):
         calls.clear()
-        out = weighted_sum(block, frozen_x, frozen_w)
+        out = ops.weighted_sum(block, frozen_x, frozen_w)
         assert calls == forward
         calls.clear()
         out.sum().backward()
         assert calls == backward
-    assert not weighted_sum(block, x.detach(), w.detach()).requires_grad
-    assert not copy_sum(block, x.detach()).requires_grad
+    assert not ops.weighted_sum(block, x.detach(), w.detach()).requires_grad
+    assert not ops.copy_sum(block, x.detach()).requires_grad
     sources, destinations = random_leaf(NUM_SRC, 1), random_leaf(block.num_dst, 1)
     for terms in ((sources.detach(), destinations), (sources, destinations.detach())):
         calls.clear()
-        edge_add(block, *terms).sum().backward()
+        ops.edge_add(block, *terms).sum().backward()
         assert calls == ["plain"]
 
 
 def test_edge_dot_is_skipped_for_frozen_weights(make_block, monkeypatch):
     block = make_block(ROWS, NUM_SRC)
     monkeypatch.setattr(NumbaKernels, "edge_dot", None)
-    weighted_sum(
-        block, random_leaf(NUM_SRC, 3), random_leaf(block.num_edges).detach()
-    ).sum().backward()
+    weights = random_leaf(block.num_edges).detach()
+    ops.weighted_sum(block, random_leaf(NUM_SRC, 3), weights).sum().backward()
 
 
 def test_a_block_keeps_its_prepared_arrays(make_block, kernels):
     block = make_block(ROWS, NUM_SRC)
-    copy_sum(block, random_leaf(NUM_SRC, 3)).sum().backward()
+    ops.copy_sum(block, random_leaf(NUM_SRC, 3)).sum().backward()
     prepared_before = {key: id(value) for key, value in block.prepared.items()}
     assert prepared_before
-    copy_sum(block, random_leaf(NUM_SRC, 8)).sum().backward()
+    ops.copy_sum(block, random_leaf(NUM_SRC, 8)).sum().backward()
     assert {key: id(value) for key, value in block.prepared.items()} == prepared_before
 
 
@@ -298,8 +290,8 @@ def test_a_block_keeps_its_prepared_arrays(make_block, kernels):
 @given(st.lists(st.integers(0, 6), max_size=30))
 def test_both_transposes_agree(sources):
     keys = torch.tensor(sources, dtype=torch.int64)
-    indptr, order = csr._counting_sort(keys.numpy(), 7)
-    other_indptr, other_order = csr._stable_sort(keys, 7)
+    indptr, order = ops.csr._counting_sort(keys.numpy(), 7)
+    other_indptr, other_order = ops.csr._stable_sort(keys, 7)
     assert indptr.tolist() == other_indptr.tolist()
     assert order.tolist() == other_order.tolist()
     by_key = sorted(range(len(sources)), key=sources.__getitem__)
@@ -312,18 +304,18 @@ def test_wrong_shapes_are_named(make_block):
     sources, destinations = random_leaf(NUM_SRC, 3), random_leaf(len(ROWS), 3)
     messages, weights = random_leaf(10, 3), random_leaf(10, seed=3).detach()
     for function, arguments, message in (
-        (copy_sum, (random_leaf(6, 3),), r"x: .*7 rows.*\[6, 3\]"),
-        (copy_sum, (torch.zeros(NUM_SRC, 2, dtype=torch.int64),), "floating-point"),
-        (weighted_sum, (x, w[:, :1]), r"w \[edges, H\]"),
-        (weighted_sum, (x, w.float()), "one dtype"),
-        (edge_add, (random_leaf(NUM_SRC, 2), destinations), "edge_add"),
-        (edge_softmax, (random_leaf(3, 2),), r"logits: .*10 rows"),
-        (edge_sum, (messages, weights[:2]), r"w \[10\] of torch.float64; given \[2\]"),
-        (edge_sum, (messages, weights.float()), "given .10. torch.float32"),
-        (edge_sum, (messages, weights.clone().requires_grad_()), "which requires a gradient"),
-        (edge_sum, (sources,), r"messages: .*10 rows"),
-        (destination_rows, (sources,), r"x: .*5 rows"),
-        (source_rows, (destinations,), r"x: .*7 rows"),
+        (ops.copy_sum, (random_leaf(6, 3),), r"x: .*7 rows.*\[6, 3\]"),
+        (ops.copy_sum, (torch.zeros(NUM_SRC, 2, dtype=torch.int64),), "floating-point"),
+        (ops.weighted_sum, (x, w[:, :1]), r"w \[edges, H\]"),
+        (ops.weighted_sum, (x, w.float()), "one dtype"),
+        (ops.edge_add, (random_leaf(NUM_SRC, 2), destinations), "edge_add"),
+        (ops.edge_softmax, (random_leaf(3, 2),), r"logits: .*10 rows"),
+        (ops.edge_sum, (messages, weights[:2]), r"w \[10\] of torch.float64; given \[2\]"),
+        (ops.edge_sum, (messages, weights.float()), "given .10. torch.float32"),
+        (ops.edge_sum, (messages, weights.clone().requires_grad_()), "which requires a gradient"),
+        (ops.edge_sum, (sources,), r"messages: .*10 rows"),
+        (ops.destination_rows, (sources,), r"x: .*5 rows"),
+        (ops.source_rows, (destinations,), r"x: .*7 rows"),
     ):
         with pytest.raises(RequestError, match=message):
             function(block, *arguments)

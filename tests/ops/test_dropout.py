@@ -91,9 +91,8 @@ def test_kernels_agree_with_torch_bit_for_bit(kernels, key, words, width, thresh
     assert torch.equal(keys, counter_mask._absorb(row_keys_expected, second))
     x = torch.randn(len(words), width, dtype=torch.float64 if double else torch.float32)
     is_kept = keep_mask(keys, width, threshold)
-    expected = torch.where(
-        is_kept, x * (1 / (1 - threshold / 65536)), torch.zeros((), dtype=x.dtype)
-    )
+    zero, scale = torch.zeros((), dtype=x.dtype), 1 / (1 - threshold / 65536)
+    expected = torch.where(is_kept, x * scale, zero)
     assert torch.equal(drop(x, keys, threshold), expected)
 
 
