@@ -113,9 +113,7 @@ def test_plans_fit_every_cache_size(policy):
         )
         for name, width, count in (("a", 4, 300), ("b", 28, 120), ("c", 1578, 77), ("d", 64, 0))
     }
-    all_bytes = sum(
-        type_profile.ids.size * type_profile.row_bytes for type_profile in profile.values()
-    )
+    all_bytes = sum(of.ids.size * of.row_bytes for of in profile.values())
     saved_by_smaller = -1
     for size in (0, 1, 27, 28, 5_000, 60_000, all_bytes - 1, all_bytes, 2 * all_bytes):
         plan = plan_cache(profile, policy, size)
