@@ -21,8 +21,7 @@ Pairs = list[tuple[int, int]]
 
 def pairs_of(topology: Topology, src: np.ndarray, dst: np.ndarray) -> Pairs:
     """Return the edges of a topology, whose sources and destinations have these ids."""
-    rows = np.repeat(np.arange(topology.indptr.size - 1), np.diff(topology.indptr))
-    ends = src[topology.indices].tolist(), dst[rows].tolist()
+    ends = src[topology.indices].tolist(), dst[topology.list_destinations()].tolist()
     return sorted(zip(*ends, strict=True))
 
 
