@@ -123,18 +123,15 @@ def test_vectors_of_subgraphs(name, kind, sampler_class):
         (row["fanouts"], row["sizes"]) if kind == "node" else (row["sizes"], row["frontiers"])
     )
     moment = row["seed"], row["epoch"], row["iteration"]
-    expected_subgraph = reference.sample(
-        {relation: edges}, ["node"], "node", row["roots"], sizes, moment, kind
-    )
+    graph = {relation: edges}, ["node"], "node"
+    expected_subgraph = reference.sample(*graph, row["roots"], sizes, moment, kind)
     assert expected_subgraph.nodes["node"] == row["nodes"]
     assert [size["node"] for size in expected_subgraph.sizes] == frontiers
-    assert [[list(edge) for edge in hop[relation]] for hop in expected_subgraph.edges] == row[
-        "drawn"
-    ]
+    drawn = [[list(edge) for edge in hop[relation]] for hop in expected_subgraph.edges]
+    assert drawn == row["drawn"]
 
-    sampler = sampler_class(
-        {relation: topology}, {"node": np.arange(5)}, "node", sizes, row["seed"]
-    )
+    graph = {relation: topology}, {"node": np.arange(5)}, "node"
+    sampler = sampler_class(*graph, sizes, row["seed"])
     subgraph = sampler.sample(np.array(row["roots"]), row["epoch"], row["iteration"])
     assert subgraph.nodes["node"].tolist() == row["nodes"]
     assert [size["node"] for size in subgraph.sizes] == frontiers

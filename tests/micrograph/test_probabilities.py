@@ -62,9 +62,8 @@ def test_inverse_probabilities_equal_the_documented_formulas(topology, kind, siz
     block = whole_block(make_sampler(kind, topology, [size]), 0)
     sources, heads = block.src.original[block.indices], block.destinations()
     inverse = block.inverse_probability(torch.float64)
-    np.testing.assert_allclose(
-        inverse, 1 / probabilities(kind, topology, size)[heads, sources], rtol=1e-6
-    )
+    chances = probabilities(kind, topology, size)[heads, sources]
+    np.testing.assert_allclose(inverse, 1 / chances, rtol=1e-6)
     assert block.inverse_probability(torch.float32).dtype == torch.float32
     assert block.equally_likely is (kind is not LayerSampler)
     # Nodes drawn twice as often count half as much, whoever asks.
@@ -98,9 +97,8 @@ def test_thresholds_of_any_weights(weights, size):
     """The 64-bit product never wraps, and the probability is as specified."""
     _, factor, certain = make_thresholds(size, np.array(weights, np.uint32))
     total, numbers = sum(weights), np.arange(len(weights))
-    inverse = inverse_probabilities(
-        np.array(weights, np.uint32), numbers, np.uint64(factor), np.uint64(certain)
-    )
+    limits = np.uint64(factor), np.uint64(certain)
+    inverse = inverse_probabilities(np.array(weights, np.uint32), numbers, *limits)
     for weight, inverse_probability in zip(weights, inverse, strict=True):
         is_drawn = weight > 0 and weight * size < total
         assert not is_drawn or weight * int(factor) < 1 << 64

@@ -139,9 +139,8 @@ def graphs(draw: Any) -> Graph:
     edges = {}
     for relation in RELATIONS:
         sources, destinations = counts[relation.src], counts[relation.dst]
-        ends = st.tuples(
-            st.integers(0, max(0, sources - 1)), st.integers(0, max(0, destinations - 1))
-        )
+        highest = (max(0, count - 1) for count in (sources, destinations))
+        ends = st.tuples(*(st.integers(0, most) for most in highest))
         most = 40 if sources and destinations else 0
         edges[relation] = draw(st.lists(ends, max_size=most))
     return Graph(counts, edges)
@@ -233,9 +232,7 @@ def test_a_subgraph_is_the_union_of_its_micrographs(kind, case, data):
     labels = [data.draw(st.integers(0, 2)) for _ in roots]
     groups = [[r for r, label in zip(roots, labels, strict=True) if label == g] for g in range(3)]
     for root_groups in ([[root] for root in roots], groups):
-        subgraphs = [
-            placed.sample(roots_of_group, fanouts, moment, kind) for roots_of_group in root_groups
-        ]
+        subgraphs = [placed.sample(of_group, fanouts, moment, kind) for of_group in root_groups]
         assert set().union(*map(edge_set, subgraphs)) == edge_set(subgraph)
         assert set().union(*map(node_set, subgraphs)) == node_set(subgraph)
 
