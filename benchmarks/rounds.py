@@ -46,15 +46,6 @@ def positive(text: str) -> int:
     return number
 
 
-def timed(call: Callable[[int], object]) -> Side:
-    """Make a side of a call whose seconds count, whatever it returns."""
-
-    def run(part: int) -> None:
-        call(part)
-
-    return run
-
-
 def take_turns(
     sides: Mapping[str, Side], rounds: int, *, parts: int = 1, warm_up: int = 1
 ) -> Measured:

@@ -68,6 +68,9 @@ def _run(argv: Sequence[str] | None, arrived: Sequence[int]) -> int:
 
     words = sys.argv[1:] if argv is None else list(argv)
     parser = build_parser(words)
+    if not words:
+        parser.print_help()
+        return 2
     if renamed := find_renamed(words):
         parser.error(renamed)
     options = parser.parse_args(words)

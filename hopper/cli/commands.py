@@ -67,6 +67,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="hopper",
+        usage="hopper [-h] [--version] COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train graph neural networks whose features do not fit one machine.\n\n"
         + "\n\n".join(

@@ -95,15 +95,6 @@ def test_hifuse_ablation(typed_parts, tmp_path):
     assert {row.side for row in rows if row.baseline == "none"} >= {"R+M", "R+M+O+P+Pipe"}
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_message_passing(tmp_path, monkeypatch):
-    pytest.importorskip("dgl")
-    monkeypatch.setattr("benchmarks.message_passing.WIDTHS", (16,))
-    threads = torch.get_num_threads()
-    rows = run("message_passing", tmp_path, "--destinations", "50", "--threads", str(threads))
-    assert {row.baseline for row in rows if row.side == "hopper"} == {"dgl", "torch"}
-
-
 def test_feature_service(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.feature_service.SIZES", {3: 1})
     # A valid client asks as fast as it can before the others come.

@@ -62,8 +62,11 @@ def test_versions_are_one_line(capsys):
     assert re.fullmatch(line, capsys.readouterr().out)
 
 
-def test_all_commands_are_listed_whichever_is_asked_for():
+def test_all_commands_are_listed_whichever_is_asked_for(capsys):
     full_help = build_parser().format_help()
+    assert full_help.startswith("usage: hopper [-h] [--version] COMMAND ...\n")
+    assert main([]) == 2
+    assert capsys.readouterr().out == full_help
     assert build_parser([]).format_help() == full_help
     assert build_parser(["plan", "--help"]).format_help() == full_help
     for name, text in COMMANDS.items():
