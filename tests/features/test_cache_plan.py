@@ -89,10 +89,7 @@ def test_rows_of_other_servers_cost_more_than_own():
 
 def test_lru_shares_by_tables():
     """1,000 and 200 bytes of rows: 600 are 500 and 100, of which b's make two rows."""
-    unsampled = {
-        "a": TypeProfile(10, 100, NOTHING, NOTHING),
-        "b": TypeProfile(40, 5, NOTHING, NOTHING),
-    }
+    unsampled = {n: TypeProfile(of.row_bytes, of.rows, NOTHING, NOTHING) for n, of in BOTH.items()}
     plan = plan_cache(unsampled, "lru", 600)
     assert plan.room == {"a": 52, "b": 2}
     assert all(not ids.size for ids in plan.held.values())

@@ -51,10 +51,7 @@ PUBLISHED = {
 def graphs(tmp_path_factory) -> dict[str, GraphDirectory]:
     """Every preset at a small scale, opened with all checks (order, ranges, degrees)."""
     root = tmp_path_factory.mktemp("presets")
-    return {
-        name: GraphDirectory.open(make(name, root / name, scale=scale))
-        for name, scale in SCALES.items()
-    }
+    return {n: GraphDirectory.open(make(n, root / n, scale=scale)) for n, scale in SCALES.items()}
 
 
 def edge_ends(graph: GraphDirectory, relation: Relation = EDGE) -> NDArray[np.int64]:

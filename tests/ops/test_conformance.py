@@ -186,10 +186,8 @@ def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype):
 
     def compute():
         block = make_block(rows, num_src)
-        attention, self_attention = ops.edge_softmax_with_self(block, ops.edge_add(block, a, b), b)
-        out = ops.weighted_sum(block, x, attention) + self_attention.unsqueeze(-1) * ops.copy_mean(
-            block, x
-        )
+        shares, own = ops.edge_softmax_with_self(block, ops.edge_add(block, a, b), b)
+        out = ops.weighted_sum(block, x, shares) + own.unsqueeze(-1) * ops.copy_mean(block, x)
         messages = torch.relu(ops.source_rows(block, a) * ops.destination_rows(block, b))
         of_edges = ops.edge_sum(block, messages, weights)
         loss = out.sin().sum() + of_edges.sin().sum()
@@ -214,11 +212,8 @@ def test_works_under_deterministic_algorithms(make_block, kernels):
     x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
     torch.use_deterministic_algorithms(True)
     try:
-        total = (
-            ops.weighted_sum(block, x, ops.edge_softmax(block, w)).sum()
-            + ops.copy_sum(block, x).sum()
-        )
-        total.backward()
+        out = ops.weighted_sum(block, x, ops.edge_softmax(block, w)) + ops.copy_sum(block, x)
+        out.sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
     assert x.grad is not None

@@ -10,9 +10,7 @@ from hopper.partition.balance import training_roots
 from hopper.partition.checksums import check_structure
 from hopper.partition.message_edges import count_untrained
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:split drawn", "ignore:columns with numbers far from 1"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:columns with numbers far")
 
 BUYS = Relation("user", "buys", "item")
 BOUGHT, VIEWED = Relation("item", "bought_by", "user"), Relation("item", "viewed_by", "user")
