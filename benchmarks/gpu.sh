@@ -50,7 +50,7 @@ compare() { # NAME PARTS MODEL ENGINES FANOUTS KEYS...: engines against the firs
 
 if [[ $device == cuda ]]; then
   step tests "$python" -m pytest tests/ops tests/models tests/hetero tests/test_device_copies.py \
-    tests/micrograph/test_array_sampler.py tests/features/test_on_device.py \
+    tests/micrograph/test_array_sampler.py tests/features/test_row_cache.py \
     tests/engines/test_processes.py
 fi
 for preset in "${presets[@]}"; do

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -79,6 +79,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000)
+
+
+@contextmanager
+def numba_threads(count: int = numba.config.NUMBA_NUM_THREADS) -> Iterator[None]:
+    """Set the number of threads within a ``with`` statement, by default to the most there are."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(count)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 @pytest.fixture(params=["cpu", "cuda"])

@@ -7,19 +7,17 @@ import pytest
 
 from hopper.device.kernel_threads import has_thread_pool, threads_for
 from hopper.process.thread_settings import thread_settings
+from tests.conftest import numba_threads
 
 
 def test_few_items_take_one_thread():
-    before, most = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
-    numba.set_num_threads(most)
-    try:
+    most = numba.config.NUMBA_NUM_THREADS
+    with numba_threads():
         with threads_for(10):
             assert numba.get_num_threads() == 1
         with threads_for(1_000_000):
             assert numba.get_num_threads() == most
         assert numba.get_num_threads() == most
-    finally:
-        numba.set_num_threads(before)
 
 
 def test_a_machine_without_openmp_and_tbb_has_no_thread_pool(monkeypatch):

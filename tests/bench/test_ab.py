@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,29 +69,25 @@ def test_results_have_the_schema(results):
     assert set(results["partition"]["locality"]) == {"micrograph", "subgraph"}
     assert [run["engine"] for run in results["runs"]] == list(ENGINES)
     for run in results["runs"]:
-        _check_run(run)
-
-
-def _check_run(run: Mapping[str, Any]) -> None:
-    assert set(run) == {
-        *("label", "engine", "exact", "options", "partition", "model", "round"),
-        *("epochs", "nic_bytes", "peak_rss_mib", "scores"),
-    }
-    assert run["nic_bytes"] is None
-    assert len(run["peak_rss_mib"]) == 2
-    assert set(run["scores"]) == {"val", "test"}
-    assert 0 <= run["scores"]["test"]["accuracy"] <= 1
-    assert len(run["epochs"]) == 2
-    for epoch in run["epochs"]:
-        assert set(epoch) == {
-            *("seconds", "loss", "iterations", "bytes", "rows", "lookups"),
-            *("stage_seconds", "cpu_seconds", "sent_bytes"),
+        assert set(run) == {
+            *("label", "engine", "exact", "options", "partition", "model", "round"),
+            *("epochs", "nic_bytes", "peak_rss_mib", "scores"),
         }
-        assert epoch["seconds"] > 0
-        assert epoch["iterations"] == 3
-        assert set(epoch["bytes"]) == set(CAUSES)
-        assert set(epoch["rows"]) == {"local", "remote", "remote_unique", "cached"}
-        assert set(epoch["stage_seconds"]) == set(STAGES)
+        assert run["nic_bytes"] is None
+        assert len(run["peak_rss_mib"]) == 2
+        assert set(run["scores"]) == {"val", "test"}
+        assert 0 <= run["scores"]["test"]["accuracy"] <= 1
+        assert len(run["epochs"]) == 2
+        for epoch in run["epochs"]:
+            assert set(epoch) == {
+                *("seconds", "loss", "iterations", "bytes", "rows", "lookups"),
+                *("stage_seconds", "cpu_seconds", "sent_bytes"),
+            }
+            assert epoch["seconds"] > 0
+            assert epoch["iterations"] == 3
+            assert set(epoch["bytes"]) == set(CAUSES)
+            assert set(epoch["rows"]) == {"local", "remote", "remote_unique", "cached"}
+            assert set(epoch["stage_seconds"]) == set(STAGES)
 
 
 def test_engines_compute_the_same_gradient(results):
@@ -124,10 +119,8 @@ def unconcluded(finished) -> tuple[Plan, list[dict[str, Any]], list[dict[str, An
     graph = PartitionedGraph.open(config.data.partitioned)
     contenders = parse_contenders(ENGINES)
     plan = Plan(config, contenders, out, 1, 60.0, graph, iterations=3)
-    summaries = [
-        json.loads((plan.run_dir(contender, 0) / "summary.json").read_text())
-        for contender in contenders
-    ]
+    folders = (plan.run_dir(contender, 0) for contender in contenders)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
     entries = [
         run_entry(config, contender, 0, summary)
         for contender, summary in zip(contenders, summaries, strict=True)

@@ -28,31 +28,29 @@ from .conftest import make_results, make_run
 
 
 @pytest.mark.parametrize(
-    ("text", "bits"),
-    [("100mbit", 10**8), ("2.5Gbit", 2_500_000_000), ("64kbit", 64_000), ("none", None)],
+    ("parse", "text", "value"),
+    [
+        (parse_rate, "100mbit", 10**8),
+        (parse_rate, "2.5Gbit", 2_500_000_000),
+        (parse_rate, "64kbit", 64_000),
+        (parse_rate, "none", None),
+        (parse_size, "2G", 2 << 30),
+        (parse_size, "512m", 512 << 20),
+        (parse_size, "1.5GiB", 3 << 29),
+        (parse_size, "99999999", 99_999_999),
+    ],
 )
-def test_link_rates_are_read(text, bits):
-    assert parse_rate(text) == bits
+def test_link_rates_and_memory_sizes_are_read(parse, text, value):
+    assert parse(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "fast", "100", "mbit", "-1mbit", "0gbit", "1 gbit", "1gbyte"])
-def test_impossible_link_rates_are_refused(text):
-    with pytest.raises(RequestError, match=r"--link-rate: expected .* given '" + text):
-        parse_rate(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("2G", 2 << 30), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("99999999", 99_999_999)],
-)
-def test_memory_sizes_are_read(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "much", "1", "63M", "2T", "-2G"])
-def test_impossible_memory_sizes_are_refused(text):
-    with pytest.raises(RequestError, match=r"--host-memory: expected at least 64M"):
-        parse_size(text)
+def test_impossible_link_rates_and_memory_sizes_are_refused():
+    for text in ("", "fast", "100", "mbit", "-1mbit", "0gbit", "1 gbit", "1gbyte"):
+        with pytest.raises(RequestError, match=r"--link-rate: expected .* given '" + text):
+            parse_rate(text)
+    for text in ("", "much", "1", "63M", "2T", "-2G"):
+        with pytest.raises(RequestError, match=r"--host-memory: expected at least 64M"):
+            parse_size(text)
 
 
 def test_small_bursts_are_for_slow_links_only():

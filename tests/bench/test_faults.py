@@ -6,18 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.faults import matrix
 from benchmarks.faults.__main__ import divide, main
 from benchmarks.faults.bad_requests import send_bad_requests
-from benchmarks.faults.matrix import (
-    ERROR,
-    RECOVERED,
-    STAGES,
-    BaselineRun,
-    Trial,
-    draw_trials,
-    measure,
-    try_one,
-)
 from benchmarks.faults.outcomes import WRONG, Outcome, write_outcomes
 from benchmarks.faults.running import Limits, World, make_world
 from benchmarks.rounds import Results
@@ -37,24 +28,24 @@ def world(tmp_path_factory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def baseline(world) -> BaselineRun:
-    return measure(world)
+def baseline(world) -> matrix.BaselineRun:
+    return matrix.measure(world)
 
 
 def test_a_lost_rank_ends_a_run_as_its_case_says(world, baseline):
     """A rank is killed after the first epoch. With restarts the run has to recover, and without
     them it has to name the rank."""
     cases = ("a rank is killed, restarts", "a rank is killed")
-    trials = [Trial(i, case, "epochs", 1, 0.0, 1) for i, case in enumerate(cases)]
-    recovered, named = (try_one(world, baseline, trial) for trial in trials)
-    assert recovered.outcome == RECOVERED
-    assert named.outcome.startswith(f"{ERROR}: ")
+    trials = [matrix.Trial(i, case, "epochs", 1, 0.0, 1) for i, case in enumerate(cases)]
+    recovered, named = (matrix.try_one(world, baseline, trial) for trial in trials)
+    assert recovered.outcome == matrix.RECOVERED
+    assert named.outcome.startswith(f"{matrix.ERROR}: ")
     assert "rank 1 (pid" in named.outcome
 
 
 def test_a_run_that_ends_with_other_losses_is_wrong(world, baseline):
-    trial = Trial(7, "connections are cut", "epochs", 0, 0.5, 0)
-    outcome = try_one(world, replace(baseline, losses=[[1.0]]), trial)
+    trial = matrix.Trial(7, "connections are cut", "epochs", 0, 0.5, 0)
+    outcome = matrix.try_one(world, replace(baseline, losses=[[1.0]]), trial)
     assert outcome.outcome == f"{WRONG}ended well with other losses"
     assert outcome.is_wrong
 
@@ -80,9 +71,9 @@ def test_outcomes_replace_those_of_the_same_fault(tmp_path):
 
 
 def test_the_seed_draws_every_moment():
-    first, again, other_seed = (draw_trials(40, ["a", "b"], 6, seed) for seed in (3, 3, 4))
+    first, again, other_seed = (matrix.draw_trials(40, ["a", "b"], 6, seed) for seed in (3, 3, 4))
     assert first == again != other_seed
-    assert {trial.stage for trial in first} == set(STAGES)
+    assert {trial.stage for trial in first} == set(matrix.STAGES)
     assert [trial.case for trial in first[:3]] == ["a", "b", "a"]
 
 

@@ -189,9 +189,8 @@ def record(reference, tiny_config, tmp_path) -> Record:
 
     def write(step: int, iteration: int, change: Callable[[Tensor], Tensor]) -> Path:
         model, dims = tiny_config.model, {"in_dim": DIM, "out_dim": CLASSES}
-        module = build_model(
-            model.name, layers=model.layers, hidden=model.hidden, seed=step, **dims
-        )
+        sizes = {"layers": model.layers, "hidden": model.hidden}
+        module = build_model(model.name, seed=step, **sizes, **dims)
         parameters = {name: value.detach() for name, value in module.named_parameters()}
         loss, gradients = reference.gradient(0, iteration, parameters)
         first = next(iter(gradients))

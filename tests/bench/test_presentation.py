@@ -95,9 +95,8 @@ def test_picture_can_be_read_with_and_without_bytes(tmp_path):
 
 def test_nan_and_infinity_are_written_as_texts(tmp_path):
     path = write_results(tmp_path, {"a": [float("nan"), 1.0], "b": {"c": -float("inf")}})
-    assert (
-        path.read_text().replace(" ", "").replace("\n", "") == '{"a":["nan",1.0],"b":{"c":"-inf"}}'
-    )
+    text = path.read_text().replace(" ", "").replace("\n", "")
+    assert text == '{"a":["nan",1.0],"b":{"c":"-inf"}}'
 
 
 def test_a_result_has_a_line_for_every_entry_that_holds_others():
@@ -116,9 +115,8 @@ def test_a_result_has_a_line_for_every_entry_that_holds_others():
 
 
 def test_machine_versions_and_commit_are_recorded():
-    models = [
-        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line for line in lines if "model name" in line]
     assert not models or models[0].endswith(f": {machine()['cpu']}")
     facts = machine()
     assert facts["cores"] >= 1

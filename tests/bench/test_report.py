@@ -258,18 +258,10 @@ def test_nothing_from_a_file_becomes_markup(tmp_path):
     ab = Page(write_ab(tmp_path / "ab", results, runs=False))
     trials = [{"trial": 0, "overrides": {EVIL: EVIL}, "diverged": EVIL}]
     classes = BY_CLASS | {"class": [EVIL, EVIL, EVIL]}
-    sweep = Page(
-        write_run(
-            tmp_path / "sweep",
-            make_run("hop", 0, [1.0]) | {"engine": EVIL},
-            [2.0],
-            metric=EVIL,
-            trials=trials,
-            ranking=[0],
-            by_class={"test": classes},
-        )
-    )
-    for page, times in ((ab, 20), (sweep, 8)):  # fmt: skip
+    more = {"trials": trials, "ranking": [0], "by_class": {"test": classes}}
+    entry = make_run("hop", 0, [1.0]) | {"engine": EVIL}
+    sweep = Page(write_run(tmp_path / "sweep", entry, [2.0], metric=EVIL, **more))
+    for page, times in ((ab, 20), (sweep, 8)):
         assert not {"script", "img"} & {name for name, _ in page.elements}
         assert not [key for _, attrs in page.elements for key in attrs if key.startswith("on")]
         assert page.text.count("<script>alert(1)</script>") > times

@@ -85,9 +85,8 @@ def partitioned(tmp_path_factory) -> Partitioned:
 
 def write_shard(path: Path, name: str, rows: NDArray[Any]) -> Path:
     """Write a partitioned directory of one server with one table of features."""
-    write_manifest(
-        path / "server-0", 0, 1, [write_table(path / "server-0", "features", name, 0, rows)]
-    )
+    folder = path / "server-0"
+    write_manifest(folder, 0, 1, [write_table(folder, "features", name, 0, rows)])
     return path
 
 

@@ -192,9 +192,8 @@ def test_calls_that_let_the_server_wait_make_room_for_others(wide, serve, kind):
         for _ in range(20):
             channel = open_channel(stack, address)
             if kind == "no readers":
-                calls += [
-                    channel.unary_stream(FETCH_ROWS)(request_for(range(256))) for _ in range(4)
-                ]
+                call = channel.unary_stream(FETCH_ROWS)
+                calls += [call(request_for(range(256))) for _ in range(4)]
             elif kind == "slow readers":
                 calls.append(channel.unary_stream(FETCH_ROWS)(request_for([*range(256)] * 40)))
             else:
@@ -326,9 +325,8 @@ def test_a_flooded_server_stays_small_and_answers(tmp_path, start):
         assert fetch(client, [3, 11], HUGE).mean(1).tolist() == [3, 11]
         most = max(most, private_bytes(process))
         samples = scrape(server.metrics)
-        refused = [
-            call for call in calls if call.done() and call.code().name == "RESOURCE_EXHAUSTED"
-        ]
+        ended = [call for call in calls if call.done()]
+        refused = [call for call in ended if call.code().name == "RESOURCE_EXHAUSTED"]
         assert any("bytes of this server's memory" in call.details() for call in refused)
     assert most - before < BOUND + SLACK
     labels = (("method", "FetchRows"), ("status", "RESOURCE_EXHAUSTED"))

@@ -4,7 +4,6 @@ change to another replica."""
 import json
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,15 +18,8 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
+from cache_server import errors
 from cache_server.client import FeatureClient
-from cache_server.errors import (
-    BadReply,
-    BadRequest,
-    DeadlineExceeded,
-    InvalidRequest,
-    ServerFault,
-    ServerUnavailable,
-)
 from cache_server.generated import features_pb2
 from cache_server.store.manifest import TableSpec, set_division
 from cache_server.store.shard import GraphFiles, Shard
@@ -35,33 +27,30 @@ from cache_server.store.table import Table
 from cache_server.wire import DESCRIBE, FETCH_ROWS, decode_ids
 from hopper.config import make_config
 from tests.cache_server.conftest import ScriptedServer, fetch
+from tests.conftest import free_ports
 from tests.tcp_proxy import TcpProxy
 
 PAPERS = ("features", "paper")
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_server_that_never_started_is_named_until_the_client_is_closed():
-    address = f"127.0.0.1:{unused_port()}"
+    address = f"127.0.0.1:{free_ports()}"
     with FeatureClient([address], deadline=0.6) as client, ThreadPoolExecutor(1) as pool:
         for call in (lambda: fetch(client, [1]), lambda: client.describe(0)):
-            with pytest.raises(ServerUnavailable) as caught:
+            with pytest.raises(errors.ServerUnavailable) as caught:
                 call()
             for text in (f"feature server 0 at {address}", "(limit 0.6 s)", "UNAVAILABLE"):
                 assert text in str(caught.value)
-        with pytest.raises(ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"):
+        with pytest.raises(
+            errors.ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"
+        ):
             client.wait_until_serving(0.3)
         client.deadline = 30
         waiting = pool.submit(fetch, client, [1])
         time.sleep(0.3)
         assert not waiting.done()
         client.close()
-        with pytest.raises((ServerFault, BadRequest), match=r"[Cc]losed"):
+        with pytest.raises((errors.ServerFault, errors.BadRequest), match=r"[Cc]losed"):
             waiting.result(5)
 
 
@@ -89,13 +78,13 @@ def test_a_server_that_stalls_dies_and_comes_back(partitioned, start):
         stopped = psutil.Process(server.process.pid)
         while stopped.status() != psutil.STATUS_STOPPED:
             time.sleep(0.01)
-        with pytest.raises(DeadlineExceeded) as caught:
+        with pytest.raises(errors.DeadlineExceeded) as caught:
             fetch(client, [1])
         named = f"feature server 0 at {server.address}: FetchRows features/paper: "
         assert str(caught.value) == f"{named}not finished within the limit (limit 1 s)"
         killer = threading.Timer(0.3, server.process.kill)
         killer.start()
-        with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
+        with pytest.raises(errors.ServerUnavailable, match=r"unavailable in \d+ attempts"):
             fetch(client, [1])
         killer.join()
         assert server.process.wait(5) == -signal.SIGKILL
@@ -199,7 +188,7 @@ def test_a_failure_and_a_reply_that_does_not_fit_are_not_retried(reply, text):
     with (
         RowServer(reply if callable(reply) else lambda *_: iter(reply)) as server,
         FeatureClient([server.address]) as client,
-        pytest.raises(ServerFault if callable(reply) else BadReply, match=text),
+        pytest.raises(errors.ServerFault if callable(reply) else errors.BadReply, match=text),
     ):
         fetch(client, [1, 2])
     assert len(server.requests) == 1
@@ -226,7 +215,7 @@ def test_the_first_failure_cancels_the_other_servers():
         RowServer(refuse) as refusing,
         FeatureClient([slow.address, refusing.address], deadline=30) as client,
     ):
-        with pytest.raises(InvalidRequest, match=r"feature server 1 .*not these"):
+        with pytest.raises(errors.InvalidRequest, match=r"feature server 1 .*not these"):
             client.fetch_rows(*PAPERS, ids, np.zeros((3, 5), np.float32), places)
         assert released.wait(5)
 
@@ -243,7 +232,7 @@ def test_an_unusable_server_is_refused_before_any_request(described, text):
     with (
         RowServer(**described) as server,
         FeatureClient([server.address], division="beef") as client,
-        pytest.raises(BadReply, match=text),
+        pytest.raises(errors.BadReply, match=text),
     ):
         client.wait_until_serving(20)
 
@@ -267,7 +256,7 @@ def test_calls_leave_a_replica_that_hangs_or_is_gone(partitioned, start):
             np.testing.assert_array_equal(fetch(client, range(40)), rows)
         assert servers[1].stop() == 0
         client.deadline = 0.5
-        with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
+        with pytest.raises(errors.ServerUnavailable, match=r"unavailable in \d+ attempts"):
             fetch(client, [1])
 
 
@@ -291,7 +280,7 @@ def test_a_server_that_takes_the_address_of_another_gives_no_rows(
     ):
         fetch(client, [1])
         proxy.lead_to(wrong.address)
-        with pytest.raises(InvalidRequest, match=r"expected server 0 of the division abcd"):
+        with pytest.raises(errors.InvalidRequest, match=r"expected server 0 of the division abcd"):
             fetch(client, [1])
 
 

@@ -146,9 +146,7 @@ def check_draws(
         return RemoteDraw(str(EDGE), how, nodes, NODES, moments, *pairs)
 
     # Two draws a server, of which the second is in another order.
-    draws_by_server = {
-        server: [make_draw(server, 1), make_draw(server, -1)] for server in range(SERVERS)
-    }
+    draws_by_server = {s: [make_draw(s, 1), make_draw(s, -1)] for s in range(SERVERS)}
     nbytes = np.zeros(2, np.int64)
 
     def count(_server: int, sent: int, received: int) -> None:

@@ -32,9 +32,14 @@ def files(tmp_path_factory) -> Path:
     return folder
 
 
-def issue(folder: Path, name: str, **validity: datetime) -> None:
+def issue(
+    folder: Path,
+    name: str,
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost"),
+    **validity: datetime,
+) -> None:
     authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost", **validity)
+    certificate = authority.issue_cert(*hosts, **validity)
     authority.cert_pem.write_to_path(folder / f"{name}-ca.pem")
     certificate.private_key_pem.write_to_path(folder / f"{name}-key.pem")
     (folder / f"{name}-key.pem").chmod(0o600)

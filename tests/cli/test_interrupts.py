@@ -1,6 +1,9 @@
-"""Signals are answered by one line, whatever a command is doing, and nothing is left of it."""
+"""Signals are answered by one line, whatever a command is doing, and nothing is left of it. A
+command whose reader goes ends in silence."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,17 @@ sys.exit(cli.main())
 
 def test_a_signal_that_a_library_takes_for_an_error_is_told(folder):
     assert run_script(folder, TURNED) == (143, "", "ended by SIGTERM\n")
+
+
+def test_a_reader_that_goes_ends_a_command_in_silence():
+    command = [sys.executable, "-m", "hopper.cli", "config", "explain"]
+    # A pipe that holds less than the command writes: it cannot have ended before its reader goes.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 128 + signal.SIGPIPE

@@ -57,6 +57,4 @@ def find(findings: list[Finding], subject: str) -> Finding:
 
 def wrongs(findings: list[Finding]) -> list[str]:
     """Return what is wrong, a line for each finding."""
-    return [
-        f"{finding.subject}: {finding.found}" for finding in findings if finding.state == "wrong"
-    ]
+    return [f"{one.subject}: {one.found}" for one in findings if one.state == "wrong"]

@@ -1,4 +1,4 @@
-"""What the doctor says of a configuration, of files, and of the machine."""
+"""What the doctor says of a configuration, of files, and of the machine, and how it is printed."""
 
 import json
 import re
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import hopper.doctor.versions as versions
+from hopper.cli import main
 from hopper.doctor.versions import NEEDED, PYTHON, check_versions
 from tests.doctor.conftest import find, wrongs
+from tests.server_processes import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,9 +34,8 @@ def test_nothing_is_wrong_and_nothing_is_written(look, tmp_path):
 
 def test_needed_versions_are_those_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    least = dict(
-        requirement.split(">=") for requirement in project["dependencies"] if ">=" in requirement
-    )
+    bounded = (requirement for requirement in project["dependencies"] if ">=" in requirement)
+    least = dict(requirement.split(">=") for requirement in bounded)
     assert {package: least[package] for package in NEEDED} == NEEDED
     assert project["requires-python"].split(",")[0] == f">={'.'.join(map(str, PYTHON))}"
 
@@ -128,9 +129,7 @@ def test_a_small_disk_is_told(look, small_disk):
     finding = find(look("--train.run_dir", str(small_disk / "run")), "disk of train.run_dir")
     assert finding.state == "warning"
     large = ("--model.hidden", "1024", "--train.checkpoint_every", "1")
-    finding = find(
-        look("--train.run_dir", str(small_disk / "run"), *large), "disk of train.run_dir"
-    )
+    finding = find(look("--train.run_dir", f"{small_disk}/run", *large), "disk of train.run_dir")
     assert finding.state == "wrong"
 
 
@@ -144,3 +143,33 @@ def test_columns_that_hurt_training_are_named(look, parts, tmp_path):
     finding = find(look(f"--data.partitioned={wide}"), "features")
     assert (finding.state, "column 2 (0.5 to 90,000)" in finding.found) == ("warning", True)
     assert "--scale standard" in finding.advice
+
+
+def test_findings_fit_80_columns_and_have_no_colours_in_pipes(config, addresses):
+    servers = json.dumps([addresses[0], "127.0.0.1:1"])
+    done = run_python("-m", "hopper.cli", "doctor", str(config), "--cluster.servers", servers)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "Connection refused" in done.stdout
+    assert "to do: " in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("1 wrong, ")
+
+
+def test_findings_are_printed_as_json(config, capsys):
+    assert main(["doctor", str(config), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["state"] in ("fine", "warning")
+    for finding in report["findings"]:
+        assert set(finding) == {"subject", "state", "found", "advice"}
+    assert main(["doctor", str(config), "--json", "--train.epochs", "0"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["state"] == "wrong"
+    wrong = [one["subject"] for one in report["findings"] if one["state"] == "wrong"]
+    assert wrong == ["configuration"]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
+def test_impossible_limits_are_refused(config, capsys, limit):
+    assert main(["doctor", str(config), f"--limit={limit}"]) == 1
+    assert capsys.readouterr().err.startswith("error: --limit: expected seconds above 0")

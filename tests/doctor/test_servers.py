@@ -1,16 +1,22 @@
-"""What the doctor says of feature servers that are right, wrong, silent, or not there."""
+"""What the doctor says of feature servers that are right, wrong, silent, or not there, and of
+certificates, keys and tokens."""
 
+import datetime
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from cache_server.store.manifest import TableSpec
 from hopper.doctor import configuration, servers
+from hopper.doctor.certificates import authorities_of, read_validity
 from hopper.partition import partition_graph
 from tests.cache_server.test_security import TOKEN, issue
 from tests.doctor.conftest import find, wrongs
@@ -64,10 +70,8 @@ def test_a_closed_port_is_told(look, addresses):
         closed_address = address(listener)
     findings = look(*servers_option(addresses[0], closed_address))
     assert find(findings, "server 0").state == "fine"
-    assert (
-        "cannot be reached: Connection refused"
-        in find(findings, f"server 1, {closed_address}").found
-    )
+    finding = find(findings, f"server 1, {closed_address}")
+    assert "cannot be reached: Connection refused" in finding.found
 
 
 def test_a_server_that_never_answers_is_not_waited_for(look, addresses, listener):
@@ -140,9 +144,8 @@ def test_a_server_that_refuses_to_send_its_rows_is_wrong(look, addresses, monkey
 def test_other_versions_are_told(look, addresses, monkeypatch):
 
     monkeypatch.setattr(servers, "version", lambda _: "99.0")
-    warnings = [
-        finding.found for finding in look(*servers_option(*addresses)) if finding.state == "warning"
-    ]
+    findings = look(*servers_option(*addresses))
+    warnings = [finding.found for finding in findings if finding.state == "warning"]
     assert sum("there, 99.0 here" in warning for warning in warnings) == 2
 
 
@@ -178,3 +181,86 @@ def test_ranks_on_loopback_reach_no_other_machine(look, monkeypatch):
     assert finding.state == "wrong"
     assert finding.found == "GLOO_SOCKET_IFNAME: no other machine reaches lo (127.0.0.1)"
     assert finding.advice.startswith("GLOO_SOCKET_IFNAME=<interface")
+
+
+# Certificates, keys and tokens
+
+DAY = datetime.timedelta(days=1)
+
+
+def issue_for(folder: Path, days: float, host: str = "127.0.0.1") -> list[str]:
+    """Write certificates into a folder; the machine's own is valid for so many days. Returns the
+    words of the command line that name them."""
+    now = datetime.datetime.now(datetime.UTC)
+    issue(folder, "own", (host,), not_before=now - 60 * DAY, not_after=now + days * DAY)
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    files = {f"tls_{part}": f"own-{part}.pem" for part in ("ca", "certificate", "key")}
+    files["token_file"] = "token"
+    words = ((f"--cluster.{key}", f"{folder}/{file}") for key, file in files.items())
+    return list(chain.from_iterable(words))
+
+
+def test_dates_are_read_as_ssl_reads_them(tmp_path):
+    issue_for(tmp_path, 100.5)
+    own = f"{tmp_path}/own"
+    assert int(read_validity(f"{own}-certificate.pem", f"{own}-key.pem").days) == 100
+    assert [authority.days > 1000 for authority in authorities_of(f"{own}-ca.pem")] == [True]
+
+
+def test_valid_certificates_and_tokens_are_fine(look, tmp_path):
+    findings = look(*issue_for(tmp_path, 100.5))
+    assert wrongs(findings) == []
+    assert "100 days from now" in find(findings, "cluster.tls_certificate").found
+    for key in ("tls_ca", "tls_key", "token_file"):
+        assert find(findings, f"cluster.{key}").state == "fine"
+
+
+def test_certificates_that_have_ended_or_end_soon_are_told(look, tmp_path):
+    [line] = wrongs(look(*issue_for(tmp_path, -3.2)))
+    assert f"cluster.tls_certificate: {tmp_path}/own-certificate.pem: not vouched for by " in line
+    (soon := tmp_path / "soon").mkdir()
+    finding = find(look(*issue_for(soon, 9.5)), "cluster.tls_certificate")
+    assert finding.state == "warning"
+    assert " days from now" in finding.found
+    assert "issued anew" in finding.advice
+
+
+def test_a_certificate_of_another_name_or_authority_is_wrong(look, tmp_path):
+    """Servers that a run starts on this machine are reached under 127.0.0.1."""
+    words = issue_for(tmp_path, 100, "node0")
+    finding = find(look(*words), "cluster.tls_certificate")
+    assert finding.state == "wrong"
+    assert "127.0.0.1" in finding.found
+    trustme.CA().cert_pem.write_to_path(tmp_path / "own-ca.pem")
+    [line] = wrongs(look(*words))
+    assert f"cluster.tls_certificate: {tmp_path}/own-certificate.pem: not vouched for by " in line
+
+
+def test_certificates_and_keys_that_cannot_be_used_are_named(look, tmp_path):
+    words = issue_for(tmp_path, 100)
+    trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(tmp_path / "own-key.pem")
+    assert len(lines := wrongs(look(*words))) == 1
+    assert "cluster.tls_certificate, tls_key: " in lines[0]
+    (tmp_path / "own-ca.pem").unlink()
+    assert "cluster.tls_ca: " in wrongs(look(*words))[0]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_a_token_that_others_can_read_is_a_warning(look, tmp_path, mode):
+    words = issue_for(tmp_path, 100)
+    (tmp_path / "token").chmod(mode)
+    finding = find(look(*words), "cluster.token_file")
+    assert (finding.state, finding.advice) == ("warning", f"chmod 600 {tmp_path}/token")
+
+
+def test_servers_elsewhere_want_certificates(look):
+    # Of a network for documents, where nobody answers.
+    elsewhere = ("--cluster.servers", '["192.0.2.7:1", "192.0.2.8:1"]')
+    findings = look(*elsewhere, limit=0.5)
+    assert "insecure: talking to 192.0.2.7:1" in find(findings, "certificates and token").found
+    assert find(findings, "server 0").state == "wrong"
+    insecure = look(*elsewhere, "--cluster.insecure", "true", limit=0.5)
+    assert find(insecure, "certificates and token").state == "warning"
+    # Ranks of the other server are not this machine's.
+    assert "1 rank here (cluster.ranks_per_server)" in find(insecure, "threads").found

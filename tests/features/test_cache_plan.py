@@ -89,10 +89,7 @@ def test_rows_of_other_servers_cost_more_than_own():
 
 def test_lru_shares_by_tables():
     """1,000 and 200 bytes of rows: 600 are 500 and 100, of which b's make two rows."""
-    unsampled = {
-        "a": TypeProfile(10, 100, NOTHING, NOTHING),
-        "b": TypeProfile(40, 5, NOTHING, NOTHING),
-    }
+    unsampled = {n: TypeProfile(of.row_bytes, of.rows, NOTHING, NOTHING) for n, of in BOTH.items()}
     plan = plan_cache(unsampled, "lru", 600)
     assert plan.room == {"a": 52, "b": 2}
     assert all(not ids.size for ids in plan.held.values())
@@ -113,9 +110,7 @@ def test_plans_fit_every_cache_size(policy):
         )
         for name, width, count in (("a", 4, 300), ("b", 28, 120), ("c", 1578, 77), ("d", 64, 0))
     }
-    all_bytes = sum(
-        type_profile.ids.size * type_profile.row_bytes for type_profile in profile.values()
-    )
+    all_bytes = sum(of.ids.size * of.row_bytes for of in profile.values())
     saved_by_smaller = -1
     for size in (0, 1, 27, 28, 5_000, 60_000, all_bytes - 1, all_bytes, 2 * all_bytes):
         plan = plan_cache(profile, policy, size)

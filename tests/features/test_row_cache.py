@@ -1,13 +1,20 @@
-"""Caches of rows by id, against plain indexing: NumPy always, CuPy where there is a device."""
+"""Caches of rows by id, and rows that ranks read through them, against plain indexing.
 
+Arrays are those of NumPy, and those of CuPy where there is a device.
+"""
+
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 
 from hopper.device.array_module import array_module
 from hopper.errors import ConfigError
+from hopper.features import DeviceRows, RowKind
 from hopper.features.row_cache import RecentRows, RowCache
 
 NODES = 50
@@ -82,9 +89,8 @@ def test_the_least_recently_requested_rows_are_evicted(module, room):
         out[gaps] = table[on_device[gaps]]
         cache.take_missed(on_device[gaps], out, gaps)
         assert np.array_equal(_to_numpy(out), _to_numpy(table)[ids])
-        cached_after = set(
-            np.flatnonzero(_to_numpy(cache.find(module.arange(NODES))) >= 0).tolist()
-        )
+        is_cached = _to_numpy(cache.find(module.arange(NODES))) >= 0
+        cached_after = set(np.flatnonzero(is_cached).tolist())
         assert len(cached_after) == min(room, len(cached_before | requested))
         assert cached_after <= cached_before | requested
         if len(requested) <= room:
@@ -105,3 +111,65 @@ def test_array_modules():
             array_module("cuda")
     else:
         assert array_module("cuda") is cupy
+
+
+# Rows cached on a device
+
+DIM = 3
+
+
+class Table:
+    """A source that remembers what it was asked for."""
+
+    def __init__(self, dtype: str) -> None:
+        self.rows = np.random.default_rng(0).standard_normal((NODES, DIM)).astype(dtype)
+        self.requested: list[int] = []
+
+    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        assert (kind, node_type) in (("features", "paper"), ("features", "author"))
+        self.requested += ids.tolist()
+        return self.rows[ids]
+
+
+def make_device_rows(
+    device: torch.device, table: Table, room: int, kind: type[RowCache]
+) -> DeviceRows:
+    module: ModuleType = array_module(device.type)
+    cache = kind(NODES, room, DIM, table.rows.dtype, module)
+    if kind is RowCache:
+        ids = np.random.default_rng(1).permutation(NODES)[:room]
+        cache.put(module.asarray(ids), module.asarray(table.rows[ids]))
+    return DeviceRows(device, {"paper": cache}, RLock())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", [RowCache, RecentRows])
+@pytest.mark.parametrize("room", [0, 1, 9, NODES])
+def test_rows_are_those_of_the_table(device, room, kind, dtype):
+    """Ids repeat in any order, and the source is asked only for rows that are not cached."""
+    table, generator = Table(dtype), np.random.default_rng(room)
+    device_rows = make_device_rows(device, table, room, kind)
+    lookups = 0
+    for size in (0, 1, 17, 60, 5):
+        ids = generator.integers(0, NODES, size)
+        missing = ids[np.isin(ids, device_rows.absent("paper", ids))]
+        table.requested = []
+        rows = device_rows.read(table, "paper", ids)
+        assert rows.device.type == device.type
+        assert np.array_equal(rows.cpu().numpy(), table.rows[ids])
+        assert table.requested == missing.tolist()
+        lookups += size
+    hits, misses = device_rows.take_lookups()["paper"]
+    assert hits + misses == lookups
+    assert (hits == 0) == (room == 0)
+    assert device_rows.take_lookups()["paper"] == (0, 0)
+
+
+def test_other_types_are_copied(device):
+    """Rows of other types are copied as they are stored, without lookups."""
+    table = Table("float32")
+    device_rows = make_device_rows(device, table, 5, RowCache)
+    ids = np.array([3, 3, 0])
+    assert np.array_equal(device_rows.read(table, "author", ids).cpu().numpy(), table.rows[ids])
+    assert device_rows.absent("author", ids).tolist() == [3, 3, 0]
+    assert device_rows.take_lookups() == {"paper": (0, 0)}

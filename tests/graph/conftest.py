@@ -1,14 +1,24 @@
 """A small graph with everything the layout allows, and the real graphs where they lie."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
-from hopper.graph import EdgeType, GraphSchema, GraphWriter, Labels, NodeType, Relation
+from hopper.graph import (
+    EdgeType,
+    GraphDirectory,
+    GraphSchema,
+    GraphWriter,
+    Labels,
+    NodeType,
+    Relation,
+)
 
 CITES = Relation("paper", "linked", "paper")
 WRITES = Relation("author", "linked", "paper")
@@ -67,17 +77,24 @@ def library(tmp_path_factory) -> Path:
 def friends(tmp_path_factory) -> Path:
     """A homogeneous graph whose target is its relation: splits hold edge ids."""
     relation = Relation("person", "knows", "person")
-    schema = GraphSchema(
-        *("friends", {"person": NodeType(3)}, {relation: EdgeType(4)}, relation),
-        *({"person": Labels("float", 2)}, {"train": 3, "test": 1}),
-    )
     out = tmp_path_factory.mktemp("graphs") / "friends"
-    with GraphWriter(out, schema) as writer:
-        writer.topology(relation, np.array([0, 1, 2, 2]), np.array([1, 2, 0, 0]))
-        writer.labels("person", np.array([[0.5, 1], [2, 3], [np.nan, np.nan]], np.float32))
-        writer.split("train", np.array([0, 3, 1]))
-        writer.split("test", np.array([2]))
+    GraphDirectory.from_arrays(
+        out,
+        {relation: [[0, 1, 2, 2], [1, 2, 0, 0]]},
+        labels={"person": np.array([[0.5, 1], [2, 3], [np.nan, np.nan]], np.float32)},
+        splits={"train": [0, 3, 1], "test": [2]},
+        target=relation,
+    )
     return out
+
+
+def write_frames(folder: Path, kind: str, tables: Mapping[str, Any]) -> str:
+    """Write tables of columns as files of CSV or Parquet."""
+    folder.mkdir(exist_ok=True)
+    for name, columns in tables.items():
+        frame, file = pandas.DataFrame(columns), folder / f"{name}.{kind}"
+        frame.to_csv(file, index=False) if kind == "csv" else frame.to_parquet(file, index=False)
+    return str(folder)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, import_graph
 from hopper.graph.layout import label_names_file
+from tests.graph.conftest import write_frames
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*left out",
@@ -34,13 +35,10 @@ def import_tables(request, tmp_path) -> Import:
 
     def write_and_import(tables: Tables, **options: Any) -> tuple[GraphDirectory, list[str]]:
         number = len(list(tmp_path.iterdir()))
-        folder, out = tmp_path / f"tables-{number}", tmp_path / f"graph-{number}"
-        folder.mkdir()
-        for name, columns in tables.items():
-            frame, file = pandas.DataFrame(columns), folder / f"{name}.{kind}"
-            frame.to_csv(file, index=False) if kind == "csv" else frame.to_parquet(file)
+        folder = write_frames(tmp_path / f"tables-{number}", kind, tables)
+        out = tmp_path / f"graph-{number}"
         try:
-            notes = import_graph(kind, str(folder), out, ImportOptions(**options))
+            notes = import_graph(kind, folder, out, ImportOptions(**options))
         finally:
             assert not list(tmp_path.glob(".*"))
         return GraphDirectory.open(out), notes

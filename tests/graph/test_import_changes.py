@@ -24,6 +24,7 @@ from hopper.graph.importers.transforms import (
     symmetrize,
 )
 from hopper.partition import partition_graph
+from tests.graph.conftest import write_frames
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:split by time")
 
@@ -244,12 +245,9 @@ def test_times_are_read_from_tables(kind, tmp_path):
         times = pandas.to_datetime(DATES * 2, format="ISO8601", utc=True).tz_localize(None)
     nodes = {"id": list("abcd"), "label": [0, 1, 0, 1], "time": times, "size": range(4)}
     edges = {"src": list("abd"), "dst": list("bcc"), "time": [30, 10, 20], "sum": [1.5, 2.5, 3.5]}
-    (tmp_path / "tables").mkdir()
-    for name, table in (("nodes", nodes), ("edges", edges)):
-        frame, file = pandas.DataFrame(table), tmp_path / "tables" / f"{name}.{kind}"
-        frame.to_csv(file, index=False) if kind == "csv" else frame.to_parquet(file, index=False)
+    folder = write_frames(tmp_path / "tables", kind, {"nodes": nodes, "edges": edges})
     options = ImportOptions(add_reverse="all", split=BY_TIME)
-    notes = import_graph(kind, str(tmp_path / "tables"), tmp_path / "graph", options)
+    notes = import_graph(kind, folder, tmp_path / "graph", options)
     assert "split by time: 2 train, 1 val, 1 test" in notes or kind == "parquet"
     graph, reverse = GraphDirectory.open(tmp_path / "graph"), Relation("node", "rev_edge", "node")
     later = [-5, 7] if kind == "csv" else [midnight, midnight + 10 * 3600]
@@ -266,7 +264,7 @@ def test_times_are_read_from_tables(kind, tmp_path):
         ):
             (tmp_path / "tables/nodes.csv").write_text(text)
             with pytest.raises(error, match=match):
-                import_graph(kind, str(tmp_path / "tables"), tmp_path / "refused", options)
+                import_graph(kind, folder, tmp_path / "refused", options)
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])

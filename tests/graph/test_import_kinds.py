@@ -21,6 +21,7 @@ from hopper.graph.importers import ImportOptions, RandomSplit, import_graph, wri
 from hopper.graph.importers.graphml import tables_from_networkx
 from hopper.graph.importers.ogb import tables_from_ogb
 from hopper.graph.layout import TOPOLOGY_ARRAYS
+from tests.graph.conftest import write_frames
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # notes on the import
 
@@ -46,15 +47,11 @@ def frames() -> dict[str, pandas.DataFrame]:
 
 
 def import_csv(folder: Path, options: ImportOptions) -> None:
-    for name, frame in frames().items():
-        frame.to_csv(folder / f"{name}.csv", index=False)
-    import_graph("csv", str(folder), folder / "out", options)
+    import_graph("csv", write_frames(folder, "csv", frames()), folder / "out", options)
 
 
 def import_parquet(folder: Path, options: ImportOptions) -> None:
-    for name, frame in frames().items():
-        frame.to_parquet(folder / f"{name}.parquet", index=False)
-    import_graph("parquet", str(folder), folder / "out", options)
+    import_graph("parquet", write_frames(folder, "parquet", frames()), folder / "out", options)
 
 
 def import_sql(folder: Path, options: ImportOptions) -> None:
@@ -121,8 +118,9 @@ def import_graphbolt(folder: Path, options: ImportOptions) -> None:
     np.save(folder / "data/x.npy", X[:, :2])
     torch.save(torch.from_numpy(X[:, 2]), folder / "data/last.pt")
     np.save(folder / "data/amount.npy", AMOUNT)
-    columns = [("node", "x", "numpy", "x.npy"), ("node", "last", "torch", "last.pt")]
-    columns.append(("edge", "amount", "numpy", "amount.npy"))
+    columns = [("node", "x", "numpy", "data/x.npy"), ("node", "last", "torch", "data/last.pt")]
+    columns.append(("edge", "amount", "numpy", "data/amount.npy"))
+    keys = "domain", "name", "format", "path"
     sets = {"train": "train_set", "val": "validation_set", "test": "test_set"}
     tasks: dict[str, Any] = {"name": "topic", "num_classes": 3}
     for name, ids in SPLITS.items():
@@ -134,16 +132,7 @@ def import_graphbolt(folder: Path, options: ImportOptions) -> None:
     metadata = {
         "dataset_name": "graph",
         "graph": {"nodes": [{"num": N}], "edges": [{"format": "csv", "path": "data/edges.csv"}]},
-        "feature_data": [
-            {
-                "domain": domain,
-                "name": name,
-                "format": of,
-                "path": f"data/{file}",
-                "in_memory": True,
-            }
-            for domain, name, of, file in columns
-        ],
+        "feature_data": [dict(zip(keys, of, strict=True)) | {"in_memory": True} for of in columns],
         "tasks": [tasks],
     }
     (folder / "metadata.yaml").write_text(yaml.safe_dump(metadata))

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import networkx
@@ -18,15 +18,9 @@ import torch
 from hopper import GraphDirectory, GraphError
 from hopper.errors import RequestError
 from hopper.graph import Labels, Relation
-from hopper.graph.importers import ImportOptions, import_graph, pyg, write_tables
+from hopper.graph.importers import ImportOptions, import_graph, ogb, pyg, write_tables
 from hopper.graph.importers.dgl import read_dgl
 from hopper.graph.importers.graphml import tables_from_networkx
-from hopper.graph.importers.ogb import (
-    load_arrays_only,
-    read_ogb,
-    tables_from_ogb,
-    tables_from_ogb_links,
-)
 from hopper.graph.importers.pyg import tables_from_pyg
 from hopper.graph.layout import names_file
 
@@ -250,7 +244,7 @@ MAG: dict[str, Any] = {
 
 def test_ogb(tmp_path):
     splits = {name: {"paper": ids} for name, ids in ARXIV_SPLITS.items()}
-    tables = tables_from_ogb("ogbn-mag", MAG, {"paper": np.array([[1], [0], [1]])}, splits)
+    tables = ogb.tables_from_ogb("ogbn-mag", MAG, {"paper": np.array([[1], [0], [1]])}, splits)
     write_tables(tables, tmp_path / "out", ImportOptions())
     graph = GraphDirectory.open(tmp_path / "out")
     assert graph.schema.target == "paper"
@@ -265,16 +259,16 @@ def test_ogb(tmp_path):
         (np.array([[1.0], [np.nan], [0.0]], np.float32), Labels("class", 2), [1, -1, 0]),
         (np.array([[0.5], [1], [2]]), Labels("float", 1), [0.5, 1, 2]),
     ):
-        labels = tables_from_ogb("x", ARXIV, values, ARXIV_SPLITS).nodes["node"].labels
+        labels = ogb.tables_from_ogb("x", ARXIV, values, ARXIV_SPLITS).nodes["node"].labels
         assert labels is not None
         assert (labels[0], labels[1].tolist()) == (kind, expected)
     with pytest.raises(GraphError, match="ogb dataset x: num_nodes: missing entry"):
-        tables_from_ogb("x", {"edge_index": np.zeros((2, 0), int)}, np.zeros(0), {})
+        ogb.tables_from_ogb("x", {"edge_index": np.zeros((2, 0), int)}, np.zeros(0), {})
     bad = ARXIV | {"edge_index": np.zeros((3, 2), int)}
     with pytest.raises(GraphError, match=r"expected integers of shape \[2, edges\], .* \[3, 2\]"):
-        tables_from_ogb("x", bad, np.zeros((3, 1), int), ARXIV_SPLITS)
+        ogb.tables_from_ogb("x", bad, np.zeros((3, 1), int), ARXIV_SPLITS)
     with pytest.raises(GraphError, match=r"splits of one node type, given \['author', 'paper'\]"):
-        tables_from_ogb("x", MAG, {}, {"train": {"paper": [0], "author": [0]}})
+        ogb.tables_from_ogb("x", MAG, {}, {"train": {"paper": [0], "author": [0]}})
 
 
 def columns(**arrays: Any) -> dict[str, Any]:
@@ -333,16 +327,15 @@ OGB_LINKS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", OGB_LINKS)
 def test_links_of_ogb(name, tmp_path):
     given, splits, expected = OGB_LINKS[name]
-    tables = tables_from_ogb_links(f"ogbl-{name}", given, splits)
+    tables = ogb.tables_from_ogb_links(f"ogbl-{name}", given, splits)
     assert tables.targets == tuple(tables.edges)
     for triple, (ends, ids) in expected.items():
         table = tables.edges[Relation(*triple)]
         assert np.stack((table.src, table.dst), 1).tolist() == ends
         assert table.splits is not None
         names = ["val" if split == "valid" else split for split in splits]
-        assert {key: of.tolist() for key, of in table.splits.items()} == dict(
-            zip(names, ids, strict=True)
-        )
+        of_table = {key: of.tolist() for key, of in table.splits.items()}
+        assert of_table == dict(zip(names, ids, strict=True))
     write_tables(tables, tmp_path / "out", ImportOptions(add_reverse="all"))
     graph = GraphDirectory.open(tmp_path / "out")
     assert graph.schema.target_relations == tuple(Relation(*triple) for triple in expected)
@@ -355,44 +348,40 @@ def test_links_of_ogb(name, tmp_path):
         assert graph.edge_weights(relation).tolist() == [1, 2, 3]
         assert graph.times(relation).tolist() == [2000, 2001, 2002]
     with pytest.raises(GraphError, match="ogb dataset x: train: tail: missing entry"):
-        tables_from_ogb_links("x", given, {"train": {"head": [0]}})
+        ogb.tables_from_ogb_links("x", given, {"train": {"head": [0]}})
 
 
 def test_the_library_of_ogb(tmp_path, monkeypatch):
-    class Dataset(tuple[Any, ...]):
-        """Has the interface of the library's dataset, which is not installed."""
+    """Datasets have the interface of the library's, which is not installed."""
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
+    with pytest.raises(RequestError, match="pip install ogb"):
+        ogb.read_ogb("ogbn-arxiv", tmp_path)
 
-        def __new__(cls, name: str, root: str) -> Any:
+    class Nodes(list[Any]):
+        def __init__(self, name: str, root: str) -> None:
             if name != "ogbn-arxiv":
                 raise ValueError(f"Invalid dataset name {name}")
-            return super().__new__(cls, [(ARXIV, np.array([[0], [1], [0]]))])
+            super().__init__([(ARXIV, np.array([[0], [1], [0]]))])
 
         def get_idx_split(self) -> dict[str, np.ndarray]:
             return ARXIV_SPLITS
 
-    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
-    with pytest.raises(RequestError, match="pip install ogb"):
-        read_ogb("ogbn-arxiv", tmp_path)
-    module: Any = ModuleType("ogb.nodeproppred")
-    module.NodePropPredDataset = Dataset
-    monkeypatch.setitem(sys.modules, "ogb", ModuleType("ogb"))
-    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
-    assert read_ogb("ogbn-arxiv", tmp_path).nodes["node"].count == 3
+    class Links(list[Any]):
+        def __init__(self, name: str, root: str) -> None:
+            super().__init__([ARXIV])
 
-    class Links(Dataset):
         def get_edge_split(self) -> dict[str, Any]:
             return {"train": {"edge": torch.tensor([[0, 1]])}}
 
-        def __getitem__(self, _: Any) -> Any:
-            return ARXIV
-
-    links: Any = ModuleType("ogb.linkproppred")
-    links.LinkPropPredDataset = lambda **_: Links("ogbn-arxiv", "")
-    monkeypatch.setitem(sys.modules, "ogb.linkproppred", links)
-    tables = read_ogb("ogbl-x", tmp_path)
+    monkeypatch.setitem(sys.modules, "ogb", SimpleNamespace())
+    for kind, dataset in (("Node", Nodes), ("Link", Links)):
+        module = SimpleNamespace(**{f"{kind}PropPredDataset": dataset})
+        monkeypatch.setitem(sys.modules, f"ogb.{kind.lower()}proppred", module)
+    assert ogb.read_ogb("ogbn-arxiv", tmp_path).nodes["node"].count == 3
+    tables = ogb.read_ogb("ogbl-x", tmp_path)
     assert [table.count for table in tables.edges.values()] == [1]
     with pytest.raises(RequestError, match=r"not load 'ogbn-x' into .*: Invalid dataset name"):
-        read_ogb("ogbn-x", tmp_path)
+        ogb.read_ogb("ogbn-x", tmp_path)
 
 
 def test_files_of_ogb_may_contain_only_arrays(tmp_path, monkeypatch):
@@ -401,7 +390,7 @@ def test_files_of_ogb_may_contain_only_arrays(tmp_path, monkeypatch):
     file = tmp_path / "data_processed"
 
     def load_arrays() -> Any:
-        with load_arrays_only():
+        with ogb.load_arrays_only():
             return torch.load(file, weights_only=True)
 
     graph = {"edge_index": np.arange(6).reshape(2, 3), "num_nodes": 4, "node_feat": np.ones((4, 2))}
@@ -451,10 +440,8 @@ def test_networkx(tmp_path):
     directed.add_nodes_from([(0, {"features": [1, 2], "label": 4}), (1, {"features": [3, 4]})])
     directed.add_edge(0, 1)
     graph = GraphDirectory.from_networkx(directed, tmp_path / "lists")
-    assert (graph.features("node").tolist(), graph.labels("node").tolist()) == (
-        [[1, 2], [3, 4]],
-        [4, -1],
-    )
+    assert graph.features("node").tolist() == [[1, 2], [3, 4]]
+    assert graph.labels("node").tolist() == [4, -1]
     assert graph.schema.relations[EDGES].count == 1
     assert not names_file(graph.path, "node").exists()
     for key, value, match in (

@@ -262,14 +262,11 @@ def test_errors_have_no_password(text, tmp_path):
 
 def test_truth_values_are_classes_and_a_split_without_labels_is_told(tmp_path, capsys):
     rows = "SELECT * FROM (VALUES ('x', true, 'train'), ('y', false, 'test')) AS t(id, {}, split)"
-    np.testing.assert_array_equal(
-        read(tmp_path, f'nodes.a = "{rows.format("label")}"').labels("a"), [1, 0]
-    )
+    graph = read(tmp_path, f'nodes.a = "{rows.format("label")}"')
+    np.testing.assert_array_equal(graph.labels("a"), [1, 0])
     (tmp_path / "graph.toml").write_text(f'nodes.a = "{rows.format("banned")}"')
-    assert (
-        main(["dataset", "import", "sql", f"{tmp_path}/graph.toml", "--out", f"{tmp_path}/b"]) == 0
-    )
+    words = "import", "sql", f"{tmp_path}/graph.toml", "--out", f"{tmp_path}/b"
+    assert main(["dataset", *words]) == 0
     told = capsys.readouterr().out
-    assert (
-        "a: a split but no column label or value, so nothing is predicted; features: banned" in told
-    )
+    text = "a: a split but no column label or value, so nothing is predicted; features: banned"
+    assert text in told

@@ -247,9 +247,8 @@ def test_flipped_bits_of_parquet_end_in_one_error_or_in_a_graph(tmp_path):
         file = tmp_path / "tables" / ("nodes.parquet" if number % 2 else "edges.parquet")
         content = file.read_bytes()
         damaged = np.frombuffer(content, np.uint8).copy()
-        damaged[draw.integers(0, damaged.size, (1, 3, 20)[number % 3])] ^= np.uint8(
-            1 << draw.integers(8)
-        )
+        places = draw.integers(0, damaged.size, (1, 3, 20)[number % 3])
+        damaged[places] ^= np.uint8(1 << draw.integers(8))
         file.write_bytes(damaged.tobytes())
         out = tmp_path / f"graph-{number}"
         with suppress(GraphError, RequestError):

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import scipy.sparse
@@ -19,6 +18,7 @@ from hopper.graph.presets import PRESETS
 from hopper.graph.synthesise import combine_parts, draw_nodes, make
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import partition_graph
+from tests.conftest import numba_threads
 
 SCALES = {
     "arxiv-like": 0.1,
@@ -51,17 +51,13 @@ PUBLISHED = {
 def graphs(tmp_path_factory) -> dict[str, GraphDirectory]:
     """Every preset at a small scale, opened with all checks (order, ranges, degrees)."""
     root = tmp_path_factory.mktemp("presets")
-    return {
-        name: GraphDirectory.open(make(name, root / name, scale=scale))
-        for name, scale in SCALES.items()
-    }
+    return {n: GraphDirectory.open(make(n, root / n, scale=scale)) for n, scale in SCALES.items()}
 
 
 def edge_ends(graph: GraphDirectory, relation: Relation = EDGE) -> NDArray[np.int64]:
     """Return [2, edges]: sources and destinations."""
     topology = graph.topology(relation)
-    destinations = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
-    return np.stack([topology.indices, destinations]).astype(np.int64)
+    return np.stack([topology.indices, topology.list_destinations()])
 
 
 @pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.01), ("mag-like", 0.001)])
@@ -71,12 +67,8 @@ def test_same_seed_same_bytes_whatever_the_threads_and_pieces(name, scale, tmp_p
         files = sorted(path for path in out.rglob("*") if path.is_file())
         return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
-    threads = numba.get_num_threads()
-    try:
-        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    with numba_threads():
         first = make_files(7)
-    finally:
-        numba.set_num_threads(threads)
     with limit_memory(MemoryBudget(LEAST_CHUNK)):
         assert make_files(7) == first
     other = make_files(8)

@@ -70,9 +70,8 @@ def test_a_destination_is_new_or_empty(tmp_path):
     (tmp_path / "made").mkdir()
     for out in (tmp_path / "made", tmp_path / "deep" / "graph"):
         write_graph(out, write_small)
-        assert [path.name for path in out.parent.iterdir() if path != tmp_path / "deep"] == [
-            out.name
-        ]
+        made = {path.name for path in out.parent.iterdir()} - {"deep"}
+        assert made == {out.name}
         graph = GraphDirectory.open(out)
         assert graph.features("person").tolist() == [[7, 7, 7], [0, 0, 0]]
         assert (graph.edge_weights(KNOWS).tolist(), graph.times(KNOWS).tolist()) == ([0.5], [7])

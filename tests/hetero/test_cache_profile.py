@@ -44,7 +44,6 @@ def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch):
     fetched_ids: list[np.ndarray[Any, Any]] = []
     visited = Visited(np.arange(0, 100, 5), np.full(20, 3))
     assert miss_penalty(fetched_ids.append, visited, 10, 25) == pytest.approx(4 / (6 * 25))
-    assert len(fetched_ids) == 4
     assert [ids.tolist() for ids in fetched_ids] == [
         [0, 15, 30, 50, 65, 80],
         [0, 15, 30, 50, 65, 80],
@@ -71,11 +70,10 @@ def test_a_saved_profile_is_loaded_unchanged(tmp_path):
     assert (profile.made_for, profile.iterations) == (PROFILE.made_for, PROFILE.iterations)
     assert list(profile.types) == ["paper", "author"]
     for name, expected in PROFILE.types.items():
-        loaded = profile.types[name]
-        assert (loaded.row_bytes, loaded.rows) == (expected.row_bytes, expected.rows)
-        assert np.array_equal(loaded.penalty, expected.penalty)
-        assert np.array_equal(loaded.ids, expected.ids)
-        assert np.array_equal(loaded.visits, expected.visits)
+        for field in ("row_bytes", "rows", "ids", "visits", "penalty"):
+            np.testing.assert_array_equal(
+                *(getattr(of, field) for of in (profile.types[name], expected))
+            )
 
 
 def test_damaged_profiles(tmp_path):

@@ -182,17 +182,14 @@ def test_replicas_and_bytes_are_described(graph, in_parts, tmp_path):
             folder = parts.path / f"server-{server}"
             described = share["feature_bytes"] + share["topology_bytes"]
             if parts is in_parts:
-                assert (
-                    stored_bytes(folder) == described <= parts.description["meta"]["server_memory"]
-                )
-                held = parts.description["meta"]["servers"][server]["held"]
-                assert share["nodes"] == sum(held.values())
+                meta = parts.description["meta"]
+                assert stored_bytes(folder) == described <= meta["server_memory"]
+                assert share["nodes"] == sum(meta["servers"][server]["held"].values())
             else:
                 # Of topology alone, headers count too.
-                topology = (folder / "topology").rglob("*.npy")
+                topology = list((folder / "topology").rglob("*.npy"))
                 assert sum(file.stat().st_size for file in topology) == share["topology_bytes"]
-                headers = 128 * len(list((folder / "topology").rglob("*.npy")))
-                assert stored_bytes(folder) == described - headers
+                assert stored_bytes(folder) == described - 128 * len(topology)
     # Edges that several hops read below the roots count once.
     for part in cut(graph, make_metatree(graph.schema, "paper", 3), CITES, 2):
         for relation, count in part.edges.items():
@@ -219,8 +216,7 @@ def test_every_edge_into_a_root_is_in_one_part(undivided, in_parts):
             topology = in_parts.root_topology(relation, server)
             assert topology.positions is not None
             assert np.array_equal(topology.in_degrees, expected.in_degrees)
-            rows = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-            edges = expected.indptr[rows] + topology.positions
+            edges = expected.indptr[topology.list_destinations()] + topology.positions
             assert np.array_equal(expected.indices[edges], topology.indices)
             assert np.array_equal(expected.edge_ids[edges], topology.edge_ids)
             numbers.append(edges)
@@ -309,9 +305,7 @@ def test_the_draws_of_all_parts_equal_those_of_one_server(graph, in_parts):
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Return the inode and the content of every file."""
     files = (file for file in folder.rglob("*") if file.is_file())
-    return {
-        str(file.relative_to(folder)): (file.stat().st_ino, file.read_bytes()) for file in files
-    }
+    return {str(of.relative_to(folder)): (of.stat().st_ino, of.read_bytes()) for of in files}
 
 
 def test_links_are_the_graph_s_files_and_equal_copies(graph, whole, tmp_path):

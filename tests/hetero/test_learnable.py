@@ -1,4 +1,5 @@
-"""Sparse optimisers against torch's, sums of gradients, and the rows that learning begins with."""
+"""Sparse optimisers against torch's, sums of gradients, the rows that learning begins with, and
+records of which some are held in memory."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,15 +9,18 @@ import numba
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from hopper.errors import StorageError
 from hopper.features import distinct
+from hopper.features.cached import Lookups
 from hopper.hetero.learnable import Leaf, LeafRows, first_rows
 from hopper.hetero.learnable.fetched import merge_places
 from hopper.hetero.learnable.leaf import add_rows
-from hopper.hetero.row_records import RowRecords
+from hopper.hetero.row_records import HeldRecords, RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
+from tests.conftest import numba_threads
 
 # More rows than one thread handles alone.
 ROWS, READ, DIM = 9000, 6000, 5
@@ -152,12 +156,10 @@ def test_rows_that_several_passes_read_are_one_leaf():
 
 @pytest.fixture(params=[1, 2])
 def threads(request) -> Iterator[int]:
-    threads_before = numba.get_num_threads()
     if request.param > numba.config.NUMBA_NUM_THREADS:
         pytest.skip("too few processors")
-    numba.set_num_threads(request.param)
-    yield request.param
-    numba.set_num_threads(threads_before)
+    with numba_threads(request.param):
+        yield request.param
 
 
 def random_tensor(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -218,3 +220,56 @@ def test_places_of_several_ranks_are_merged(sizes):
     assert len(within) == len(groups)
     for group, places_of_group in zip(groups, within, strict=True):
         assert np.array_equal(places[places_of_group], group)
+
+
+# Records in a file, some of which are held in memory, against a plain table
+
+HELD, PARTS = 40, 3
+
+
+def table() -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(HELD, PARTS, DIM, generator=generator)
+
+
+def make_held_records(stored: Tensor, device: torch.device, room: int, recent: bool) -> HeldRecords:
+    places = np.random.default_rng(room).permutation(HELD)[:room]
+    return HeldRecords(stored, device, room, None if recent else places)
+
+
+@pytest.mark.parametrize("recent", [False, True])
+@pytest.mark.parametrize("room", [0, 1, 7, HELD])
+def test_held_records_equal_a_plain_table(device, room, recent):
+    """Read and update random records; at some steps write back or change all of them."""
+    generator = np.random.default_rng(room)
+    plain, stored = RowRecords(table(), device), table()
+    records = make_held_records(stored, device, room, recent)
+    requested = 0
+    for step in range(150):
+        places = torch.from_numpy(generator.permutation(HELD)[: int(generator.integers(0, 14))])
+        rows, expected = records.read(places), plain.read(places)
+        requested += len(places)
+        assert torch.equal(rows, expected)
+        change = torch.full((len(places), 1, 1), float(step), device=device)
+        records.write(places, rows + change)
+        plain.write(places, expected + change)
+        repeated_places = generator.integers(0, HELD, 6)
+        rows, expected_rows = torch.empty(2, 6, DIM, device=device)
+        records.read_rows(repeated_places, rows)
+        plain.read_rows(repeated_places, expected_rows)
+        assert torch.equal(rows, expected_rows)
+        if step % 20 == 7:
+            records.write_back()
+            assert torch.equal(stored, plain.stored)
+        if step % 50 == 30:
+            records.write_back()
+            for either in (plain, records):
+                either.rows.mul_(0.5)
+                either.read_again()
+    lookups = records.take_lookups()
+    assert lookups is not None
+    hits, misses = lookups
+    assert hits + misses == requested
+    assert (hits > 0) == (room > 0)
+    assert (misses == 0) == (room == HELD and not recent)
+    assert records.take_lookups() == Lookups()

@@ -91,9 +91,8 @@ def test_an_update_changes_only_the_rows_that_were_read():
     rows_after = share.records.rows
     # The first step of Adagrad goes by the sign.
     step = gradient + 0.5 * rows_before[[8, 3]]
-    assert torch.allclose(
-        rows_after[[8, 3]], rows_before[[8, 3]] - 0.1 * step.sign(), rtol=0, atol=1e-9
-    )
+    expected = rows_before[[8, 3]] - 0.1 * step.sign()
+    assert torch.allclose(rows_after[[8, 3]], expected, rtol=0, atol=1e-9)
     other_places = [place for place in range(10) if place not in (3, 8)]
     assert torch.equal(rows_after[other_places], rows_before[other_places])
     assert gradient.eq(1).all()
@@ -178,9 +177,8 @@ def test_gradients_may_leave_within_the_backward_pass(early, monkeypatch):
     fetched = learnable.fetch(learnable.ask({"item": [ids]}, "here"), "here")
     if early:
         fetched.push_early()
-    other_rows = Computed.apply(
-        torch.full((2, DIM), 2.0, dtype=torch.float64).requires_grad_(), events
-    )
+    rows = torch.full((2, DIM), 2.0, dtype=torch.float64).requires_grad_()
+    other_rows = Computed.apply(rows, events)
     (other_rows * fetched.of("item", ids)).sum().backward()
     assert events == [*["gradients leave"][:early], "gradient of others"]
     fetched.push()
@@ -211,9 +209,8 @@ def test_several_ranks_learn_the_rows_that_one_rank_learns(ranks):
         ids = [value for rank_result in all_ranks for value in rank_result["ids"][table]]
         rows = [value for rank_result in all_ranks for value in rank_result["rows"][table]]
         assert sorted(ids) == single_rank["ids"][table]
-        np.testing.assert_allclose(
-            np.array(rows)[np.argsort(ids)], single_rank["rows"][table], rtol=0, atol=1e-12
-        )
+        in_order = np.array(rows)[np.argsort(ids)]
+        np.testing.assert_allclose(in_order, single_rank["rows"][table], rtol=0, atol=1e-12)
         for rank_result in all_ranks:
             assert rank_result["read"][table] == np.array(rows)[np.argsort(ids)].tolist()
     # Frozen rows stand still, others moved, and rows that nobody reads stand still too.
@@ -251,10 +248,8 @@ def test_each_rank_fetches_a_remote_row_once(ranks):
         cause: sum(rank_result["bytes"][cause] for rank_result in ranks[4])
         for cause in ("feature", "gradient", "control")
     }
-    remote = {
-        table: sum(rank_result["remote"][table] for rank_result in ranks[4])
-        for table in ("item", "user")
-    }
+    counts = [rank_result["remote"] for rank_result in ranks[4]]
+    remote = {table: sum(count[table] for count in counts) for table in ("item", "user")}
     assert remote == {"item": 4, "user": 3}
     row = DIM * 8
     # An id is sent and a row comes back. Learned rows send a gradient. Each rank of the other

@@ -18,6 +18,7 @@ from hopper.micrograph.layer_sampler import LayerSampler, column_weights, make_t
 from hopper.micrograph.route import permute
 from hopper.micrograph.sample import NeighborSampler
 from tests.docs.markdown_pages import read_code
+from tests.micrograph import reference
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "draws.md"
 WORDS = 1 << 64
@@ -42,20 +43,16 @@ def draw_positions(key: int, population: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["mix", "absorb", "variate", "below"])
-def test_vectors_of_the_primitives(name, reference):
+def test_vectors_of_the_primitives(name):
     rows = VECTORS[name]
     assert len(rows) >= 4
-    for *arguments, expected in rows:
-        values = [
-            parse_word(argument) if isinstance(argument, str) else argument
-            for argument in arguments
-        ]
-        result = parse_word(expected) if isinstance(expected, str) else expected
+    for row in rows:
+        *values, result = (parse_word(of) if isinstance(of, str) else of for of in row)
         assert getattr(reference, name)(*values) == result
         assert int(getattr(draw, name)(*(np.uint64(argument) for argument in values))) == result
 
 
-def test_vectors_of_keys(reference):
+def test_vectors_of_keys():
     for words, expected in VECTORS["key"]:
         assert draw.key_of(*words) == reference.key(*words) == parse_word(expected)
     for relation, expected in VECTORS["relation_key"]:
@@ -73,7 +70,7 @@ def test_vectors_of_keys(reference):
             assert reference.below(reference.key(draw.PHASES, node), k) == row["phase"]
 
 
-def test_vectors_of_positions(reference):
+def test_vectors_of_positions():
     for row in VECTORS["positions"] + VECTORS["neighbors"]:
         population = row["population"] if "population" in row else row["degree"]
         count = row["count"] if "count" in row else row["fanout"]
@@ -88,7 +85,7 @@ def test_vectors_of_positions(reference):
             assert (below, below < row["fanout"]) == (row["below"], row["drawn"])
 
 
-def test_vectors_of_draws_by_weight(reference):
+def test_vectors_of_draws_by_weight():
     for row in VECTORS["by_weight"]:
         key, sums = parse_word(row["key"]), np.cumsum(row["units"]).astype(np.int32)
         for replace, name in enumerate(("without_replacement", "with_replacement")):
@@ -102,7 +99,7 @@ def test_vectors_of_draws_by_weight(reference):
             assert out.tolist() == expected
 
 
-def test_vectors_of_the_order_of_roots(reference):
+def test_vectors_of_the_order_of_roots():
     for row in VECTORS["order"]:
         moment, places = (row["seed"], row["epoch"], row["count"]), np.array(row["places"])
         assert permute(*moment, places).tolist() == row["roots"]
@@ -119,25 +116,22 @@ def test_vectors_of_the_order_of_roots(reference):
         ("labor_subgraph", "labor", LaborSampler),
     ],
 )
-def test_vectors_of_subgraphs(reference, name, kind, sampler_class):
+def test_vectors_of_subgraphs(name, kind, sampler_class):
     row, relation, topology = VECTORS[name], *make_documented_graph()
     edges = VECTORS["subgraph"]["edges"]
     sizes, frontiers = (
         (row["fanouts"], row["sizes"]) if kind == "node" else (row["sizes"], row["frontiers"])
     )
     moment = row["seed"], row["epoch"], row["iteration"]
-    expected_subgraph = reference.sample(
-        {relation: edges}, ["node"], "node", row["roots"], sizes, moment, kind
-    )
+    graph = {relation: edges}, ["node"], "node"
+    expected_subgraph = reference.sample(*graph, row["roots"], sizes, moment, kind)
     assert expected_subgraph.nodes["node"] == row["nodes"]
     assert [size["node"] for size in expected_subgraph.sizes] == frontiers
-    assert [[list(edge) for edge in hop[relation]] for hop in expected_subgraph.edges] == row[
-        "drawn"
-    ]
+    drawn = [[list(edge) for edge in hop[relation]] for hop in expected_subgraph.edges]
+    assert drawn == row["drawn"]
 
-    sampler = sampler_class(
-        {relation: topology}, {"node": np.arange(5)}, "node", sizes, row["seed"]
-    )
+    graph = {relation: topology}, {"node": np.arange(5)}, "node"
+    sampler = sampler_class(*graph, sizes, row["seed"])
     subgraph = sampler.sample(np.array(row["roots"]), row["epoch"], row["iteration"])
     assert subgraph.nodes["node"].tolist() == row["nodes"]
     assert [size["node"] for size in subgraph.sizes] == frontiers
@@ -154,7 +148,7 @@ def make_documented_graph() -> tuple[Relation, Topology]:
     return Relation(*row["relation"]), build_topology(src, dst, 5, 5)
 
 
-def test_vectors_of_layer_weights(reference):
+def test_vectors_of_layer_weights():
     row, (_, topology) = VECTORS["layer_weights"], make_documented_graph()
     weights = column_weights(topology.indptr, topology.indices, topology.out_degrees)
     expected = reference.weights(VECTORS["subgraph"]["edges"])
@@ -170,7 +164,7 @@ def test_vectors_of_layer_weights(reference):
             assert limit == (WORDS if certain else weight * parse_word(case["factor"]))
 
 
-def test_the_documented_first_words_are_used(reference):
+def test_the_documented_first_words_are_used():
     # A new use needs a new word, and a line in the page's table.
     uses = [draw.NEIGHBORS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS, draw.LAYERS, draw.LABOR]
     uses += [draw.MERGING, draw.LEARNABLE, draw.NEGATIVES, draw.PHASES]
@@ -181,7 +175,7 @@ def test_the_documented_first_words_are_used(reference):
 
 @without_deadline
 @given(st.lists(WORD, max_size=6), WORD)
-def test_keys_of_any_words(reference, words, counter):
+def test_keys_of_any_words(words, counter):
     key = draw.key_of(*words)
     assert key == reference.key(*words)
     absorbed = np.uint64(0)
@@ -207,7 +201,7 @@ def test_negative_words_wrap():
 @example(5, 64, None)
 @example(6, 65, None)
 @example(7, 300, None)
-def test_positions_of_any_population(reference, key, population, data):
+def test_positions_of_any_population(key, population, data):
     counts = (
         [data.draw(st.integers(0, population))]
         if data is not None
@@ -222,7 +216,7 @@ def test_positions_of_any_population(reference, key, population, data):
 
 @without_deadline
 @given(st.integers(0, 1 << 63), st.integers(0, 1 << 40), st.integers(1, 600), st.data())
-def test_an_order_has_every_root_once(reference, seed, epoch, count, data):
+def test_an_order_has_every_root_once(seed, epoch, count, data):
     """An order is a permutation, whichever of its places are asked for."""
     order = permute(seed, epoch, count, np.arange(count))
     assert sorted(order.tolist()) == list(range(count))

@@ -1,4 +1,4 @@
-"""R_micro and R_sub against their definition, and draws that ignore the partition."""
+"""Micrographs, and R_micro and R_sub against their definition."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph import GraphDirectory, Relation
+from hopper.graph import GraphDirectory, Relation, build_topology
 from hopper.micrograph.locality import measure_locality
+from hopper.micrograph.micrograph import Micrograph
 from hopper.micrograph.route import permute
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.micrograph.sample import NeighborSampler
+from hopper.partition import PartitionBook, PartitionedGraph, partition_graph
 
 CITES = Relation("paper", "links", "paper")
 WRITES = Relation("author", "links", "paper")
@@ -24,9 +26,7 @@ def _divide_library(
     generator = np.random.default_rng(11)
     counts = {"author": 20, "paper": 50}
     edges = {
-        relation: [
-            generator.integers(0, counts[end], count) for end in (relation.src, relation.dst)
-        ]
+        relation: [generator.integers(0, counts[end], count) for end in relation[::2]]
         for relation, count in ((WRITES, 70), (WRITTEN, 70), (CITES, 120))
     }
     splits = {"train": np.array(train)} if train else {}
@@ -54,13 +54,9 @@ def _neighbourhood(
 
 
 def _share(graph: PartitionedGraph, nodes: set[tuple[str, int]], roots: set[int], of: int) -> float:
-    home = graph.book.home("paper", np.array([of]))[0]
-    at_home = [
-        (t, n)
-        for t, n in nodes
-        if not (t == "paper" and n in roots) and graph.book.home(t, np.array([n]))[0] == home
-    ]
-    return len(at_home) / len(nodes)
+    home = graph.book.home("paper", np.array([of]))
+    others = nodes - {("paper", root) for root in roots}
+    return sum(graph.book.home(t, np.array([n])) == home for t, n in others) / len(nodes)
 
 
 @pytest.mark.parametrize("hops", [1, 2])
@@ -77,14 +73,9 @@ def test_both_measures_follow_their_definition(tmp_path, hops):
     ]
     assert measured.micrograph == pytest.approx(np.mean(micro))
     assert measured.subgraph == pytest.approx(np.mean(sub))
-    assert measured.as_json() == {
-        "fanouts": [-1] * hops,
-        "roots": 9,
-        "batch_size": 4,
-        "seed": 6,
-        "micrograph": round(measured.micrograph, 6),
-        "subgraph": round(measured.subgraph, 6),
-    }
+    shares = {name: round(getattr(measured, name), 6) for name in ("micrograph", "subgraph")}
+    request = {"fanouts": [-1] * hops, "roots": 9, "batch_size": 4, "seed": 6}
+    assert measured.as_json() == request | shares
 
 
 def test_an_edge_target_takes_destinations_as_roots(tmp_path):
@@ -105,3 +96,93 @@ def test_any_node_is_a_root_without_a_split_and_unusable_requests_are_refused(tm
         measure_locality(graph, [2], roots=0)
     with pytest.raises(ConfigError, match="fanouts"):
         measure_locality(graph, [0])
+
+
+# The micrograph of one root: original ids, R_micro and the tree
+
+BOOK = PartitionBook(2, {"paper": [0, 2, 5], "author": [0, 1, 3]})
+PAPERS = np.array([103, 100, 102, 104, 101])  # original id of every global id
+AUTHORS = np.array([51, 50, 52])
+
+
+@pytest.fixture
+def micrograph() -> Micrograph:
+    """Root 102 (on server 1) reads papers 103, 100 and author 51 (server 0), these read 104."""
+    cites = build_topology(np.array([0, 1, 3, 3]), np.array([2, 2, 0, 1]), 5, 5)
+    writes = build_topology(np.array([0]), np.array([2]), 3, 5)
+    sampler = NeighborSampler(
+        {CITES: cites, WRITES: writes}, {"paper": PAPERS, "author": AUTHORS}, "paper", [-1, -1], 0
+    )
+    return Micrograph(sampler, 2, 0, 0)
+
+
+def test_nodes_and_edges_have_original_ids(micrograph):
+    assert micrograph.root == 102
+    assert micrograph.nodes["paper"].tolist() == [102, 103, 100, 104]
+    assert micrograph.nodes["author"].tolist() == [51]
+    first, second = micrograph.edges()
+    assert first[WRITES].tolist() == [[51, 102, 0]]
+    assert first[CITES].tolist() == [[103, 102, 0], [100, 102, 1]]
+    assert second[WRITES].tolist() == [[51, 102, 0]]
+    assert second[CITES].tolist() == [[103, 102, 0], [100, 102, 1], [104, 103, 0], [104, 100, 0]]
+
+
+def test_colocated_share(micrograph):
+    homes = {name: of.tolist() for name, of in micrograph.homes(BOOK).items()}
+    assert homes == {"paper": [1, 0, 0, 1], "author": [0]}
+    # Of five vertices, 104 lives with the root, which itself counts only among the five.
+    assert micrograph.colocated_share(BOOK) == 1 / 5
+    one_server = PartitionBook(1, {"paper": [0, 5], "author": [0, 3]})
+    assert micrograph.colocated_share(one_server) == 4 / 5
+
+
+def test_text(micrograph):
+    assert micrograph.text(BOOK).splitlines() == [
+        "paper 102 @1",
+        "├── hop 0 links: author 51 @0",
+        "├── hop 0 links: paper 103 @0",
+        "│   └── hop 1 links: paper 104 @1",
+        "├── hop 0 links: paper 100 @0",
+        "│   └── hop 1 links: paper 104 @1 *",
+        "├── hop 1 links: author 51 @0 *",
+        "├── hop 1 links: paper 103 @0 *",
+        "└── hop 1 links: paper 100 @0 *",
+    ]
+    assert len(micrograph.text().splitlines()) == 1 + micrograph.subgraph.num_edges
+    assert micrograph.text().splitlines()[3] == "│   └── hop 1 links: paper 104"
+
+
+def test_a_root_alone():
+    sampler = NeighborSampler(
+        {CITES: build_topology(*np.empty((2, 0), np.int64), 3, 3)},
+        *({"paper": np.arange(3)}, "paper", [2, 2], 0),
+    )
+    micrograph, book = Micrograph(sampler, 1, 0, 0), PartitionBook(1, {"paper": [0, 3]})
+    assert micrograph.text() == "paper 1"
+    assert micrograph.colocated_share(book) == 0.0
+    assert [hop[CITES].shape for hop in micrograph.edges()] == [(0, 3), (0, 3)]
+
+
+@pytest.mark.parametrize("root", [-1, 5])
+def test_no_such_root(micrograph, root):
+    sampler = NeighborSampler({}, {"paper": PAPERS}, "paper", [1], 0)
+    message = rf"expected a global id of 'paper' in \[0, 5\), given {root}"
+    with pytest.raises(RequestError, match=message):
+        Micrograph(sampler, root, 0, 0)
+
+
+def test_agrees_with_r_micro(tmp_path):
+    """The mean of ``colocated_share`` over all roots is what a partition reports."""
+    generator, nodes = np.random.default_rng(2), 40
+    src = generator.integers(0, nodes, 160)
+    ends = np.stack([src, (src + generator.integers(1, 9, src.size)) % nodes])
+    ring = GraphDirectory.from_arrays(
+        tmp_path / "ring", {CITES: ends}, labels={"paper": np.zeros(nodes, np.int64)}
+    )
+    graph = partition_graph(ring, tmp_path / "parts", 3, "random", 1)
+    topologies, ids = {CITES: graph.topology(CITES)}, {"paper": graph.original_ids("paper")}
+    sampler = NeighborSampler(topologies, ids, "paper", [3, 2], 5)
+    shares = [Micrograph(sampler, root, 0, 0).colocated_share(graph.book) for root in range(nodes)]
+    measured = measure_locality(graph, [3, 2], nodes, batch_size=nodes, seed=5)
+    assert 0 < measured.micrograph < 1
+    assert np.mean(shares) == pytest.approx(measured.micrograph)

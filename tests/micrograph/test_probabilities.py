@@ -39,14 +39,6 @@ def whole_block(sampler: NeighborSampler, iteration: int) -> Block:
     return block
 
 
-def multiplicities(topology: Topology) -> NDArray[np.float64]:
-    """[destinations, sources] number of edges."""
-    table = np.zeros((NODES, NODES))
-    heads = np.repeat(np.arange(NODES), np.diff(topology.indptr))
-    np.add.at(table, (heads, topology.indices), 1)
-    return table
-
-
 def probabilities(
     kind: type[NeighborSampler], topology: Topology, size: int
 ) -> NDArray[np.float64]:
@@ -54,7 +46,8 @@ def probabilities(
     degrees = np.maximum(1, topology.in_degrees)
     if kind is not LayerSampler:
         return np.broadcast_to(np.minimum(1, size / degrees)[:, None], (NODES, NODES))
-    table = multiplicities(topology)
+    table = np.zeros((NODES, NODES))
+    np.add.at(table, (topology.list_destinations(), topology.indices), 1)
     norms = (table / (topology.in_degrees + 1)[:, None]).sum(0) / (topology.out_degrees + 1)
     return np.broadcast_to(np.minimum(1, size * norms / norms.sum()), (NODES, NODES))
 
@@ -69,9 +62,8 @@ def test_inverse_probabilities_equal_the_documented_formulas(topology, kind, siz
     block = whole_block(make_sampler(kind, topology, [size]), 0)
     sources, heads = block.src.original[block.indices], block.destinations()
     inverse = block.inverse_probability(torch.float64)
-    np.testing.assert_allclose(
-        inverse, 1 / probabilities(kind, topology, size)[heads, sources], rtol=1e-6
-    )
+    chances = probabilities(kind, topology, size)[heads, sources]
+    np.testing.assert_allclose(inverse, 1 / chances, rtol=1e-6)
     assert block.inverse_probability(torch.float32).dtype == torch.float32
     assert block.equally_likely is (kind is not LayerSampler)
     # Nodes drawn twice as often count half as much, whoever asks.
@@ -105,9 +97,8 @@ def test_thresholds_of_any_weights(weights, size):
     """The 64-bit product never wraps, and the probability is as specified."""
     _, factor, certain = make_thresholds(size, np.array(weights, np.uint32))
     total, numbers = sum(weights), np.arange(len(weights))
-    inverse = inverse_probabilities(
-        np.array(weights, np.uint32), numbers, np.uint64(factor), np.uint64(certain)
-    )
+    limits = np.uint64(factor), np.uint64(certain)
+    inverse = inverse_probabilities(np.array(weights, np.uint32), numbers, *limits)
     for weight, inverse_probability in zip(weights, inverse, strict=True):
         is_drawn = weight > 0 and weight * size < total
         assert not is_drawn or weight * int(factor) < 1 << 64

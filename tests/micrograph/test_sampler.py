@@ -5,7 +5,7 @@ nodes and sometimes a type without nodes.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,8 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
+from tests.conftest import numba_threads
+from tests.micrograph import reference
 
 EDGE = Relation("node", "edge", "node")
 RELATIONS = [
@@ -137,9 +139,8 @@ def graphs(draw: Any) -> Graph:
     edges = {}
     for relation in RELATIONS:
         sources, destinations = counts[relation.src], counts[relation.dst]
-        ends = st.tuples(
-            st.integers(0, max(0, sources - 1)), st.integers(0, max(0, destinations - 1))
-        )
+        highest = (max(0, count - 1) for count in (sources, destinations))
+        ends = st.tuples(*(st.integers(0, most) for most in highest))
         most = 40 if sources and destinations else 0
         edges[relation] = draw(st.lists(ends, max_size=most))
     return Graph(counts, edges)
@@ -206,7 +207,7 @@ def are_identical(subgraph: Subgraph, other: Subgraph) -> bool:
 @every_kind
 @settings(deadline=None, max_examples=25)
 @given(case=cases(), servers=st.integers(1, 4), placement=st.integers(0, 1 << 30))
-def test_agrees_with_the_reference_on_any_partition(reference, kind, case, servers, placement):
+def test_agrees_with_the_reference_on_any_partition(kind, case, servers, placement):
     """Catches every dependence on global ids: nodes, rows, sizes, edges and their order."""
     graph, roots, fanouts, moment = case
     sampled = graph.edges, list(graph.counts), "paper", roots, fanouts, moment
@@ -231,9 +232,7 @@ def test_a_subgraph_is_the_union_of_its_micrographs(kind, case, data):
     labels = [data.draw(st.integers(0, 2)) for _ in roots]
     groups = [[r for r, label in zip(roots, labels, strict=True) if label == g] for g in range(3)]
     for root_groups in ([[root] for root in roots], groups):
-        subgraphs = [
-            placed.sample(roots_of_group, fanouts, moment, kind) for roots_of_group in root_groups
-        ]
+        subgraphs = [placed.sample(of_group, fanouts, moment, kind) for of_group in root_groups]
         assert set().union(*map(edge_set, subgraphs)) == edge_set(subgraph)
         assert set().union(*map(node_set, subgraphs)) == node_set(subgraph)
 
@@ -336,27 +335,18 @@ def test_settings_of_the_key_that_do_not_fit_are_refused():
     assert Sampler(kind="labor", expansion="once", fanouts=[5, 5], dependence=4).dependence == 4
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Set two threads, and restore their number afterwards."""
-    if numba.config.NUMBA_NUM_THREADS < 2:
-        pytest.skip("numba was started with a single thread")
-    threads_before = numba.get_num_threads()
-    numba.set_num_threads(2)
-    yield
-    numba.set_num_threads(threads_before)
-
-
-@pytest.mark.usefixtures("two_threads")
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="numba has a single thread")
 @pytest.mark.parametrize(
     ("kind", "sizes"), [("node", [5, 6]), ("layer", [9000, 4000]), ("labor", [5, 6])]
 )
 def test_one_thread_or_two(kind, sizes):
     roots = np.random.default_rng(0).permutation(20_000)[:5000]
     sampler = random_sampler(20_000, 200_000, sizes, kind=kind)
-    on_two = sampler.sample(roots, 0, 0)
-    numba.set_num_threads(1)
-    assert are_identical(sampler.sample(roots, 0, 0), on_two)
+    subgraphs = []
+    for threads in (2, 1):
+        with numba_threads(threads):
+            subgraphs.append(sampler.sample(roots, 0, 0))
+    assert are_identical(*subgraphs)
 
 
 def test_concurrent_calls():

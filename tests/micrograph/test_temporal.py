@@ -24,9 +24,7 @@ def graph(tmp_path_factory) -> GraphDirectory:
     generator = np.random.default_rng(7)
 
     def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
+        return np.stack([generator.integers(0, n, edges) for n in (sources, destinations)])
 
     out = tmp_path_factory.mktemp("temporal") / "graph"
     return GraphDirectory.from_arrays(

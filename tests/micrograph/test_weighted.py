@@ -126,9 +126,8 @@ def test_draws_do_not_depend_on_the_partition(tmp_path):
         out = tmp_path / topology
         parts = partition_graph(graph, out, servers, "random", topology=topology)
         ids = parts.original_ids("node")
-        sampler = WeightedSampler(
-            {EDGE: parts.topology(EDGE)}, {"node": ids}, "node", [5, 3], 9, unbiased=True
-        )
+        arguments = {EDGE: parts.topology(EDGE)}, {"node": ids}, "node"
+        sampler = WeightedSampler(*arguments, [5, 3], 9, unbiased=True)
         subgraph = sampler.sample(parts.global_ids("node")[:40], 1, 2)
         blocks = subgraph.blocks()
         inverses = [block.inverse_probability(torch.float64).numpy() for block in blocks]

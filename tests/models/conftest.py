@@ -24,6 +24,11 @@ class Graph:
     def num_nodes(self) -> int:
         return len(self.neighbors)
 
+    @property
+    def hub(self) -> int:
+        """The node with the most neighbours."""
+        return max(range(self.num_nodes), key=lambda v: len(self.neighbors[v]))
+
     def block(
         self,
         roots: list[int] | None = None,
@@ -57,11 +62,17 @@ class Graph:
             dst=Nodes("paper", dst, degree[dst], key),
         )
 
-    def blocks(self, roots: list[int], layers: int, key: int = 11) -> list[Block]:
-        """Blocks in order of computation, with all neighbours."""
+    def blocks(
+        self,
+        roots: list[int],
+        layers: int,
+        sampled_neighbors: dict[int, list[int]] | None = None,
+        key: int = 11,
+    ) -> list[Block]:
+        """Blocks in order of computation, with all or chosen neighbours."""
         blocks: list[Block] = []
         for _ in range(layers):
-            block = self.block(roots, key=key)
+            block = self.block(roots, sampled_neighbors, key=key)
             blocks.insert(0, block)
             roots = block.src.original.tolist()
         return blocks
@@ -88,8 +99,16 @@ def make_rows(graph: Graph, width: int = 6, seed: int = 1) -> Tensor:
     return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
 
 
-def check_sum_over_roots(run: Callable[[list[int]], tuple[Tensor, Sequence[Tensor]]]) -> None:
-    """Check that rows and gradients of a batch, which ``run`` computes, are those of its roots."""
+def check_sum_over_roots(
+    model: torch.nn.Module, h: Tensor, make_blocks: Callable[[list[int]], list[Block]]
+) -> None:
+    """Check that rows and gradients of a batch are those of its roots, in smaller batches."""
+
+    def run(roots: list[int]) -> tuple[Tensor, Sequence[Tensor]]:
+        blocks = make_blocks(roots)
+        out = model(blocks, h[blocks[0].src.original])
+        return out, torch.autograd.grad(out.sin().sum(), list(model.parameters()))
+
     out, gradient = run([4, 17, 39, 8, 21])
     parts = [run(batch) for batch in ([8, 39], [21], [17, 4], [])]
     rows = torch.cat([out for out, _ in parts])

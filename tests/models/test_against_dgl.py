@@ -41,51 +41,51 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def compare(layer, run_dgl, parameters, x, block):
-    """Compare outputs and gradients with DGL's.
+@pytest.fixture
+def compare(dgl, graph):
+    """Return a function that compares outputs and gradients of a layer with those of DGL's."""
 
-    ``run_dgl`` maps features to DGL's output. ``parameters`` pairs each parameter of the layer
-    with a function that returns DGL's gradient for it.
-    """
-    upstream = torch.randn(block.num_dst, *run_dgl(x).shape[1:])
-    layer_x, dgl_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    out = layer(block, layer_x, layer_x[: block.num_dst])
-    expected = run_dgl(dgl_x)
-    torch.testing.assert_close(out, expected, **TOLERANCE)
-    (out * upstream).sum().backward()
-    (expected * upstream).sum().backward()
-    torch.testing.assert_close(layer_x.grad, dgl_x.grad, **TOLERANCE)
-    assert len(parameters) == len(list(layer.parameters()))
-    for parameter, dgl_gradient in parameters:
-        torch.testing.assert_close(parameter.grad, dgl_gradient(), **TOLERANCE)
+    def compare_layers(layer, dgl_layer, parameters, in_dim=6, *, self_loops=False, join=None):
+        """``parameters`` pairs each parameter of the layer with a function that returns DGL's
+        gradient for it. ``join`` makes of DGL's output what the layer returns."""
+        g = dgl.graph(graph.edges(self_loops), num_nodes=graph.num_nodes)
+        x, block = torch.randn(graph.num_nodes, in_dim), graph.block()
+        layer_x, dgl_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+        out, expected = layer(block, layer_x, layer_x), dgl_layer(g, dgl_x)
+        expected = join(expected) if join else expected
+        torch.testing.assert_close(out, expected, **TOLERANCE)
+        upstream = torch.randn(out.shape)
+        (out * upstream).sum().backward()
+        (expected * upstream).sum().backward()
+        torch.testing.assert_close(layer_x.grad, dgl_x.grad, **TOLERANCE)
+        assert len(parameters) == len(list(layer.parameters()))
+        for parameter, dgl_gradient in parameters:
+            torch.testing.assert_close(parameter.grad, dgl_gradient(), **TOLERANCE)
+
+    return compare_layers
 
 
 @pytest.mark.parametrize(("in_dim", "out_dim", "project_first"), ORDERS)
-def test_gcn(dgl, graph, in_dim, out_dim, project_first):
+def test_gcn(dgl, compare, in_dim, out_dim, project_first):
     torch.manual_seed(0)
     dgl_layer = dgl.nn.GraphConv(in_dim, out_dim, norm="both", activation=torch.relu)
     layer = GCNLayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
     torch.nn.init.normal_(dgl_layer.bias)
     layer.weight.data.copy_(dgl_layer.weight)
     layer.bias.data.copy_(dgl_layer.bias)
-    g = dgl.graph(graph.edges(self_loops=True), num_nodes=graph.num_nodes)
     pairs = [
         (layer.weight, lambda: dgl_layer.weight.grad),
         (layer.bias, lambda: dgl_layer.bias.grad),
     ]
-    x = torch.randn(graph.num_nodes, in_dim)
-    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
+    compare(layer, dgl_layer, pairs, in_dim, self_loops=True)
 
 
 @pytest.mark.parametrize(("in_dim", "out_dim", "project_first"), ORDERS)
-def test_sage(dgl, graph, in_dim, out_dim, project_first):
+def test_sage(dgl, compare, in_dim, out_dim, project_first):
     torch.manual_seed(0)
     dgl_layer = dgl.nn.SAGEConv(in_dim, out_dim, "mean", activation=torch.relu)
     layer = SAGELayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
-    pairs = load_self_and_neighbor(layer, dgl_layer)
-    g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
-    x = torch.randn(graph.num_nodes, in_dim)
-    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
+    compare(layer, dgl_layer, load_self_and_neighbor(layer, dgl_layer), in_dim)
 
 
 def load_self_and_neighbor(layer, dgl_layer):
@@ -98,7 +98,7 @@ def load_self_and_neighbor(layer, dgl_layer):
     ]
 
 
-def test_sage_pool(dgl, graph):
+def test_sage_pool(dgl, compare):
     """DGL pools rows as wide as the input, Hopper rows as wide as the output: here both are 6."""
     torch.manual_seed(0)
     dgl_layer = dgl.nn.SAGEConv(6, 6, "pool", activation=torch.relu)
@@ -109,12 +109,10 @@ def test_sage_pool(dgl, graph):
         (layer.source_linear.weight, lambda: dgl_layer.fc_pool.weight.grad),
         (layer.source_linear.bias, lambda: dgl_layer.fc_pool.bias.grad),
     ]
-    g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
-    x = torch.randn(graph.num_nodes, 6)
-    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
+    compare(layer, dgl_layer, pairs)
 
 
-def test_sage_lstm(dgl, graph):
+def test_sage_lstm(dgl, compare):
     torch.manual_seed(0)
     dgl_layer = dgl.nn.SAGEConv(6, 6, "lstm", activation=torch.relu)
     layer = LSTMLayer(6, 6, activation=torch.relu)
@@ -134,14 +132,12 @@ def test_sage_lstm(dgl, graph):
         (layer.source_linear.bias, lambda: gates(lstm.bias_ih_l0.grad)),
         (layer.state_linear.weight, lambda: gates(lstm.weight_hh_l0.grad)),
     ]
-    g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
-    x = torch.randn(graph.num_nodes, 6)
-    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
+    compare(layer, dgl_layer, pairs)
 
 
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize(("in_dim", "width"), WIDTHS)
-def test_gat(dgl, graph, in_dim, width, concat):
+def test_gat(dgl, compare, in_dim, width, concat):
     torch.manual_seed(0)
     heads = 3
     dgl_layer = dgl.nn.GATConv(in_dim, width, heads).double()
@@ -160,15 +156,13 @@ def test_gat(dgl, graph, in_dim, width, concat):
     def join(out):
         return functional.elu(out.flatten(1) if concat else out.mean(1))
 
-    g = dgl.graph(graph.edges(self_loops=True), num_nodes=graph.num_nodes)
     pairs = [
         (layer.linear.weight, lambda: dgl_layer.fc.weight.grad),
         (layer.attention_src, lambda: dgl_layer.attn_l.grad[0]),
         (layer.attention_dst, lambda: dgl_layer.attn_r.grad[0]),
         (layer.bias, bias_grad),
     ]
-    x = torch.randn(graph.num_nodes, in_dim)
-    compare(layer, lambda x: join(dgl_layer(g, x)), pairs, x, graph.block())
+    compare(layer, dgl_layer, pairs, in_dim, self_loops=True, join=join)
 
 
 def test_deepgcn(dgl, graph):

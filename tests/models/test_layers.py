@@ -1,11 +1,14 @@
-"""What every layer and stack promises: parts compose, placement does not matter."""
+"""What every layer and stack promises: parts compose, placement does not matter, and sampled
+neighbours count by their probability."""
 
 import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from hopper.errors import ConfigError, RequestError
+from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models import GNN, Layer, build_model
 from hopper.models.dropout import EdgeDropout, RowDropout, SelfDropout
@@ -56,10 +59,8 @@ def test_destinations_are_read_from_h_dst_only(graph, in_dim, out_dim):
     order = torch.randperm(block.num_src, generator=torch.Generator().manual_seed(3))
     reordered = graph.block([3, 1, 39, 7])
     reordered.indices = torch.argsort(order)[block.indices]
-    reordered.src.original, reordered.src.degree = (
-        block.src.original[order],
-        block.out_degree()[order],
-    )
+    reordered.src.original = block.src.original[order]
+    reordered.src.degree = block.out_degree()[order]
     for layer in make_layers(in_dim, out_dim):
         expected = layer(block, h[block.src.original], h[block.dst.original])
         out = layer(reordered, h[reordered.src.original], h[block.dst.original])
@@ -71,16 +72,15 @@ def test_layers_do_what_they_declare(graph):
     for layer in make_layers(6, 4):
         z_src = layer.project(make_rows(graph)[block.src.original])
         first, second = (make_rows(graph, seed=s)[block.dst.original] for s in (2, 3))
-        ignores_destination = torch.equal(
-            layer.aggregate(block, z_src, first), layer.aggregate(block, z_src, second)
-        )
+        rows = (layer.aggregate(block, z_src, destinations) for destinations in (first, second))
+        ignores_destination = torch.equal(*rows)
         assert ignores_destination is not layer.reads_destination
     algebras = ["sum", "mean", "softmax", "mean", "other", "other"]
     assert [layer.algebra for layer in make_layers(2, 2)] == algebras
 
 
 def test_the_maximum_of_parts_is_the_maximum_of_all(graph):
-    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    v = graph.hub
     layer, h = PoolLayer(6, 4).double(), make_rows(graph)
     neighbors = graph.neighbors[v]
 
@@ -91,9 +91,7 @@ def test_the_maximum_of_parts_is_the_maximum_of_all(graph):
 
     all_parts = aggregate_part(neighbors)
     assert all_parts[1].count_nonzero() == 0
-    joined = layer.join(
-        [aggregate_part(neighbors[:2]), aggregate_part(neighbors[2:]), aggregate_part([])]
-    )
+    joined = layer.join([aggregate_part(part) for part in (neighbors[:2], neighbors[2:], [])])
     assert torch.equal(joined, all_parts)
     assert PoolLayer.has_parts()
     assert not LSTMLayer.has_parts()
@@ -120,7 +118,7 @@ def test_both_orders_agree_and_the_cheaper_is_chosen(graph, layer_class, in_dim,
 
 
 def test_gcn_weights_use_full_graph_degrees_and_the_sampled_count(graph):
-    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    v = graph.hub
     neighbors = graph.neighbors[v][1:4]
     block = graph.block([v], sampled_neighbors={v: neighbors})
     degree = [len(row) for row in graph.neighbors]
@@ -131,7 +129,7 @@ def test_gcn_weights_use_full_graph_degrees_and_the_sampled_count(graph):
 
 def test_gat_softmax_is_over_the_sampled_edges_and_self(graph):
     """Sampling is the same as deleting the edges that were not drawn: nothing is rescaled."""
-    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    v = graph.hub
     neighbors = graph.neighbors[v][::2]
     layer = attentive(GATLayer(6, 4, 2, concat=True))
     h = make_rows(graph)
@@ -161,37 +159,23 @@ def test_widths_and_number_of_layers(graph, name, layers):
 def test_gradient_of_a_batch_is_the_sum_over_its_roots(graph, name, train):
     """Dropout on: masks do not depend on which roots share a pass, nor on row order."""
     model = make_model(name, dropout=0.4).train(train)
-    h = make_rows(graph)
-
-    def run(batch):
-        blocks = graph.blocks(batch, 3)
-        out = model(blocks, h[blocks[0].src.original])
-        loss = out.sin().sum()
-        return out, torch.autograd.grad(loss, list(model.parameters()))
-
-    check_sum_over_roots(run)
+    check_sum_over_roots(model, make_rows(graph), lambda roots: graph.blocks(roots, 3))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_acts_in_training_only_and_by_iteration(graph, name):
-    model = make_model(name, dropout=0.5)
-    h = make_rows(graph)
+    model, without, h = make_model(name, dropout=0.5), make_model(name), make_rows(graph)
+    without.load_state_dict(model.state_dict())
 
-    def run(key):
+    def run(model, key):
         blocks = graph.blocks([4, 17, 8], 3, key=key)
         return model(blocks, h[blocks[0].src.original])
 
-    assert torch.equal(run(1), run(1))
-    assert not torch.equal(run(1), run(2))
+    assert torch.equal(run(model, 1), run(model, 1))
+    assert not torch.equal(run(model, 1), run(model, 2))
     model.eval()
-    assert torch.equal(run(1), run(2))
-    without = make_model(name)
-    without.load_state_dict(model.state_dict())
-    assert torch.equal(run(1), without(graph.blocks([4, 17, 8], 3), h[first_rows(graph)]))
-
-
-def first_rows(graph):
-    return graph.blocks([4, 17, 8], 3)[0].src.original
+    assert torch.equal(run(model, 1), run(model, 2))
+    assert torch.equal(run(model, 1), run(without, 11))
 
 
 def test_every_layer_drops_its_own_input_rows(graph):
@@ -282,3 +266,111 @@ def test_an_activation_may_be_a_module(graph, kind):
     plain = kind(6, 4).double()
     expected = torch.nn.functional.prelu(plain(block, h_src, h_dst), layer.activation.weight)
     assert torch.equal(layer(block, h_src, h_dst), expected)
+
+
+# Neighbours that were not equally likely: weights, placement, expectations
+
+
+def inverse_probabilities(graph, block: Block) -> Tensor:
+    """[edges]: an inverse probability for each edge by its source, from 1 to 5."""
+    return 1.0 + (block.src.original[block.indices] * 7 % 40).double() / 10
+
+
+def make_unequal_block(graph, roots, sampled_neighbors=None, key=11) -> Block:
+    block = graph.block(roots, sampled_neighbors, key=key)
+    block.drawn_inverse, block.equally_likely = inverse_probabilities(graph, block), False
+    return block
+
+
+@pytest.fixture
+def hub(graph) -> int:
+    return graph.hub
+
+
+def test_gcn_weights_each_edge_by_its_own_probability(graph, hub):
+    block = make_unequal_block(graph, [hub, 39], sampled_neighbors={hub: graph.neighbors[hub][:3]})
+    plain = graph.block([hub, 39])
+    sources = plain.src.original[plain.indices].tolist()
+    weights = GCNLayer(1, 1).edge_weights(plain, torch.float64)
+    weight_by_source = dict(zip(sources, weights, strict=True))
+    expected = torch.stack([weight_by_source[int(u)] for u in block.src.original[block.indices]])
+    expected *= block.drawn_inverse
+    torch.testing.assert_close(GCNLayer(1, 1).edge_weights(block, torch.float64), expected)
+
+
+def test_sage_takes_the_mean_weighted_by_inverse_probabilities(graph, hub):
+    block = make_unequal_block(graph, [hub, 39])
+    h = make_rows(graph)
+    inverse = inverse_probabilities(graph, block)
+    layer = SAGELayer(6, 6, project_first=False).double()
+    rows = layer.aggregate(block, h[block.src.original], h[block.dst.original])
+    expected = (inverse / inverse.sum()) @ h[graph.neighbors[hub]]
+    torch.testing.assert_close(rows[0], expected)
+    assert (rows[1] == 0).all(), "the mean of no neighbours"
+
+
+def test_gat_weighs_exponentials_by_inverse_probability_over_their_mean(graph, hub):
+    block = make_unequal_block(graph, [hub, 39])
+    h = make_rows(graph)
+    layer = attentive(GATLayer(6, 4, 2, concat=True))
+    z, z_v = layer.project(h[graph.neighbors[hub]]), layer.project(h[[hub]])
+    z_all = torch.cat([z, z_v])
+    logits = (z_all * layer.attention_src).sum(-1) + (z_v * layer.attention_dst).sum(-1)
+    inverse = inverse_probabilities(graph, block)
+    weights = torch.cat([inverse / inverse.mean(), torch.ones(1).double()])
+    unnormalised = torch.nn.functional.leaky_relu(logits, 0.2).exp() * weights.unsqueeze(1)
+    alpha = unnormalised / unnormalised.sum(0)
+    expected = (alpha.unsqueeze(-1) * z_all).sum(0).flatten()
+    out = layer(block, h[block.src.original], h[block.dst.original])
+    torch.testing.assert_close(out[0], expected)
+    isolated_row = layer(graph.block([39]), h[[39]], h[[39]])
+    torch.testing.assert_close(out[1], isolated_row[0])
+
+
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_equal_weights_change_nothing(graph, hub, name):
+    """Weighted or not, probabilities that are those of node-wise draws give the same rows."""
+    model = make_model(name, layers=1)
+    sampled_neighbors = {hub: graph.neighbors[hub][1:4]}
+    plain, weighted = (graph.block([hub, 4, 39], sampled_neighbors) for _ in range(2))
+    weighted.drawn_inverse = plain.inverse_probability(torch.float64)
+    weighted.equally_likely = False
+    x = make_rows(graph)[plain.src.original]
+    torch.testing.assert_close(model([weighted], x), model([plain], x), atol=1e-14, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_gradients_over_unequal_edges_are_sums_over_roots_too(graph, name):
+    """Probabilities belong to edges, not to who shares the pass."""
+    model = make_model(name, layers=2, dropout=0.4)
+
+    def make_blocks(roots):
+        last = make_unequal_block(graph, roots)
+        return [make_unequal_block(graph, last.src.original.tolist()), last]
+
+    check_sum_over_roots(model, make_rows(graph), make_blocks)
+
+
+def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
+    """Poisson sampling of three neighbours: the expectation over all eight samples is exact."""
+    graph.neighbors[hub] = graph.neighbors[hub][:3]
+    layer = GCNLayer(6, 4).double()
+    h = make_rows(graph)
+    p = torch.tensor([0.2, 0.5, 1.0], dtype=torch.float64)
+
+    def aggregate_sample(positions: list[int]) -> Tensor:
+        sampled_neighbors = {hub: [graph.neighbors[hub][i] for i in positions]}
+        block = graph.block([hub], sampled_neighbors)
+        block.drawn_inverse, block.equally_likely = 1 / p[positions], False
+        z = layer.project(h[block.src.original])
+        return layer.aggregate(block, z, h[block.dst.original])
+
+    mean = torch.zeros(1, 4, dtype=torch.float64)
+    for subset in range(8):
+        positions = [i for i in range(3) if subset >> i & 1]
+        chance = torch.where(torch.tensor([subset >> i & 1 == 1 for i in range(3)]), p, 1 - p)
+        mean += chance.prod() * aggregate_sample(positions)
+    block = graph.block([hub])
+    z = layer.project(h[block.src.original])
+    expected = layer.aggregate(block, z, h[block.dst.original])
+    torch.testing.assert_close(mean, expected)

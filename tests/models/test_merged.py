@@ -30,7 +30,7 @@ EDGES = {
     Relation("ghost", "of", "paper"): 0,
     Relation("paper", "in", "field"): 50,
 }
-RELATIONS = tuple(sorted(EDGES))
+TYPES, RELATIONS = tuple(sorted(COUNTS)), tuple(sorted(EDGES))
 WIDTHS = {relation: 2 for relation in EDGES if relation.src != "field"}
 MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rgcn", {}),
@@ -70,18 +70,9 @@ def sample(
 
 
 def build(name: str, *, merge: bool = True, out_dim: int = 3, **options: Any) -> HGNN:
-    types = tuple(sorted(COUNTS))
-    reads = [(RELATIONS, types), (tuple(r for r in RELATIONS if r.dst == "paper"), ("paper",))]
-    model = build_typed_model(
-        name,
-        target="paper",
-        inputs=INPUTS,
-        reads=reads,
-        out_dim=out_dim,
-        hidden=8,
-        dtype=torch.float64,
-        **options,
-    )
+    reads = [(RELATIONS, TYPES), (tuple(r for r in RELATIONS if r.dst == "paper"), ("paper",))]
+    options |= {"out_dim": out_dim, "hidden": 8, "dtype": torch.float64}
+    model = build_typed_model(name, target="paper", inputs=INPUTS, reads=reads, **options)
     torch.manual_seed(5)
     model = attentive(model)
     return model if merge else split_relations(model)
@@ -103,16 +94,12 @@ def run_model(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str,
     return logits.detach(), gradients, sum(bool(hop.prepared) for hop in blocks)
 
 
-@pytest.mark.parametrize("order", ["cheaper", "project first", "aggregate first"])
-@pytest.mark.parametrize(("name", "options"), MODELS)
-def test_merged_and_single_relations_give_the_same_numbers(name, options, order, monkeypatch):
-    """Logits and gradients agree, whether rows are projected or aggregated first."""
-    if order != "cheaper":
-        first = order == "project first"
-        monkeypatch.setattr(MergedRelations, "project_first", lambda *_: first)
-    expected, gradients, merged_hops = run_model(build(name, merge=False, **options), sample(3))
+def check_merged(name: str, options: dict[str, Any], *sampled: Any) -> None:
+    """Check that logits and gradients over a sample are those of relations one by one."""
+    single = build(name, merge=False, **options)
+    expected, gradients, merged_hops = run_model(single, sample(*sampled))
     assert merged_hops == 0
-    logits, merged_gradients, merged_hops = run_model(build(name, merge=True, **options), sample(3))
+    logits, merged_gradients, merged_hops = run_model(build(name, **options), sample(*sampled))
     assert merged_hops == 2
     torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
     # A parameter that nothing reads may have no gradient, or one of zeros.
@@ -124,22 +111,22 @@ def test_merged_and_single_relations_give_the_same_numbers(name, options, order,
         torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("order", ["cheaper", "project first", "aggregate first"])
+@pytest.mark.parametrize(("name", "options"), MODELS)
+def test_merged_and_single_relations_give_the_same_numbers(name, options, order, monkeypatch):
+    """Logits and gradients agree, whether rows are projected or aggregated first."""
+    if order != "cheaper":
+        first = order == "project first"
+        monkeypatch.setattr(MergedRelations, "project_first", lambda *_: first)
+    check_merged(name, options, 3)
+
+
 @pytest.mark.parametrize("name", ["rgcn", "rgat", "hgt"])
 def test_edges_of_different_probability(name):
     """Sources of a layer's sample have different probabilities."""
-    blocks = sample(20, LayerSampler)
-    assert any(not block.equally_likely for block in blocks[0].blocks.values())
-    expected, gradients, _ = run_model(build(name, merge=False), blocks)
-    logits, merged_gradients, merged_hops = run_model(
-        build(name, merge=True), sample(20, LayerSampler)
-    )
-    assert merged_hops == 2
-    torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
-    for parameter, gradient in gradients.items():
-        if parameter in merged_gradients:
-            torch.testing.assert_close(
-                merged_gradients[parameter], gradient, rtol=1e-10, atol=1e-12
-            )
+    blocks = sample(20, LayerSampler)[0].blocks.values()
+    assert any(not block.equally_likely for block in blocks)
+    check_merged(name, {}, 20, LayerSampler)
 
 
 @pytest.mark.parametrize(("name", "options"), [MODELS[1], MODELS[3], MODELS[5]])
@@ -160,10 +147,9 @@ def test_rows_that_are_projected_already(name, options):
 def test_layout():
     """Segments are the pairs of relation and destination that have edges, in order."""
     hop = sample(2)[0]
-    types = tuple(sorted(COUNTS))
-    merged = merge_relations(hop, RELATIONS, types)
-    assert merge_relations(hop, RELATIONS, types) is merged
-    starts = dict(zip(types, np.cumsum([0, *(hop.destinations[t] for t in types)]), strict=False))
+    merged = merge_relations(hop, RELATIONS, TYPES)
+    assert merge_relations(hop, RELATIONS, TYPES) is merged
+    starts = dict(zip(TYPES, np.cumsum([0, *(hop.destinations[t] for t in TYPES)]), strict=False))
     rows = dict(
         zip(merged.readers, np.cumsum([0, *(hop.sources[t] for t in merged.readers)]), strict=False)
     )
@@ -189,36 +175,31 @@ def test_layout():
     for destination in range(merged.destinations.num_dst):
         first, stop = merged.destinations.indptr[destination : destination + 2].tolist()
         segments_of_destination = merged.destinations.indices[first:stop]
-        assert segments_of_destination.tolist() == [
-            i for i, (d, _) in enumerate(expected) if d == destination
-        ]
+        segments = [i for i, (d, _) in enumerate(expected) if d == destination]
+        assert segments_of_destination.tolist() == segments
 
 
 def test_the_layout_is_the_same_on_host_and_device(monkeypatch):
     """A kernel makes the layout of edges in host memory, tensor operations that on a device."""
-    types = tuple(sorted(COUNTS))
     for hop, same_hop in zip(sample(2), sample(2), strict=True):
-        on_host = merge_relations(hop, RELATIONS, types)
+        on_host = merge_relations(hop, RELATIONS, TYPES)
         with monkeypatch.context() as patched:
             patched.setattr("hopper.models.merged._merge_on_host", lambda *_: None)
-            on_device = merge_relations(same_hop, RELATIONS, types)
+            on_device = merge_relations(same_hop, RELATIONS, TYPES)
         assert on_host.groups.bounds == on_device.groups.bounds
         assert on_host.places == on_device.places
         with monkeypatch.context() as patched:
             arrays = [on_host.segments(projected=p).indices for p in (False, True)]
             patched.setattr("hopper.models.merged._on_host", lambda *_: None)
             device_arrays = [on_device.segments(projected=p).indices for p in (False, True)]
-        for name in ("segment_starts", "segment_places"):
-            arrays.append(getattr(on_host, name))
-            device_arrays.append(getattr(on_device, name))
+        for layout, of_layout in ((on_host, arrays), (on_device, device_arrays)):
+            of_layout += [layout.segment_starts, layout.segment_places]
         for host_array, device_array in zip(arrays, device_arrays, strict=True):
             assert host_array.dtype == device_array.dtype == torch.int64
             assert torch.equal(host_array, device_array)
         for name in ("indptr", "indices"):
-            host_array, device_array = (
-                getattr(layout.destinations, name) for layout in (on_host, on_device)
-            )
-            assert torch.equal(host_array, device_array), name
+            of_both = [getattr(layout.destinations, name) for layout in (on_host, on_device)]
+            assert torch.equal(*of_both), name
 
 
 @pytest.mark.parametrize(("name", "options"), MODELS)

@@ -27,34 +27,28 @@ def draw_logits_and_labels(kind: str, roots: int = 200) -> tuple[torch.Tensor, t
     return logits, labels
 
 
-def torchmetrics_score(
-    name: str, kind: str, logits: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
+SCORES: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {
+    ("float", "rmse"): (regression.mean_squared_error, {"squared": False}),
+    ("float", "mae"): (regression.mean_absolute_error, {}),
+    ("multi_hot", "micro_f1"): (classification.multilabel_f1_score, {"average": "micro"}),
+    ("multi_hot", "macro_f1"): (classification.multilabel_f1_score, {"average": "macro"}),
+    ("multi_hot", "roc_auc"): (classification.multilabel_auroc, {}),
+    ("multi_hot", "average_precision"): (classification.multilabel_average_precision, {}),
+    ("class", "accuracy"): (classification.multiclass_accuracy, {"average": "micro"}),
+    ("class", "balanced_accuracy"): (classification.multiclass_accuracy, {"average": "macro"}),
+    ("class", "micro_f1"): (classification.multiclass_f1_score, {"average": "micro"}),
+    ("class", "macro_f1"): (classification.multiclass_f1_score, {"average": "macro"}),
+    ("class", "roc_auc"): (classification.multiclass_auroc, {}),
+    ("class", "average_precision"): (classification.multiclass_average_precision, {}),
+}
+
+
+def torchmetrics_score(name: str, kind: str, logits: torch.Tensor, labels: torch.Tensor) -> float:
+    function, options = SCORES[kind, name]
     if kind == "float":
-        return {
-            "rmse": lambda: regression.mean_squared_error(logits, labels, squared=False),
-            "mae": lambda: regression.mean_absolute_error(logits, labels),
-        }[name]()
-    if kind == "multi_hot":
-        arguments: dict[str, Any] = {"preds": torch.sigmoid(logits), "target": labels.long()}
-        arguments["num_labels"] = CLASSES
-        return {
-            "micro_f1": lambda: classification.multilabel_f1_score(**arguments, average="micro"),
-            "macro_f1": lambda: classification.multilabel_f1_score(**arguments, average="macro"),
-            "roc_auc": lambda: classification.multilabel_auroc(**arguments),
-            "average_precision": lambda: classification.multilabel_average_precision(**arguments),
-        }[name]()
-    arguments = {"preds": torch.softmax(logits, 1), "target": labels, "num_classes": CLASSES}
-    return {
-        "accuracy": lambda: classification.multiclass_accuracy(**arguments, average="micro"),
-        "balanced_accuracy": lambda: classification.multiclass_accuracy(
-            **arguments, average="macro"
-        ),
-        "micro_f1": lambda: classification.multiclass_f1_score(**arguments, average="micro"),
-        "macro_f1": lambda: classification.multiclass_f1_score(**arguments, average="macro"),
-        "roc_auc": lambda: classification.multiclass_auroc(**arguments),
-        "average_precision": lambda: classification.multiclass_average_precision(**arguments),
-    }[name]()
+        return float(function(logits, labels, **options))
+    predicted = torch.sigmoid(logits) if kind == "multi_hot" else torch.softmax(logits, 1)
+    return float(function(predicted, labels.long(), CLASSES, **options))
 
 
 @pytest.mark.filterwarnings("ignore:.*samples in target", "ignore:Average precision score")
@@ -72,9 +66,8 @@ def test_scores_are_those_of_torchmetrics(kind):
     assert objective.needs_all_roots == (kind != "float")
     for name, score in scores.items():
         # torchmetrics rounds some of its scores to float32 on the way.
-        assert score == pytest.approx(
-            float(torchmetrics_score(name, kind, logits, labels)), rel=2e-7
-        ), name
+        expected = torchmetrics_score(name, kind, logits, labels)
+        assert score == pytest.approx(expected, rel=2e-7), name
 
 
 def test_two_classes_have_one_curve():

@@ -1,4 +1,4 @@
-"""Losses and metrics are sums: parts add up to the whole."""
+"""Losses, metrics and counts of classes are sums: parts add up to the whole."""
 
 import math
 
@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.models import Objective, check_training_labels
+from hopper.models.class_scores import MOST_CLASSES, class_scores, count_claims
 from hopper.models.losses import BinaryCrossEntropy, CrossEntropy
 
 
@@ -43,9 +44,8 @@ def test_class_loss_and_accuracy():
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.0]], requires_grad=True)
     labels = torch.tensor([0, 0, -1, 1])
     objective = Objective("class")
-    expected = sum(
-        functional.cross_entropy(logits[i : i + 1], labels[i : i + 1]) for i in (0, 1, 3)
-    )
+    labelled = [0, 1, 3]
+    expected = functional.cross_entropy(logits[labelled], labels[labelled], reduction="sum")
     loss = objective.loss_sum(logits, labels)
     torch.testing.assert_close(loss, expected)
     loss.backward()
@@ -83,19 +83,16 @@ def test_float_loss_and_rmse():
 
 
 @pytest.mark.parametrize(("kind", "logits", "labels"), cases())
-def test_a_score_of_a_nan_is_nan(kind, logits, labels):
+def test_a_score_of_a_nan_or_of_nothing_labelled_is_nan(kind, logits, labels):
     """Otherwise NaN claims the first class, and nothing of several labels."""
     objective = Objective(kind, classes=3)
-    logits = logits.clone()
-    logits[0, 0] = torch.nan
-    assert math.isnan(objective.scores(objective.metric_sums(logits, labels))[objective.metric])
-
-
-@pytest.mark.parametrize(("kind", "logits", "labels"), cases())
-def test_nothing_labelled_is_nan(kind, logits, labels):
-    objective = Objective(kind, classes=3)
-    sums = objective.metric_sums(logits[:0], labels[:0])
-    assert math.isnan(objective.scores(sums)[objective.metric])
+    with_nan = logits.clone()
+    with_nan[0, 0] = torch.nan
+    for sums in (
+        objective.metric_sums(with_nan, labels),
+        objective.metric_sums(logits[:0], labels[:0]),
+    ):
+        assert math.isnan(objective.scores(sums)[objective.metric])
 
 
 @pytest.mark.parametrize(
@@ -147,8 +144,58 @@ def test_weights_of_classes():
     hot = torch.tensor([[1.0, 0.0, 1.0]] * 6, dtype=torch.float64)
     losses = BinaryCrossEntropy(classes=3, positive_weights=weights).root_losses(logits, hot)
     label_losses = functional.binary_cross_entropy_with_logits(logits, hot, reduction="none")
-    torch.testing.assert_close(
-        losses, label_losses[:, 0] + label_losses[:, 1] + 2.5 * label_losses[:, 2]
-    )
+    expected = label_losses[:, 0] + label_losses[:, 1] + 2.5 * label_losses[:, 2]
+    torch.testing.assert_close(losses, expected)
     with pytest.raises(ConfigError, match=r"class_weights: expected 3 numbers, .*; got 1"):
         CrossEntropy(classes=3, class_weights=(1.0,))
+
+
+# Scores class by class, against scikit-learn's definitions worked out by hand.
+
+LABELS = torch.tensor([0, 0, 0, 1, 1, 3])
+CLAIMS = torch.tensor([0, 0, 1, 1, 0, 0])
+
+
+def make_logits(claims: torch.Tensor, classes: int = 5) -> torch.Tensor:
+    return functional.one_hot(claims, classes).double()
+
+
+def test_scores_of_each_class():
+    scores = class_scores(count_claims(make_logits(CLAIMS), LABELS, 5))
+    assert scores["class"] == ["0", "1", "2", "3", "4"]
+    assert scores["support"] == [3, 2, 0, 1, 0]
+    # Class 0 is claimed four times, twice rightly. Nobody has or claims 2 and 4; nobody claims 3.
+    assert scores["precision"] == [0.5, 0.5, None, None, None]
+    assert scores["recall"] == [pytest.approx(2 / 3), 0.5, None, 0.0, None]
+    assert scores["f1"] == [pytest.approx(4 / 7), 0.5, None, 0.0, None]
+
+
+def test_names_of_classes_replace_their_numbers():
+    counts = count_claims(make_logits(CLAIMS, 4), LABELS, 4)
+    assert class_scores(counts, ["a", "b", "c", "d"])["class"] == ["a", "b", "c", "d"]
+
+
+def test_counts_of_parts_add_up_and_unlabelled_roots_are_left_out():
+    objective = Objective("class", classes=5)
+    logits, labels = make_logits(torch.cat([CLAIMS, CLAIMS])), torch.cat([LABELS, LABELS - 1])
+    counts = objective.class_counts(logits, labels)
+    assert counts is not None
+    assert counts.shape == (3, 5)
+    parts = [
+        objective.class_counts(logits[p], labels[p]) for p in (slice(0), slice(4), slice(4, 12))
+    ]
+    assert torch.equal(sum(part for part in parts if part is not None), counts)
+    # Recognised and missed together are the roots of a class.
+    has_label = labels >= 0
+    roots = torch.bincount(labels[has_label], minlength=5)
+    assert torch.equal(counts[0] + counts[2], roots)
+    correct = (logits.argmax(1) == labels)[has_label].sum()
+    assert counts[0].sum() == correct
+
+
+def test_other_labels_and_too_many_classes_have_no_class_counts():
+    hot = torch.ones(6, 5, dtype=torch.uint8)
+    assert Objective("multi_hot", classes=5).class_counts(make_logits(CLAIMS), hot) is None
+    assert Objective("float").class_counts(torch.zeros(2, 1), torch.zeros(2)) is None
+    many = torch.zeros(2, MOST_CLASSES + 1)
+    assert Objective("class").class_counts(many, torch.tensor([0, 1])) is None

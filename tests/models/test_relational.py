@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import Relation, build_topology
@@ -68,30 +69,32 @@ def make_features() -> Rows:
     }
 
 
-def make_model(name: str, layers: int = 2, **options: int) -> HGNN:
+def make_model(
+    name: str, layers: int = 2, *, inputs: dict[str, int] = INPUTS, **options: Any
+) -> HGNN:
     reads = [EVERY] * (layers - 1) + [ROOTS]
+    options = {"seed": 3, "dtype": torch.float64} | options
     return build_typed_model(
-        name,
-        target="paper",
-        inputs=INPUTS,
-        reads=reads,
-        out_dim=4,
-        hidden=8,
-        seed=3,
-        dtype=torch.float64,
-        **options,
+        name, target="paper", inputs=inputs, reads=reads, out_dim=4, hidden=8, **options
     ).eval()
 
 
-def compute_by_formula(model: HGNN, layer: Callable[[RelationLayer, Rows], Rows]) -> Tensor:
+Formula = Callable[[RelationLayer, Module, Rows, str, int], Tensor]
+"""the new row of a node, given its layer, its type's update, all rows, its type and its number"""
+
+
+def compute_by_formula(model: HGNN, formula: Formula) -> Tensor:
     """[papers, 4]: the model on the whole graph, layer by layer."""
     h = {
         name: linear(make_features()[name])
         for name, linear in zip(model.types, model.inputs, strict=True)
     }
-    for relation_layer in model.layers:
-        assert isinstance(relation_layer, RelationLayer)
-        h = h | layer(relation_layer, h)
+    for layer in model.layers:
+        assert isinstance(layer, RelationLayer)
+        h = h | {
+            name: torch.stack([formula(layer, update, h, name, v) for v in range(COUNTS[name])])
+            for name, update in zip(layer.types, layer.updates, strict=True)
+        }
     logits: Tensor = model.head(h["paper"])
     return logits
 
@@ -104,91 +107,71 @@ def relations_into(layer: RelationLayer, node_type: str) -> list[Relation]:
     return [relation for relation in layer.relations if relation.dst == node_type]
 
 
-def compute_rgcn(layer: RelationLayer, h: Rows) -> Rows:
-    out = {}
-    for node_type, update in zip(layer.types, layer.updates, strict=True):
-        rows = []
-        for node in range(COUNTS[node_type]):
-            total = update.linear(h[node_type][node])  # type: ignore[operator,union-attr]
-            for relation in relations_into(layer, node_type):
-                sources = neighbours(relation, node)
-                weight = layer.aggregation(relation).weight  # type: ignore[union-attr]
-                for u in sources:
-                    row = h[relation.src][u : u + 1]
-                    total = total + weight(row)[0] / len(sources)  # type: ignore[operator]
-            rows.append(total if update.activation is None else total.relu())
-        out[node_type] = torch.stack(rows)
-    return out
+def rgcn_row(layer: RelationLayer, update: Module, h: Rows, node_type: str, node: int) -> Tensor:
+    total = update.linear(h[node_type][node])  # type: ignore[operator]
+    for relation in relations_into(layer, node_type):
+        sources = neighbours(relation, node)
+        weight = layer.aggregation(relation).weight  # type: ignore[union-attr]
+        for u in sources:
+            row = h[relation.src][u : u + 1]
+            total = total + weight(row)[0] / len(sources)  # type: ignore[operator]
+    return total if update.activation is None else total.relu()
 
 
-def compute_rgat(layer: RelationLayer, h: Rows) -> Rows:
-    out = {}
-    for node_type, update in zip(layer.types, layer.updates, strict=True):
-        rows = []
-        for node in range(COUNTS[node_type]):
-            total = update.linear(h[node_type][node])  # type: ignore[operator,union-attr]
-            for relation in relations_into(layer, node_type):
-                attention = layer.aggregation(relation)
-                assert isinstance(attention, RelationAttention)
-                sources = neighbours(relation, node)
-                heads = []
-                for head in range(attention.heads if sources else 0):
-                    columns = slice(head * attention.width, (head + 1) * attention.width)
-                    z = attention.linear(h[relation.src][sources])[:, columns]
-                    z_dst = attention.linear(h[node_type][node])[columns]
-                    logits = (
-                        z @ attention.attention_src[head] + z_dst @ attention.attention_dst[head]
-                    )
-                    heads.append(functional.leaky_relu(logits, 0.2).softmax(0) @ z)
-                if heads:
-                    total = total + torch.cat(heads)
-            rows.append(total if update.activation is None else total.relu())
-        out[node_type] = torch.stack(rows)
-    return out
+def rgat_row(layer: RelationLayer, update: Module, h: Rows, node_type: str, node: int) -> Tensor:
+    total = update.linear(h[node_type][node])  # type: ignore[operator]
+    for relation in relations_into(layer, node_type):
+        attention = layer.aggregation(relation)
+        assert isinstance(attention, RelationAttention)
+        sources = neighbours(relation, node)
+        heads = []
+        for head in range(attention.heads if sources else 0):
+            columns = slice(head * attention.width, (head + 1) * attention.width)
+            z = attention.linear(h[relation.src][sources])[:, columns]
+            z_dst = attention.linear(h[node_type][node])[columns]
+            logits = z @ attention.attention_src[head] + z_dst @ attention.attention_dst[head]
+            heads.append(functional.leaky_relu(logits, 0.2).softmax(0) @ z)
+        if heads:
+            total = total + torch.cat(heads)
+    return total if update.activation is None else total.relu()
 
 
-def compute_hgt(layer: RelationLayer, h: Rows) -> Rows:
+def hgt_row(layer: RelationLayer, update: Module, h: Rows, node_type: str, node: int) -> Tensor:
     assert isinstance(layer, HGTLayer)
-    out = {}
-    for node_type, update in zip(layer.types, layer.updates, strict=True):
-        rows = []
-        for node in range(COUNTS[node_type]):
-            heads = []
-            for head in range(2):
-                columns = slice(head * 4, (head + 1) * 4)
-                logits, messages = [], []
-                for relation in relations_into(layer, node_type):
-                    partial = layer.aggregation(relation)
-                    assert isinstance(partial, RelationPartial)
-                    query = partial.query(h[node_type][node])[columns]
-                    for u in neighbours(relation, node):
-                        key, value = partial.key_value(h[relation.src][u]).split(8)
-                        score = (key[columns] @ partial.attention[head]) @ query
-                        logits.append(score * partial.prior[head] / math.sqrt(4))
-                        messages.append(value[columns] @ partial.message[head])
-                if logits:
-                    heads.append(torch.stack(logits).softmax(0) @ torch.stack(messages))
-                else:
-                    heads.append(torch.zeros(4, dtype=torch.float64))
-            gate = torch.sigmoid(update.skip)  # type: ignore[arg-type]
-            update_row = update.linear(functional.gelu(torch.cat(heads)))  # type: ignore[operator]
-            rows.append(gate * update_row + (1 - gate) * h[node_type][node])
-        out[node_type] = torch.stack(rows)
-    return out
+    heads = []
+    for head in range(2):
+        columns = slice(head * 4, (head + 1) * 4)
+        logits, messages = [], []
+        for relation in relations_into(layer, node_type):
+            partial = layer.aggregation(relation)
+            assert isinstance(partial, RelationPartial)
+            query = partial.query(h[node_type][node])[columns]
+            for u in neighbours(relation, node):
+                key, value = partial.key_value(h[relation.src][u]).split(8)
+                score = (key[columns] @ partial.attention[head]) @ query
+                logits.append(score * partial.prior[head] / math.sqrt(4))
+                messages.append(value[columns] @ partial.message[head])
+        if logits:
+            heads.append(torch.stack(logits).softmax(0) @ torch.stack(messages))
+        else:
+            heads.append(torch.zeros(4, dtype=torch.float64))
+    gate = torch.sigmoid(update.skip)  # type: ignore[arg-type]
+    update_row = update.linear(functional.gelu(torch.cat(heads)))  # type: ignore[operator]
+    return gate * update_row + (1 - gate) * h[node_type][node]
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "layer", "layers"),
+    ("name", "options", "formula", "layers"),
     [
-        ("rgcn", {}, compute_rgcn, 1),
-        ("rgcn", {}, compute_rgcn, 3),
-        ("rgcn", {"bases": 2}, compute_rgcn, 2),
-        ("rgcn", {"diagonal_blocks": 2}, compute_rgcn, 2),
-        ("rgat", {"heads": 2}, compute_rgat, 2),
-        ("hgt", {"heads": 2}, compute_hgt, 2),
+        ("rgcn", {}, rgcn_row, 1),
+        ("rgcn", {}, rgcn_row, 3),
+        ("rgcn", {"bases": 2}, rgcn_row, 2),
+        ("rgcn", {"diagonal_blocks": 2}, rgcn_row, 2),
+        ("rgat", {"heads": 2}, rgat_row, 2),
+        ("hgt", {"heads": 2}, hgt_row, 2),
     ],
 )
-def test_models_follow_their_formulas(name, options, layer, layers):
+def test_models_follow_their_formulas(name, options, formula, layers):
     model = make_model(name, layers, **options)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -202,7 +185,8 @@ def test_models_follow_their_formulas(name, options, layer, layers):
         if blocks[0].sources[node_type]
     }
     logits = model(blocks, subgraph_rows)
-    assert torch.allclose(logits, compute_by_formula(model, layer)[papers], rtol=1e-11, atol=1e-12)
+    expected = compute_by_formula(model, formula)[papers]
+    assert torch.allclose(logits, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_matrices_of_bases_are_shared_and_saved_once():
@@ -227,20 +211,9 @@ def test_blocks_of_a_diagonal_are_a_matrix_with_zeros():
 
 
 def test_a_model_without_input_weights_equals_one_with_identity_weights():
-    def build(**options: bool) -> HGNN:
-        model = build_typed_model(
-            "rgcn",
-            target="paper",
-            inputs={"author": 8, "paper": 8},
-            reads=[EVERY, ROOTS],
-            out_dim=4,
-            hidden=8,
-            dtype=torch.float64,
-            **options,
-        )
-        return model.eval()
-
-    identity_model, bare_model = build(), build(input_weights=False)
+    inputs = {"author": 8, "paper": 8}
+    identity_model = make_model("rgcn", inputs=inputs)
+    bare_model = make_model("rgcn", inputs=inputs, input_weights=False)
     bare_parameters = dict(bare_model.named_parameters())
     layer = bare_model.relation_layer(0)
     first_layer_names = [name for name, _ in layer.named_parameters()]
@@ -258,12 +231,7 @@ def test_a_model_without_input_weights_equals_one_with_identity_weights():
             else:
                 parameter.copy_(bare_parameters[name.replace("linear.", "")])
     blocks, _ = full_blocks(2)
-    x = {
-        node_type: torch.randn(
-            count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        )
-        for node_type, count in blocks[0].sources.items()
-    }
+    x = {name: torch.randn(n, 8, dtype=torch.float64) for name, n in blocks[0].sources.items()}
     assert torch.allclose(bare_model(blocks, x), identity_model(blocks, x), rtol=1e-12, atol=1e-12)
 
 
@@ -303,9 +271,7 @@ def test_a_mean_of_relations_is_the_same_when_parts_are_merged_first(present_onl
 
 
 def test_dropout_is_keyed_by_type_and_node():
-    model = build_typed_model(
-        "rgcn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, dropout=0.5
-    )
+    model = make_model("rgcn", 1, dropout=0.5, dtype=torch.float32).train()
     (hop,), _ = full_blocks(1)
     masks = model.drop_all(0, hop, {name: torch.ones(hop.sources[name], 64) for name in COUNTS})
     papers = dict(zip(hop.nodes["paper"].original.tolist(), masks["paper"], strict=True))
@@ -323,21 +289,15 @@ def test_inputs_that_do_not_fit_are_named():
         model(blocks[:1], make_features())
     with pytest.raises(RequestError, match=r"RGCN: author: expected rows \[6, 3\], given \[6, 5\]"):
         model(blocks, {"author": torch.zeros(6, 5), "paper": torch.zeros(9, 5)})
-    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
-        make_model("hgt", heads=3)
-    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
-        make_model("rgat", heads=5)
-    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
-        build_typed_model(
-            "sehgnn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, heads=3
-        )
-    with pytest.raises(ConfigError, match=r"model\.diagonal_blocks: expected a divisor"):
-        make_model("rgcn", diagonal_blocks=3)
-    with pytest.raises(ConfigError, match=r"model\.bases: rgat does not take it"):
-        make_model("rgat", bases=2)
-    with pytest.raises(
-        ConfigError, match=r"model\.name: expected rgcn, .*, nars or .*; given 'gin'"
+    divisor = r"model\.heads: expected a divisor of the width 8"
+    for name, options, text in (
+        ("hgt", {"heads": 3}, divisor),
+        ("rgat", {"heads": 5}, divisor),
+        ("sehgnn", {"layers": 1, "heads": 3}, divisor),
+        ("rgcn", {"diagonal_blocks": 3}, r"model\.diagonal_blocks: expected a divisor"),
+        ("rgat", {"bases": 2}, r"model\.bases: rgat does not take it"),
+        ("gin", {}, r"model\.name: expected rgcn, .*, nars or .*; given 'gin'"),
+        ("hgt", {"heads": 0}, r"model\.heads: expected at least 1; given 0"),
     ):
-        make_model("gin")
-    with pytest.raises(ConfigError, match=r"model\.heads: expected at least 1; given 0"):
-        make_model("hgt", heads=0)
+        with pytest.raises(ConfigError, match=text):
+            make_model(name, **options)

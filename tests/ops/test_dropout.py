@@ -1,5 +1,6 @@
 """Counter-based dropout: the specification's vectors, both implementations, statistics."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from hopper.ops.counter_mask import (
 )
 from hopper.ops.dropout import node_type_key
 from tests.docs.markdown_pages import read_code
+
+from .conftest import random_leaf
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "dropout.md"
 MASK64 = (1 << 64) - 1
@@ -88,9 +91,8 @@ def test_kernels_agree_with_torch_bit_for_bit(kernels, key, words, width, thresh
     assert torch.equal(keys, counter_mask._absorb(row_keys_expected, second))
     x = torch.randn(len(words), width, dtype=torch.float64 if double else torch.float32)
     is_kept = keep_mask(keys, width, threshold)
-    expected = torch.where(
-        is_kept, x * (1 / (1 - threshold / 65536)), torch.zeros((), dtype=x.dtype)
-    )
+    zero, scale = torch.zeros((), dtype=x.dtype), 1 / (1 - threshold / 65536)
+    expected = torch.where(is_kept, x * scale, zero)
     assert torch.equal(drop(x, keys, threshold), expected)
 
 
@@ -103,14 +105,13 @@ def test_half_precision(kernels):
 
 def test_backward_is_the_same_mask(make_block):
     block = make_block([[0, 1], [2]], 4, key=99)
-    x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_rows(block.src, x, 0.4, 1), x)
-    transposed = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_rows(block.src, x.T, 0.4, 1), transposed)
-    edges = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_edges(block, x, 0.4, 1), edges)
-    self_values = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_self(block, x, 0.4, 1), self_values)
+    for function, shape in (
+        (lambda x: drop_rows(block.src, x, 0.4, 1), (4, 3, 2)),
+        (lambda x: drop_rows(block.src, x.T, 0.4, 1), (2, 4)),
+        (lambda x: drop_edges(block, x, 0.4, 1), (3, 2)),
+        (lambda x: drop_self(block, x, 0.4, 1), (2, 2)),
+    ):
+        assert torch.autograd.gradcheck(function, random_leaf(*shape))
 
 
 def test_a_row_s_mask_does_not_depend_on_the_other_rows(make_block):
@@ -140,17 +141,10 @@ def test_masks_differ_by_site_layer_iteration_and_type(make_block):
         block.src.node_type = node_type
         return site(block.src if site is drop_rows else block, x, 0.5, layer)
 
-    variants = [
-        mask(),
-        mask(key=2),
-        mask(layer=1),
-        mask(site=drop_edges),
-        mask(site=drop_self),
-        mask(node_type="author"),
-    ]
-    for i, variant in enumerate(variants):
-        for later in variants[i + 1 :]:
-            assert not torch.equal(variant, later)
+    changes = {"key": 2}, {"layer": 1}, {"site": drop_edges}, {"site": drop_self}
+    variants = [mask(**change) for change in ({}, *changes, {"node_type": "author"})]
+    for variant, other in itertools.combinations(variants, 2):
+        assert not torch.equal(variant, other)
     assert torch.equal(mask(), variants[0])
 
 
@@ -162,10 +156,8 @@ def test_kept_share_and_independence(p):
     assert abs(is_kept.mean() - (1 - p)) < 6 * (p * (1 - p) / is_kept.numel()) ** 0.5
     columns = torch.corrcoef(is_kept.T) - torch.eye(32)
     assert columns.abs().max() < 6 / 20_000**0.5
-    assert (
-        abs(torch.corrcoef(torch.stack([is_kept[:-1].flatten(), is_kept[1:].flatten()]))[0, 1])
-        < 0.01
-    )
+    rows = torch.stack([is_kept[:-1].flatten(), is_kept[1:].flatten()])
+    assert abs(torch.corrcoef(rows)[0, 1]) < 0.01
 
 
 def test_zero_is_free_and_bad_probabilities_are_refused(make_block):

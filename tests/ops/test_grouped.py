@@ -52,10 +52,8 @@ def test_values_and_gradients(name, heads, choice):
 def test_gradients_are_computed_only_where_they_are_needed():
     rows, matrices = torch.randn(3, 2), torch.randn(1, 2, 2)
     for needs in ((True, False), (False, True)):
-        row_leaf, matrix_leaf = (
-            rows.clone().requires_grad_(needs[0]),
-            matrices.clone().requires_grad_(needs[1]),
-        )
+        row_leaf = rows.clone().requires_grad_(needs[0])
+        matrix_leaf = matrices.clone().requires_grad_(needs[1])
         grouped_product(row_leaf, matrix_leaf, (0, 3)).sum().backward()
         assert (row_leaf.grad is not None, matrix_leaf.grad is not None) == needs
 

@@ -9,6 +9,7 @@ from hopper.ops import numba_kernels
 from hopper.ops.csr import destinations_to_sources, sources_to_destinations
 from hopper.ops.numba_kernels import NumbaKernels
 from hopper.ops.torch_kernels import Kernels
+from tests.conftest import numba_threads
 
 NUM_SRC, NUM_DST = 60, 40
 
@@ -63,40 +64,24 @@ def test_any_number_of_threads_gives_the_same_bits(dtype, monkeypatch):
             *kernels.softmax_gradient(block, shares, logits),
         ]
 
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
+    with numba_threads(1):
         on_one_thread = results()
-    finally:
-        numba.set_num_threads(threads)
-    numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
-    try:
+    with numba_threads(min(2, numba.config.NUMBA_NUM_THREADS)):
         on_two_threads = results()
-    finally:
-        numba.set_num_threads(threads)
-    assert all(
-        torch.equal(expected, actual)
-        for expected, actual in zip(on_one_thread, on_two_threads, strict=True)
-    )
+    assert all(map(torch.equal, on_one_thread, on_two_threads))
 
 
 def test_32_bit_indices():
-    wide, narrow = make_skewed_block(), make_skewed_block(torch.int32)
-    x = random_tensor(NUM_SRC, 21)
-    sums = [
-        NumbaKernels().gather_sum(sources_to_destinations(block), x, None)
-        for block in (wide, narrow)
-    ]
+    x, blocks = random_tensor(NUM_SRC, 21), map(make_skewed_block, (torch.int64, torch.int32))
+    sums = [NumbaKernels().gather_sum(sources_to_destinations(block), x, None) for block in blocks]
     assert torch.equal(*sums)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_16_bit_numbers_are_added_up_in_32_bits(dtype):
     block, kernels = make_skewed_block(), NumbaKernels()
-    x, weights = (
-        random_tensor(NUM_SRC, 20, dtype=dtype),
-        random_tensor(block.num_edges, 1, dtype=dtype),
-    )
+    x = random_tensor(NUM_SRC, 20, dtype=dtype)
+    weights = random_tensor(block.num_edges, 1, dtype=dtype)
     pattern = sources_to_destinations(block)
     sums = kernels.gather_sum(pattern, x, weights)
     assert torch.equal(sums, kernels.gather_sum(pattern, x.float(), weights.float()).to(dtype))

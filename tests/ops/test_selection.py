@@ -55,18 +55,15 @@ def test_without_triton_gpus_use_torch(monkeypatch, caplog):
         backend("cuda")
 
 
-def test_triton_is_refused_on_the_cpu(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "device", "text"),
+    [("triton", "cpu", "on GPUs only, but a block is"),
+     ("numba", "cuda:1", "CPU only, but a block is on cuda:1")],
+)  # fmt: skip
+def test_kernels_of_other_devices_are_refused(name, device, text, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with use_backend("triton"), pytest.raises(RequestError, match="on GPUs only, but a block is"):
-        backend("cpu")
-
-
-def test_numba_is_refused_off_the_cpu():
-    with (
-        use_backend("numba"),
-        pytest.raises(RequestError, match="CPU only, but a block is on cuda:1"),
-    ):
-        backend("cuda:1")
+    with use_backend(name), pytest.raises(RequestError, match=text):
+        backend(device)
 
 
 def test_absence_is_said_by_rank_0_only(monkeypatch, caplog):

@@ -1,12 +1,16 @@
-"""Rows that stay where they are stored until they are multiplied."""
+"""Rows that stay where they are stored, in any form, until they are multiplied."""
 
+from collections.abc import Callable, Iterable
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cache_server.feature_codec import CODECS
 from hopper.graph.block import Nodes
-from hopper.ops import RowPart, StoredRows, drop_rows, row_reader
+from hopper.ops import RowPart, StoredRows, drop_rows, row_reader, to_floats
 
 COUNT, DIM = 900, 40
 Rows = StoredRows | Tensor
@@ -40,16 +44,22 @@ def random_weights(*widths: int, dtype: torch.dtype = torch.float64) -> list[Ten
     ]
 
 
-def compute_gradients(loss: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(loss, parameters)
+def check(
+    compute: Callable[[Rows], Iterable[Tensor]],
+    dtype: torch.dtype = torch.float64,
+    **tolerance: float,
+) -> None:
+    """Check that the same is computed of stored rows as of gathered ones."""
+    stored, gathered = make_rows(dtype)
+    for actual, expected in zip(compute(stored), compute(gathered), strict=True):
+        assert type(actual) is Tensor
+        torch.testing.assert_close(actual, expected, **tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_products_and_gradients_are_those_of_gathered_rows(dtype):
-    neighbor, self_weight, bias = (
-        *random_weights(6, 3),
-        torch.zeros(3, dtype=torch.float64, requires_grad=True),
-    )
+    neighbor, self_weight = random_weights(6, 3)
+    bias = torch.zeros(3, dtype=torch.float64, requires_grad=True)
 
     def compute(rows: Rows) -> tuple[Tensor, ...]:
         rows = rows.to(torch.float64)
@@ -60,24 +70,21 @@ def test_products_and_gradients_are_those_of_gathered_rows(dtype):
         self_rows = functional.linear(first, self_weight, bias)
         neighbor_rows = first @ neighbor.t()
         loss = z.sin().sum() + self_rows.cos().sum() + neighbor_rows.square().sum()
-        return z, self_rows, neighbor_rows, *compute_gradients(loss, [neighbor, self_weight, bias])
+        gradients = torch.autograd.grad(loss, [neighbor, self_weight, bias])
+        return z, self_rows, neighbor_rows, *gradients
 
-    stored, gathered = make_rows(dtype)
-    for actual, expected in zip(compute(stored), compute(gathered), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+    check(compute, dtype, rtol=1e-10, atol=1e-10)
 
 
 def test_a_product_of_all_rows_gives_those_of_the_first_rows():
-    stored, gathered = make_rows()
     (weight,) = random_weights(4)
-    z = functional.linear(stored, weight)
-    first_rows = functional.linear(stored[:50], weight)
-    assert first_rows.data_ptr() == z.data_ptr()
-    (gradient,) = compute_gradients(z.sin().sum() + first_rows.cos().sum(), [weight])
-    (expected,) = compute_gradients(
-        (gathered @ weight.t()).sin().sum() + (gathered[:50] @ weight.t()).cos().sum(), [weight]
-    )
-    torch.testing.assert_close(gradient, expected)
+
+    def compute(rows: Rows) -> tuple[Tensor, ...]:
+        z, first_rows = functional.linear(rows, weight), functional.linear(rows[:50], weight)
+        assert isinstance(rows, Tensor) or first_rows.data_ptr() == z.data_ptr()
+        return torch.autograd.grad(z.sin().sum() + first_rows.cos().sum(), [weight])
+
+    check(compute)
 
 
 def test_a_product_does_not_outlive_its_weights():
@@ -105,34 +112,32 @@ def test_weights_that_are_expected_are_multiplied_in_the_same_pass(monkeypatch):
 
 
 def test_dropout_is_that_of_gathered_rows():
-    stored, gathered = make_rows()
     nodes = Nodes("paper", torch.arange(COUNT), torch.ones(COUNT, dtype=torch.int64), 77)
     (weight,) = random_weights(4)
 
-    def compute(rows: Rows) -> tuple[Tensor, Tensor]:
+    def compute(rows: Rows) -> tuple[Tensor, ...]:
         z = functional.linear(drop_rows(nodes, rows, 0.4, 0), weight)
-        return z, *compute_gradients(z.sin().sum(), [weight])
+        return z, *torch.autograd.grad(z.sin().sum(), [weight])
 
-    for actual, expected in zip(compute(stored), compute(gathered), strict=True):
-        torch.testing.assert_close(actual, expected)
-    assert torch.equal(
-        drop_rows(nodes, stored, 0.4, 0).clone(), drop_rows(nodes, gathered, 0.4, 0).clone()
-    )
+    check(compute)
+    check(lambda rows: [drop_rows(nodes, rows, 0.4, 0).clone()], rtol=0, atol=0)
+    # Dropout can follow dropout.
+    check(lambda rows: [drop_rows(nodes, drop_rows(nodes, rows, 0.2, 7), 0.5, 0).clone()])
 
 
 def test_products_in_halves():
-    stored, gathered = make_rows(torch.float32)
     (weight,) = random_weights(4, dtype=torch.float32)
 
-    def compute(rows: Rows) -> tuple[Tensor, Tensor]:
+    def multiply(rows: Rows) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            z = functional.linear(rows, weight)
-        return z, *compute_gradients(z.float().square().sum(), [weight])
+            return functional.linear(rows, weight)
 
-    (z, gradient), (expected, expected_gradient) = compute(stored), compute(gathered)
-    assert z.dtype == expected.dtype == torch.bfloat16
-    torch.testing.assert_close(z, expected)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=2e-2, atol=2.0)
+    def compute_gradient(rows: Rows) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(multiply(rows).float().square().sum(), [weight])
+
+    assert multiply(make_rows(torch.float32)[0]).dtype == torch.bfloat16
+    check(lambda rows: [multiply(rows)], torch.float32)
+    check(compute_gradient, torch.float32, rtol=2e-2, atol=2.0)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +161,7 @@ def test_products_in_halves():
     ],
 )
 def test_every_other_function_sees_an_ordinary_tensor(function):
-    stored, gathered = make_rows()
-    result = function(stored)
-    assert type(result) is Tensor
-    torch.testing.assert_close(result, function(gathered))
+    check(lambda rows: [function(rows)])
 
 
 def test_shapes_and_dtypes_are_known_without_reading_rows(monkeypatch):
@@ -167,12 +169,8 @@ def test_shapes_and_dtypes_are_known_without_reading_rows(monkeypatch):
     monkeypatch.setattr(row_reader.RowReader, "blocks", None)
     assert stored.shape == gathered.shape
     assert (len(stored), stored.dim(), stored.numel()) == (COUNT, 2, COUNT * DIM)
-    assert (stored.dtype, stored.device, stored.requires_grad) == (
-        gathered.dtype,
-        gathered.device,
-        False,
-    )
-    assert (stored.ndim, stored.nbytes) == (2, gathered.nbytes)
+    for name in ("dtype", "device", "ndim", "nbytes", "requires_grad"):
+        assert getattr(stored, name) == getattr(gathered, name)
     zeros = stored.new_zeros(3, 2)
     assert type(zeros) is Tensor
     assert torch.equal(zeros, gathered.new_zeros(3, 2))
@@ -215,42 +213,71 @@ def test_no_rows():
     (weight,) = random_weights(3)
     out = functional.linear(rows, weight)
     assert out.shape == (0, 3)
-    assert torch.equal(*compute_gradients(out.sum(), [weight]), torch.zeros_like(weight))
+    assert torch.equal(*torch.autograd.grad(out.sum(), [weight]), torch.zeros_like(weight))
 
 
 def test_a_product_that_was_changed_in_place_is_not_used_again():
     (weight,) = random_weights(6)
-    rows, gathered = make_rows()
-    first = functional.leaky_relu_(functional.linear(rows, weight))
-    second = functional.linear(rows[:300], weight)
-    torch.testing.assert_close(second, functional.linear(gathered[:300], weight))
-    torch.testing.assert_close(first, functional.leaky_relu(functional.linear(gathered, weight)))
+
+    def compute(rows: Rows) -> tuple[Tensor, Tensor]:
+        first = functional.leaky_relu_(functional.linear(rows, weight))
+        return first, functional.linear(rows[:300], weight)
+
+    check(compute)
 
 
 def test_a_product_is_not_used_for_the_transposed_matrix():
     (weight,) = random_weights(DIM)
-    rows, gathered = make_rows()
-    products = [rows @ weight, functional.linear(rows, weight), rows @ weight]
-    expected = [gathered @ weight, functional.linear(gathered, weight), gathered @ weight]
-    for product, expected_product in zip(products, expected, strict=True):
-        torch.testing.assert_close(product, expected_product)
+    check(lambda rows: [rows @ weight, functional.linear(rows, weight), rows @ weight])
 
 
 def test_arguments_by_keyword_work_too():
     (weight,) = random_weights(6)
-    rows, gathered = make_rows()
-    expected = functional.linear(gathered, weight)
-    torch.testing.assert_close(functional.linear(input=rows, weight=weight), expected)
     out = torch.empty(COUNT, 6, dtype=torch.float64)
-    torch.mm(rows, weight.detach().t(), out=out)
-    torch.testing.assert_close(out, expected)
+    check(lambda rows: [functional.linear(input=rows, weight=weight)])
+    check(lambda rows: [torch.mm(rows, weight.detach().t(), out=out).clone()])
 
 
-def test_dropout_can_follow_dropout():
-    rows, gathered = make_rows()
-    nodes = Nodes("paper", torch.arange(COUNT), None, 11)
+# Stored forms: what they hold, and how numpy and torch make floats of them
 
-    def drop_twice(x: Rows) -> Tensor:
-        return torch.clone(drop_rows(nodes, drop_rows(nodes, x, 0.2, 7), 0.5, 0))
+# [60, 7]: rows of very different size, one of them zero.
+ROWS = np.random.default_rng(0).normal(size=(60, 7)) * np.logspace(-12, 4, 60)[:, None]
+ROWS[3] = 0
 
-    torch.testing.assert_close(drop_twice(rows), drop_twice(gathered))
+
+@pytest.mark.parametrize("name", CODECS)
+def test_numpy_and_torch_read_the_same_numbers(name):
+    form = CODECS[name]
+    stored = form.encode(ROWS.astype(np.float32))
+    assert (stored.dtype, stored.shape) == (form.dtype, (60, form.columns(7)))
+    assert stored[0].nbytes == form.row_bytes(7)
+    for stored_rows in (stored, stored[:0], stored[7:8], stored[::2]):
+        for dtype in (torch.float32, torch.float64):
+            floats = to_floats(torch.from_numpy(stored_rows.copy()), dtype)
+            assert floats.dtype == dtype
+            assert np.array_equal(floats.numpy(), form.decode(stored_rows))
+    # A product over blocks, in any order, equals that in float64.
+    picked, weight = torch.tensor([4, 59, 4, 0]), torch.rand(3, 7, dtype=torch.float64)
+    part = RowPart(torch.from_numpy(stored), picked, torch.tensor([0, 2, 3, 1]))
+    expected = torch.from_numpy(form.decode(stored)).double()[[4, 0, 59, 4]]
+    out = torch.nn.functional.linear(StoredRows.of([part], 4).to(torch.float64), weight)
+    assert torch.allclose(out, expected @ weight.t(), rtol=1e-14)
+
+
+def test_rounding():
+    bits = np.random.default_rng(1).integers(0, 0x7F00_0000, (500, 4), dtype=np.uint32)
+    bits[::2] = bits[::2] & 0xFFFF_0000 | 0x8000  # in the middle of two
+    rows = bits.view(np.float32)
+    expected = torch.from_numpy(rows).to(torch.bfloat16).float().numpy()
+    assert np.array_equal(CODECS["bfloat16"].decode(CODECS["bfloat16"].encode(rows)), expected)
+    # A step of int8 is a 127th of the row's largest number, exact but for float32's rounding.
+    rows = ROWS.astype(np.float32)
+    decoded = CODECS["int8"].decode(CODECS["int8"].encode(rows))
+    largest = np.abs(rows).max(1, keepdims=True)
+    assert (np.abs(decoded - rows) <= largest * (0.5 / 127 + 1e-6)).all()
+    assert np.allclose(np.abs(decoded).max(1, keepdims=True), largest, rtol=1e-6, atol=0)
+    assert np.abs(decoded - rows).max() > 0
+    # Numbers that a form has are stored exactly.
+    rows = np.random.default_rng(2).integers(-64, 64, (30, 5)).astype(np.float32) / 8
+    for form in (CODECS["float16"], CODECS["bfloat16"]):
+        assert np.array_equal(form.decode(form.encode(rows)), rows)

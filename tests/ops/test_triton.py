@@ -3,18 +3,8 @@
 import pytest
 import torch
 
+from hopper import ops
 from hopper.graph.block import Edges
-from hopper.ops import (
-    backend,
-    copy_sum,
-    edge_add,
-    edge_dot,
-    edge_softmax,
-    edge_softmax_with_self,
-    edge_sum,
-    selection,
-    weighted_sum,
-)
 from tests.server_processes import run_python
 
 pytest.importorskip("triton")
@@ -96,7 +86,7 @@ def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
     return Edges(num_src, num_dst, indptr, indices)
 
 
-# Without a GPU test_conformance.py and test_edges.py run the programs interpreted.
+# Without a GPU test_conformance.py runs the programs interpreted.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(
     ("width", "dtype"),
@@ -110,23 +100,21 @@ def test_the_same_results_as_the_cpu(monkeypatch, dtype, width):
     def random_tensor(*shape):
         return torch.randn(*shape, dtype=dtype, generator=generator)
 
-    values = [
-        random_tensor(num_src, heads, width),
-        random_tensor(num_dst, heads, width),
-        random_tensor(num_src, heads),
-        random_tensor(num_dst, heads),
-    ]
+    counts = num_src, num_dst
+    values = [random_tensor(n, heads, *tail) for tail in ((width,), ()) for n in counts]
 
-    def results(device: str, choice: selection.Choice) -> list[torch.Tensor]:
+    def results(device: str, choice: ops.selection.Choice) -> list[torch.Tensor]:
         block = random_block(num_dst, num_src, 7).to(torch.device(device))
         x, y, a, b = (value.to(device).requires_grad_() for value in values)
-        with selection.use_backend(choice):
-            assert backend(device) == choice
-            logits = edge_add(block, a, b) + edge_dot(block, x, y) / width
-            shares, self_shares = edge_softmax_with_self(block, logits, b)
-            plain = edge_softmax(block, logits)
-            sums = weighted_sum(block, x, shares) + self_shares.unsqueeze(-1) * copy_sum(block, x)
-            out = sums + edge_sum(block, plain).unsqueeze(-1)
+        with ops.selection.use_backend(choice):
+            assert ops.backend(device) == choice
+            logits = ops.edge_add(block, a, b) + ops.edge_dot(block, x, y) / width
+            shares, self_shares = ops.edge_softmax_with_self(block, logits, b)
+            plain = ops.edge_softmax(block, logits)
+            sums = ops.weighted_sum(block, x, shares) + self_shares.unsqueeze(-1) * ops.copy_sum(
+                block, x
+            )
+            out = sums + ops.edge_sum(block, plain).unsqueeze(-1)
             grads = torch.autograd.grad(out.sin().sum(), (x, y, a, b))
         return [out.detach(), *grads]
 
@@ -135,8 +123,4 @@ def test_the_same_results_as_the_cpu(monkeypatch, dtype, width):
     tolerance = 1e-4 if dtype == torch.float32 else 1e-11
     for expected_tensor, tensor in zip(expected, actual, strict=True):
         torch.testing.assert_close(tensor.cpu(), expected_tensor, rtol=tolerance, atol=tolerance)
-    repeated = results("cuda", "triton")
-    assert all(
-        torch.equal(expected_tensor, tensor)
-        for expected_tensor, tensor in zip(actual, repeated, strict=True)
-    )
+    assert all(map(torch.equal, actual, results("cuda", "triton")))

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.write import GraphWriter
 
 MakeGraph = Callable[..., GraphDirectory]
 
@@ -18,48 +17,40 @@ MakeGraph = Callable[..., GraphDirectory]
 def write_library(folder: Path) -> GraphDirectory:
     """Write a graph with repeated relation names, parallel edges, self-loops, an empty type, and a
     type too small for every server to have a node."""
-    schema = GraphSchema(
-        name="library",
-        node_types={
-            "author": NodeType(17, 3, "float16"),
-            "paper": NodeType(40, 5, "float32"),
-            "venue": NodeType(1),
-            "keyword": NodeType(0, 4, "float32"),
+    counts = {"author": 17, "paper": 40, "venue": 1, "keyword": 0}
+    relations = {
+        ("author", "links", "paper"): 90,
+        ("paper", "links", "author"): 60,
+        ("paper", "links", "paper"): 150,
+        ("keyword", "links", "paper"): 0,
+        ("paper", "appears", "venue"): 40,
+    }
+    generator = np.random.default_rng(7)
+    return GraphDirectory.from_arrays(
+        folder / "library",
+        {
+            relation: [generator.integers(0, max(counts[name], 1), edges) for name in relation[::2]]
+            for relation, edges in relations.items()
         },
-        relations={
-            Relation("author", "links", "paper"): EdgeType(90, 2, "float32"),
-            Relation("paper", "links", "author"): EdgeType(60),
-            Relation("paper", "links", "paper"): EdgeType(150),
-            Relation("keyword", "links", "paper"): EdgeType(0),
-            Relation("paper", "appears", "venue"): EdgeType(40, 1, "float16"),
+        features={
+            "author": generator.random((17, 3)).astype(np.float16),
+            "paper": generator.random((40, 5), np.float32),
+            "keyword": np.empty((0, 4), np.float32),
         },
-        target="paper",
         labels={
-            "paper": Labels("class", 4),
-            "author": Labels("multi_hot", 6),
-            "venue": Labels("float", 1),
+            "paper": generator.integers(-1, 4, 40),
+            "author": generator.integers(0, 2, (17, 6), np.uint8),
+            "venue": generator.random(1, np.float32),
         },
-        splits={"train": 15, "val": 10},
+        splits={name: generator.permutation(40)[:n] for name, n in (("train", 15), ("val", 10))},
+        edge_features={
+            ("author", "links", "paper"): generator.random((90, 2)),
+            ("paper", "appears", "venue"): generator.random((40, 1)).astype(np.float16),
+        },
+        counts=counts,
+        target="paper",
+        name="library",
     )
-    generator, out = np.random.default_rng(7), folder / "library"
-    with GraphWriter(out, schema) as writer:
-        for relation, edges in schema.relations.items():
-            counts = (schema.node_types[end].count for end in (relation.src, relation.dst))
-            ends = [generator.integers(0, max(count, 1), edges.count) for count in counts]
-            writer.topology(relation, *ends)
-            if edges.feature_dim is not None:
-                table = writer.features(relation)
-                table[...] = generator.random(table.shape)
-        for name, kind in schema.node_types.items():
-            if kind.feature_dim is not None:
-                table = writer.features(name)
-                table[...] = generator.random(table.shape)
-        writer.labels("paper", generator.integers(-1, 4, 40))
-        writer.labels("author", generator.integers(0, 2, (17, 6), np.uint8))
-        writer.labels("venue", generator.random(1, np.float32))
-        for name, size in schema.splits.items():
-            writer.split(name, generator.permutation(40)[:size])
-    return GraphDirectory.open(out)
 
 
 @pytest.fixture(scope="session")
@@ -91,15 +82,9 @@ def planted(tmp_path_factory) -> GraphDirectory:
 def write_graph(
     folder: Path, name: str, nodes: int, src: ArrayLike, dst: ArrayLike, train: Sequence[int]
 ) -> GraphDirectory:
-    relation = Relation("node", "edge", "node")
-    splits = {"train": len(train)} if train else {}
-    edges = {relation: EdgeType(np.size(src))}
-    schema = GraphSchema(name, {"node": NodeType(nodes)}, edges, "node", splits=splits)
-    with GraphWriter(folder / name, schema) as writer:
-        writer.topology(relation, np.asarray(src, np.int64), np.asarray(dst, np.int64))
-        if train:
-            writer.split("train", np.array(train, np.int64))
-    return GraphDirectory.open(folder / name)
+    edges, splits = np.array([src, dst], np.int64), {"train": train} if len(train) else None
+    options: Any = {"counts": nodes, "target": "node", "name": name}
+    return GraphDirectory.from_arrays(folder / name, edges, splits=splits, **options)
 
 
 def planted_edges(

@@ -15,8 +15,7 @@ from cache_server.store.shard import Shard
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.graph.write import GraphWriter
+from hopper.graph.schema import Relation
 from hopper.hetero.divide import divide_graph
 from hopper.micrograph import frontiers
 from hopper.micrograph.frontiers import DenseTable, HashTable
@@ -169,12 +168,13 @@ def test_edge_cut_and_balance_equal_plain_counts(shared_library, tmp_path):
 
 def test_an_edge_target_is_balanced_and_kept(tmp_path):
     relation = Relation("author", "writes", "paper")
-    types = {"author": NodeType(3), "paper": NodeType(4)}
-    schema = GraphSchema("links", types, {relation: EdgeType(4)}, relation, splits={"train": 2})
-    with GraphWriter(tmp_path / "links", schema) as writer:
-        writer.topology(relation, np.array([0, 1, 2, 0]), np.array([3, 0, 3, 1]))
-        writer.split("train", np.array([0, 2]))
-    graph = GraphDirectory.open(tmp_path / "links")
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "links",
+        {relation: [[0, 1, 2, 0], [3, 0, 3, 1]]},
+        splits={"train": [0, 2]},
+        counts={"author": 3, "paper": 4},
+        target=relation,
+    )
     divided = partition_graph(graph, tmp_path / "two", 2, "random")
     home = _homes(divided, "paper")[3]
     shares = [share["train"] for share in divided.description["per_server"]]

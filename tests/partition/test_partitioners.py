@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology, build_topology
+from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, label_passes, partition_graph
 from hopper.partition.balance import MOST_CLASSES, balance_classes, combined_weight, training_roots
 from hopper.partition.label_passes import NeighborStream
@@ -28,6 +30,7 @@ from hopper.partition.partitioner import Assigner, assign_random
 from hopper.partition.stacked_ids import NodeArrays, type_slices
 from hopper.partition.streaming import assign_stream, number_of_blocks
 from hopper.timing.phases import Phases
+from tests.conftest import numba_threads
 from tests.partition.conftest import planted_edges
 
 ARRAYS = NodeArrays(Path())
@@ -68,8 +71,7 @@ def assigner(graph: GraphDirectory, case: Case, scratch: Path) -> Assigner:
 
 def cut(homes: NDArray[Any], graph: GraphDirectory) -> float:
     topology = graph.topology(RELATION)
-    dst = np.repeat(np.arange(homes.size), np.diff(topology.indptr))
-    return float((homes[topology.indices] != homes[dst]).mean())
+    return float((homes[topology.indices] != homes[topology.list_destinations()]).mean())
 
 
 def test_communities_are_found_in_balance_and_again(planted, case, tmp_path):
@@ -230,9 +232,8 @@ def test_stream_finds_communities_however_small_its_chunks(monkeypatch):
         assert np.bincount(nodes).max() <= 1.051 * nodes.size / 4
     src, dst = planted_edges(np.random.default_rng(2), 1000, 8000, 4, 0.9)
     monkeypatch.setattr(label_passes, "EDGES_AT_ONCE", 7)
-    chunks = list(
-        NeighborStream(make_in_memory("node", {RELATION: (src, dst)}, node=1000)).chunks()
-    )
+    graph = make_in_memory("node", {RELATION: (src, dst)}, node=1000)
+    chunks = list(NeighborStream(graph).chunks())
     assert sum(chunk.neighbors.size for chunk in chunks) == src.size
     assert max(chunk.neighbors.size for chunk in chunks if chunk.indptr.size > 2) <= 7
     homes = stream((src, dst), 1000, 4)
@@ -269,14 +270,10 @@ def check_room(homes: NDArray[np.int32], classes: NDArray[Any], servers: int) ->
 
 
 def test_stream_does_not_depend_on_threads(planted, tmp_path):
-    homes, threads_before = list[NDArray[np.int32]](), numba.get_num_threads()
-    try:
-        for threads in (1, numba.config.NUMBA_NUM_THREADS):
-            numba.set_num_threads(threads)
-            divide = assigner(planted, Case("stream"), tmp_path)
+    divide, homes = assigner(planted, Case("stream"), tmp_path), list[NDArray[np.int32]]()
+    for threads in (1, numba.config.NUMBA_NUM_THREADS):
+        with numba_threads(threads):
             homes.append(divide.assign(planted, 5, 3)["node"])
-    finally:
-        numba.set_num_threads(threads_before)
     np.testing.assert_array_equal(*homes)
 
 
@@ -315,12 +312,12 @@ def test_all_relations_are_read_as_one_graph(shared_library):
     """By stacked ids: ``stream`` reads in-neighbours, METIS a symmetric graph without loops."""
     ids_of, expected = type_slices(shared_library.schema), []
     starts = {name: ids.start for name, ids in ids_of.items()}
-    assert starts == {"author": 0, "paper": 17, "venue": 57, "keyword": 58}
+    assert starts == {"author": 0, "keyword": 17, "paper": 17, "venue": 57}
     for relation in shared_library.schema.relations:
         edges = shared_library.topology(relation)
-        dst = np.repeat(np.arange(edges.indptr.size - 1), np.diff(edges.indptr))
         sources = edges.indices.astype(int) + starts[relation.src]
-        expected += zip(sources.tolist(), (dst + starts[relation.dst]).tolist(), strict=True)
+        destinations = edges.list_destinations() + starts[relation.dst]
+        expected += zip(sources.tolist(), destinations.tolist(), strict=True)
     neighbors = NeighborStream(shared_library)
     streamed = [
         (int(source), chunk.first + row)
@@ -349,3 +346,74 @@ def test_classes_separate_types_and_training_nodes_and_one_weight_joins_them():
     classes = (np.arange(100_000) > 0).astype(np.int64)
     with_one_root = combined_weight(np.ones(100_000, np.int64), classes)
     assert with_one_root[0] / with_one_root.sum() < 0.001
+
+
+# Next week's graph, divided like this week's: known nodes stay, new ones join their neighbours
+
+NODES, NEW, SERVERS = 2000, 200, 4
+
+
+def write(path: Path, ends: NDArray[np.int64], names: NDArray[np.int64] | None) -> GraphDirectory:
+    """A graph whose nodes are all for training, and have names or not."""
+    count = int(ends.max()) + 1 if names is None else names.size
+    schema = GraphSchema(
+        *("week", {"node": NodeType(count)}, {RELATION: EdgeType(ends.shape[1])}, "node"),
+        splits={"train": count},
+    )
+    with GraphWriter(path, schema) as writer:
+        writer.topology(RELATION, *ends)
+        writer.split("train", np.arange(count))
+        if names is not None:
+            writer.names("node", [f"n{name}" for name in names])
+    return GraphDirectory.open(path)
+
+
+def homes(parts: Path) -> NDArray[np.int64]:
+    """The server of every node by its original id."""
+    graph = PartitionedGraph.open(parts)
+    return graph.book.home("node", np.asarray(graph.global_ids("node")))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("method", ["metis", "stream"])
+def test_no_known_node_moves_and_few_edges_are_cut(named, method, tmp_path):
+    """Two nodes are gone, 200 are new, and all names stand in another order."""
+    generator = np.random.default_rng(1)
+    every = np.stack(planted_edges(generator, NODES + NEW, 22_000, SERVERS, 0.9))
+    before = every[:, (every < NODES).all(0)]
+    before = write(tmp_path / "old", before, np.arange(NODES) if named else None)
+    # That of DGL starts later.
+    divide = partial(partition_graph, servers=SERVERS, method=method, backend="pymetis")
+    divide(before, tmp_path / "old-parts")
+    names = generator.permutation(NODES + NEW) if named else np.arange(NODES + NEW)
+    names = names[~np.isin(names, (3, 5))] if named else names
+    row = np.full(NODES + NEW, -1)
+    row[names] = np.arange(names.size)
+    ends = row[every]
+    now = write(tmp_path / "new", ends[:, (ends >= 0).all(0)], names if named else None)
+    words = ["--servers", str(SERVERS), "--locality-roots", "0"]
+    command = ["partition", str(now.path), *words, "--out", str(tmp_path / "parts")]
+    assert main([*command, "--like", str(tmp_path / "old-parts")]) == 0
+    old, new = homes(tmp_path / "old-parts"), homes(tmp_path / "parts")
+    known = names < NODES
+    np.testing.assert_array_equal(new[known], old[names[known]])
+    assert np.bincount(new, minlength=SERVERS).max() <= 1.06 * names.size / SERVERS
+    topology = now.topology(RELATION)
+    src, dst = topology.indices, topology.list_destinations()
+    divide(now, tmp_path / "anew")
+    cuts = [(of[src] != of[dst]).mean() for of in (new, homes(tmp_path / "anew"))]
+    assert cuts[0] <= 1.05 * cuts[1]
+
+
+def test_what_does_not_fit_is_refused(tmp_path, capsys):
+    graph = write(tmp_path / "old", np.array([[0, 1, 2], [1, 2, 0]]), None)
+    partition_graph(graph, tmp_path / "parts", 3, "random")
+    options = {"parts": tmp_path / "parts"}
+    with pytest.raises(RequestError, match=r"--like: expected .* over 2 servers, given .* over 3"):
+        partition_graph(graph, tmp_path / "other", 2, "like", method_options=options)
+    with pytest.raises(RequestError, match="method like: expected --like PARTS"):
+        partition_graph(graph, tmp_path / "other", 3, "like")
+    words = ["--servers", "3", "--method", "random", "--like", str(tmp_path / "parts")]
+    assert main(["partition", str(graph.path), *words, "--out", str(tmp_path / "other")]) == 1
+    assert "--like: expected no --method beside it, given random" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

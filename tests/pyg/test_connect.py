@@ -8,7 +8,7 @@ import torch
 
 import hopper
 from hopper.partition import partition_graph
-from tests.doctor.test_certificates import issue
+from tests.doctor.test_servers import issue_for
 from tests.engines.graphs import WITH_FEATURES, make_drawn_graph, make_graph
 
 pytest.importorskip("torch_geometric")
@@ -128,7 +128,7 @@ def test_the_data_module_shows_the_certificates_of_its_configuration(
     pytest.importorskip("pytorch_lightning")
     from hopper.pyg.lightning import DataModule
 
-    words = issue(tmp_path, 100.5)
+    words = issue_for(tmp_path, 100.5)
     options = [
         word.removeprefix("--cluster.").replace("_", "-") for word in words[::2]
     ]  # the names of the same files

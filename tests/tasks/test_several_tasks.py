@@ -46,9 +46,7 @@ def test_the_loss_is_the_weighted_sum(tmp_path):
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all()
     logits = logits.detach()
-    halves = [
-        objective.metric_sums(logits[part], stored[part]) for part in (slice(70), slice(70, None))
-    ]
+    halves = [objective.metric_sums(logits[i], stored[i]) for i in (slice(70), slice(70, None))]
     scores = objective.scores(halves[0] + halves[1])
     assert list(scores) == ["topic.macro_f1", "topic.accuracy", "value.rmse", "keywords.micro_f1"]
     right = (logits[:, :4].argmax(1) == topic)[topic >= 0].double().mean()
@@ -57,10 +55,8 @@ def test_the_loss_is_the_weighted_sum(tmp_path):
     assert scores["value.rmse"] == pytest.approx(float(error))
     assert not objective.needs_all_roots
     ranking = {"task": {"metrics": {"keywords": ["roc_auc"]}}}
-    ranked = make_objective(
-        make_config({"data": {"partitioned": "parts"}, **ranking}), graph.schema
-    )
-    assert ranked.needs_all_roots
+    ranked = make_config({"data": {"partitioned": "parts"}, **ranking})
+    assert make_objective(ranked, graph.schema).needs_all_roots
     # A task may select the best model.
     selecting = make_config({"data": {"partitioned": "parts"}, "task": {"selects": "value"}})
     assert make_objective(selecting, graph.schema).metric == "value.rmse"

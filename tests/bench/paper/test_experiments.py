@@ -194,9 +194,8 @@ def test_options_replace_what_the_experiment_has():
         *("igbhet-like-rgcn-64-link-1gbit", "igbhet-like-rgcn-64-link-none"),
         *("mag240m-like-rgcn-64-link-1gbit", "mag240m-like-rgcn-64-link-none"),
     ]
-    assert {(cell.scale, cell.servers, cell.link) for cell in cells} == {
-        *((0.5, 3, "1gbit"), (0.5, 3, "none"))
-    }
+    shapes = {(cell.scale, cell.servers, cell.link) for cell in cells}
+    assert shapes == {(0.5, 3, "1gbit"), (0.5, 3, "none")}
     # Results over another link than the experiment's are not taken for the experiment's own.
     other = change(EXPERIMENTS["heta-fig16"], parse("x", "--graphs=mag-like", "--link-rate=none"))
     assert {cell.name for cell in make_cells(other.grid)} == {

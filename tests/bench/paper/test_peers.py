@@ -41,9 +41,8 @@ def hosts() -> None:
 @pytest.fixture
 def _has_peer(monkeypatch) -> None:
     """Let "own" stand for a DistDGL that the tests' own interpreter runs."""
-    monkeypatch.setattr(
-        "benchmarks.paper.job.PEERS", {**distdgl.PEERS, TEST_DISTDGL.name: TEST_DISTDGL}
-    )
+    peers = {**distdgl.PEERS, TEST_DISTDGL.name: TEST_DISTDGL}
+    monkeypatch.setattr("benchmarks.paper.job.PEERS", peers)
 
 
 def run_beside(own: str, model: str, graph: Path, folder: Path) -> dict[str, Any]:
@@ -70,9 +69,8 @@ def check_entry(entry: dict[str, Any]) -> None:
     assert all(0 <= score <= 1 for score in measured["test accuracy"])
     assert entry["record"]["notes"] == [TEST_DISTDGL.note]
     rows = [row for row in entry["rows"] if row.baseline == PEER]
-    assert [(row.side, row.measure) for row in rows] == [
-        *(("hopper", "epoch seconds"), ("hopper", "interface MB"))
-    ]
+    measures = [(row.side, row.measure) for row in rows]
+    assert measures == [("hopper", "epoch seconds"), ("hopper", "interface MB")]
     assert all(row.ratio > 0 for row in rows)
 
 
