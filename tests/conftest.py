@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from warnings import catch_warnings
 
 import pytest
 
@@ -30,6 +31,7 @@ with quick_imports():
     from hopper.graph.directory import GraphDirectory
     from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
     from hopper.graph.write import GraphWriter
+    from hopper.hetero.divide import divide_graph
     from hopper.launch.processes import start_module, stop_processes
     from hopper.partition import build, metis, partition_graph, partitioner
     from tests.data_servers import postgres_database, s3_server
@@ -130,16 +132,46 @@ def _choose_backend(name: str) -> metis.Backend:
 
 
 @pytest.fixture(scope="session")
-def community_graph(tmp_path_factory) -> GraphDirectory:
-    """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""
-    return make_community_graph(tmp_path_factory.mktemp("community") / "graph", nodes=300)
+def graph_of(tmp_path_factory) -> Callable[[str], GraphDirectory]:
+    """Return a graph of tests/engines/graphs.py, which is written once for all tests."""
+    from tests.engines.graphs import GRAPHS
+
+    folder = tmp_path_factory.mktemp("graphs")
+
+    @cache
+    def write(name: str) -> GraphDirectory:
+        with catch_warnings(action="ignore"):
+            return GRAPHS[name](folder / name)
+
+    return write
 
 
 @pytest.fixture(scope="session")
-def parts(community_graph, tmp_path_factory) -> Path:
+def parts_of(graph_of, tmp_path_factory) -> Callable[..., Path]:
+    """Divide such a graph over two servers, once for all tests, which only read it."""
+    folder = tmp_path_factory.mktemp("parts")
+
+    @cache
+    def divide(name: str, way: str) -> Path:
+        graph, out = graph_of(name), folder / f"{name}, {way}"
+        if way == "by relation":
+            return divide_graph(graph, out, 2, "meta", layers=2).path
+        options = {"features": way} if way == "by-dimension" else {"topology": way}
+        return partition_graph(graph, out, 2, "random", **options).path
+
+    return lambda name, way="replicated": divide(name, way)
+
+
+@pytest.fixture(scope="session")
+def community_graph(graph_of) -> GraphDirectory:
+    """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""
+    return graph_of("items")
+
+
+@pytest.fixture(scope="session")
+def parts(parts_of) -> Path:
     """The community graph over two servers, for tests that only read it."""
-    out = tmp_path_factory.mktemp("community") / "parts"
-    return partition_graph(community_graph, out, 2, "random").path
+    return parts_of("items")
 
 
 def make_community_graph(
@@ -240,15 +272,19 @@ def launched_in_pool(rank_pool) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def run_ranks(rank_pool) -> Callable[..., list[Any]]:
-    """Run a script as every rank of a world; returns what each rank wrote as JSON."""
+def run_ranks(rank_pool, tmp_path_factory) -> Callable[..., list[Any]]:
+    """Call a function of a module as every rank of a world; returns what each call has returned.
 
-    def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
-        folder.mkdir(parents=True, exist_ok=True)
+    Arguments and results travel as JSON.
+    """
+
+    def run(work: Callable[..., Any], world: int, *arguments: Any) -> list[Any]:
+        folder = tmp_path_factory.mktemp("ranks")
         logs = [folder / f"rank-{rank}.log" for rank in range(world)]
         results = [folder / f"rank-{rank}.json" for rank in range(world)]
+        words = f"{work.__module__}:{work.__name__}", json.dumps(arguments)
         codes = rank_pool.run(
-            lambda rank: (str(script), str(results[rank]), *arguments),
+            lambda rank: (str(TESTS / "call_rank.py"), str(results[rank]), *words),
             *(world, lambda rank: (logs[rank], logs[rank])),
         )
         failed = [

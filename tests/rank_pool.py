@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,6 @@ DEADLINE_SECONDS = 240.0
 FAILING_SECONDS = 5.0
 """How long the other ranks of a job may go on after one has failed."""
 KILLED = -9
-
-
-@dataclass(frozen=True)
-class Job:
-    """What one rank runs: the words that follow ``python``, and the files that it prints to."""
-
-    words: Sequence[str]
-    environment: Mapping[str, str]
-    stdout: str
-    stderr: str
 
 
 class StandingRank:
@@ -65,9 +55,9 @@ class StandingRank:
         """The descriptor that can be read once the rank has answered or has ended."""
         return self._near.fileno()
 
-    def give(self, job: Job) -> None:
-        """Let it run a job."""
-        print(json.dumps(asdict(job)), file=self._stream, flush=True)
+    def give(self, job: Mapping[str, Any]) -> None:
+        """Let it run a job; standing_rank.py describes it."""
+        print(json.dumps(job), file=self._stream, flush=True)
 
     def exit_code(self) -> int:
         """The exit code of the job that it has answered; a job may end its process itself."""
@@ -134,18 +124,13 @@ class RankPool:
             "LOCAL_WORLD_SIZE": str(world),
             DIE_WITH_PARENT: str(self._fork_server.pid),
         }
-        jobs = [
-            Job(
-                list(map(str, words(rank))),
-                {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **environment(rank)},
-                *map(str, files(rank)),
-            )
-            for rank in range(world)
-        ]
         codes = [KILLED] * world
         try:
-            for rank, job in zip(self._ranks, jobs, strict=False):
-                rank.give(job)
+            for number, rank in enumerate(self._ranks[:world]):
+                own = {"RANK": str(number), "LOCAL_RANK": str(number)} | dict(environment(number))
+                stdout, stderr = map(str, files(number))
+                job = {"words": list(words(number)), "environment": common | own}
+                rank.give(job | {"stdout": stdout, "stderr": stderr})
             self._await(codes)
         finally:
             if any(codes):
@@ -213,15 +198,11 @@ class RankPool:
         """While the context lasts, ranks that this process launches are those of the pool, and
         feature servers run in this process."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run, "Supervisor", self.supervise)
+            patch.setattr(run, "Supervisor", partial(_PooledSupervisor, self))
             # Of the processes that are started beside the ranks.
             patch.setenv("OMP_NUM_THREADS", "1")
             patch.setenv("PYTHONPATH", self._path())
             yield
-
-    def supervise(self, *arguments: Any, **options: Any) -> Supervisor:
-        """Make a supervisor whose ranks are those of the pool."""
-        return _PooledSupervisor(self, *arguments, **options)
 
 
 class _PooledSupervisor(Supervisor):

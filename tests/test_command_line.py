@@ -11,18 +11,15 @@ from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
-from tests.conftest import make_community_graph
 
 HUGE = "99999999999999999999999"
 MAKE = ["dataset", "make", "arxiv-like", "--scale", "0.005"]
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory) -> Path:
+@pytest.fixture
+def graph(community_graph) -> Path:
     """A graph directory of a few hundred nodes."""
-    folder = tmp_path_factory.mktemp("graph") / "graph"
-    make_community_graph(folder, nodes=300, feature_dim=16)
-    return folder
+    return Path(community_graph.path)
 
 
 @pytest.fixture
@@ -173,7 +170,7 @@ def test_interrupted_writing_leaves_no_files(graph, tmp_path, capsys, request, n
 
 @pytest.mark.parametrize("name", ["make", "partition"])
 def test_too_small_a_disk_is_refused_before_writing(graph, small_disk, tmp_path, capsys, name):
-    (small_disk / "ballast").write_bytes(bytes(400 << 10))
+    (small_disk / "ballast").write_bytes(bytes(480 << 10))
     words = commands(graph, tmp_path / "out")[name]
     assert main([*words[:-1], str(small_disk / "out")]) == 1
     error = capsys.readouterr().err.splitlines()[-1]

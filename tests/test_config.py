@@ -177,20 +177,26 @@ def test_an_override_without_a_value():
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),
         (["--cluster.timeout_seconds", "0"], "cluster.timeout_seconds: "),
         (["--cluster.servers", "a:1"], "cluster.servers: "),
+        # Every wait must have a deadline.
+        (["--cluster.timeout_seconds", "inf"], "cluster.timeout_seconds: "),
+        (["--cluster.start_timeout_seconds", "inf"], "cluster.start_timeout_seconds: "),
+        (["--train.learning_rate", "inf"], "train.learning_rate: "),
+        # Options are those of the model.
+        (["--model.bases", "2"], "model.bases: an option of rgcn, not of 'sage'; got 2"),
+        (["--model.name", "hgt", "--model.head", "true"],
+         "model.head: an option of rgcn, rgat, not of 'hgt'"),
+        (["--model.name", "rgcn", "--model.aggregate", "a:B"],
+         "model.aggregate: an option of hgnn, not of 'rgcn'"),
+        (["--model.name", "hgnn"],
+         "model.aggregate: hgnn needs one; expected package.module:Class"),
+        (["--model.name", "hgnn", "--model.aggregate", "a:B", "--model.combine", "max"],
+         "model.combine: expected sum, mean"),
+        (["--model.name", "rgcn", "--model.bases", "2", "--model.diagonal_blocks", "2"],
+         "model.bases: excludes diagonal_blocks"),
     ],
 )  # fmt: skip
 def test_errors_name_the_key(words, text):
     assert text in error_of(*words)
-
-
-@pytest.mark.parametrize("key", ["timeout_seconds", "start_timeout_seconds"])
-def test_a_deadline_is_finite(key):
-    """Every wait must have a deadline."""
-    assert f"cluster.{key}: " in error_of(f"--cluster.{key}", "inf")
-
-
-def test_a_learning_rate_is_finite():
-    assert "train.learning_rate: " in error_of("--train.learning_rate", "inf")
 
 
 def test_an_error_names_every_wrong_key():
@@ -245,46 +251,22 @@ def test_a_configuration_does_not_change():
         config.train.epochs = 9
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"name": "sage", "bases": 2}, "model.bases: an option of rgcn, not of 'sage'; got 2"),
-        ({"name": "hgt", "head": True}, "model.head: an option of rgcn, rgat, not of 'hgt'"),
-        ({"name": "rgcn", "aggregate": "a:B"}, "model.aggregate: an option of hgnn, not of 'rgcn'"),
-        ({"name": "hgnn"}, "model.aggregate: hgnn needs one; expected package.module:Class"),
-        ({"name": "hgnn", "aggregate": "a:B", "combine": "max"},
-         "model.combine: expected sum, mean"),
-        ({"name": "rgcn", "bases": 2, "diagonal_blocks": 2},
-         "model.bases: excludes diagonal_blocks"),
-    ],
-)  # fmt: skip
-def test_options_are_those_of_the_model(model, message):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        make_config({"data": {"partitioned": "parts"}, "model": {"layers": 2} | model})
-
-
 def test_options_by_model():
-    values = {"data": {"partitioned": "parts"}, "model": {"name": "rgat", "head": True}}
-    config = make_config(values)
+    config = make(model={"name": "rgat", "head": True})
     assert config.model.options == {"head": True}
     assert make_config(config.model_dump()) == config
-    values = {"data": {"partitioned": "parts"}}
-    assert make_config(values).model.options == {"aggregator": "mean"}
-    assert make_config(values | {"model": {"name": "gcn"}}).model.options == {}
+    assert make().model.options == {"aggregator": "mean"}
+    assert make(model={"name": "gcn"}).model.options == {}
 
 
 def test_a_full_batch_takes_all_neighbours():
-    values = {
-        "data": {"partitioned": "parts"},
-        "model": {"layers": 2},
-        "sampler": {"kind": "full", "fanouts": [3, 3, 3]},
-    }
-    config = make_config(values)
+    full = {"model": {"layers": 2}, "sampler": {"kind": "full", "fanouts": [3, 3, 3]}}
+    config = make(**full)
     assert config.sampler.sizes == [-1, -1]
     assert make_config(config.model_dump()) == config
     assert config.roots_a_pass > 1 << 30
     assert config.pipeline.lookahead == 1
     for pipeline in ({"depth": 0}, {"lookahead": 0}):
-        assert make_config(values | {"pipeline": pipeline}).pipeline.lookahead == 0
-    assert make_config(values | {"train": {"micro_batch": 7}}).roots_a_pass == 7
-    assert make_config({"data": {"partitioned": "parts"}}).roots_a_pass == 4096
+        assert make(**full, pipeline=pipeline).pipeline.lookahead == 0
+    assert make(**full, train={"micro_batch": 7}).roots_a_pass == 7
+    assert make().roots_a_pass == 4096

@@ -1,5 +1,6 @@
 """The ranks that tests share: each job finds them as new, and a job that fails ends them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -60,14 +61,14 @@ def run_script(pool: RankPool, text: str, folder: Path) -> list[int]:
     )
 
 
-def test_each_job_finds_the_same_ranks_as_new(run_ranks, tmp_path):
+def test_each_job_finds_the_same_ranks_as_new(rank_pool, tmp_path):
     found = []
     for number in range(2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / "script.py").write_text(CHANGES)
         (folder / "own.py").write_text(f"NUMBER = {number}")
-        found.append(run_ranks(folder / "script.py", 2, folder / "out"))
+        assert run_script(rank_pool, CHANGES, folder) == [0, 0]
+        found.append([json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)])
     for (pid, total, own, *state), (later_pid, _, later_own, *later) in zip(*found, strict=True):
         assert (later_pid, total) == (pid, 2.0)
         assert (own, later_own) == (0, 1)

@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 ENGINES = {"model_centric", "hop", "zero_hop", "cooperative", "raf", "locality"}
 LISTS_ENGINES = "hopper/config/engines.py"
 """for users"""
+EXCEPTION = re.compile(r"# noqa: (S\d{3})\b")
 
 
 def read_sources() -> Iterator[tuple[str, ast.Module]]:
@@ -160,3 +163,27 @@ def test_everything_imports_without_dgl_and_cupy():
     # PyG is what this package is for.
     expected = {name for name in modules if not name.startswith("hopper.pyg")}
     assert set(process.stdout.split()) >= expected
+
+
+def test_every_exception_of_security_rules_is_listed():
+    """What ruff's rules of bandit are told to let be stands in SECURITY.md."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "S" in settings["select"]
+    exceptions = {
+        (rule, "pyproject.toml") for rule in settings["ignore"] if re.fullmatch(r"S\d+", rule)
+    }
+    for package in PACKAGES:
+        for file in (REPOSITORY / package).rglob("*.py"):
+            for rule in EXCEPTION.findall(file.read_text()):
+                exceptions.add((rule, str(file.relative_to(REPOSITORY))))
+    listed = (REPOSITORY / "SECURITY.md").read_text().partition("## Static analysis")[2]
+    rows = [
+        set(re.findall(r"[\w./]+", row)) for row in listed.splitlines() if row.startswith("| S")
+    ]
+    missing = [
+        exception for exception in exceptions if not any(set(exception) <= row for row in rows)
+    ]
+    assert missing == []
+    assert {rule for row in rows for rule in row if re.fullmatch(r"S\d+", rule)} == {
+        rule for rule, _ in exceptions
+    }

@@ -19,7 +19,7 @@ from hopper.engines.train_step import OneModel, SparseStep, TrainStep
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
 from hopper.engines.trials import IndependentHop, Trials
-from hopper.features import PartitionedRows, RemoteRows
+from hopper.features import PartitionedRows
 from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
@@ -76,9 +76,9 @@ def make_elsewhere(
     graph: PartitionedGraph, rows: PartitionedRows, traffic: Traffic
 ) -> DrawsElsewhere | None:
     """Make what draws among the in-edges of other servers; None if a rank has all in-edges."""
-    if graph.layout.draws_alone or not isinstance(rows.remote, RemoteRows):
+    if graph.layout.draws_alone or rows.servers is None:
         return None
-    return DrawsElsewhere(rows.remote, graph.book, traffic)
+    return DrawsElsewhere(rows.servers, graph.book, traffic)
 
 
 def make_learning(request: Request) -> Learning:

@@ -55,9 +55,10 @@ class PartitionedRows:
     """Reads local rows from this server's files and remote ones from a source of remote rows.
 
     Several threads may read at once, but only the one that holds ``one_reader`` reads from other
-    servers. ``remote`` reads their rows, through the caches that are attached; it is None where
-    there is only one server. ``on_device`` are the rows cached on the device that trains, if any,
-    which readers ask first. Bytes between servers are counted in ``traffic``.
+    servers. ``servers`` are the connections to them, and ``remote`` reads their rows, through the
+    caches that are attached; both are None where there is only one server. ``on_device`` are the
+    rows cached on the device that trains, if any, which readers ask first. Bytes between servers
+    are counted in ``traffic``.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class PartitionedRows:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
-        self._servers = remote
+        self.servers = remote
         self.remote: RemoteSource | None = remote
         self.rows = RowCounts()
         self.traffic = traffic or Traffic()
@@ -124,18 +125,18 @@ class PartitionedRows:
     @contextmanager
     def one_operation(self) -> Iterator[None]:
         """Let all reads of remote rows in the block share one deadline."""
-        if self._servers is None:
+        if self.servers is None:
             yield
             return
-        with self.one_reader, self._servers.one_operation():
+        with self.one_reader, self.servers.one_operation():
             yield
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Hold the lock for reading from other servers, and count rows and bytes of the block."""
         with self.one_reader:
-            if self._servers is not None:
-                self._servers.count_into(self.traffic)
+            if self.servers is not None:
+                self.servers.count_into(self.traffic)
             try:
                 yield
             finally:
@@ -185,13 +186,13 @@ class PartitionedRows:
 
     def whole(self, node_type: str, ids: Ids) -> StoredRows:
         """Do what :meth:`stored` does, with other servers' columns of features by dimension."""
-        if self._servers is None or self.graph.layout.has_whole_rows(node_type):
+        if self.servers is None or self.graph.layout.has_whole_rows(node_type):
             return self.stored(node_type, ids)
         with self._reading():
             parts = [
                 self.local.gather("features", node_type, ids)
                 if server == self.server
-                else self._servers.columns(node_type, ids, server)
+                else self.servers.columns(node_type, ids, server)
                 for server in range(self.graph.book.servers)
             ]
         return StoredRows.of([RowPart(torch.from_numpy(np.concatenate(parts, 1)))], ids.size)
@@ -242,8 +243,8 @@ class PartitionedRows:
     def attach_prefetch(self, caches: Mapping[str, RowCache]) -> None:
         """Look rows that :meth:`attach_cache`'s lack up in further caches, which keep those that
         coming iterations read too. They take the place of those attached before."""
-        assert self._servers is not None
-        self._ahead = CachedRows(self._servers, caches)
+        assert self.servers is not None
+        self._ahead = CachedRows(self.servers, caches)
         if self._cache is None:
             self.remote = self._ahead
         else:

@@ -197,8 +197,7 @@ def make_trainer(
 
         def make_candidate(tried: Request) -> TrainStep[Any, Any]:
             find_engine(tried.config).kind.check(tried)
-            assert rows.remote is None or isinstance(rows.remote, RemoteRows)
-            own_rows = PartitionedRows(graph, cluster.server, rows.remote, cluster.traffic)
+            own_rows = PartitionedRows(graph, cluster.server, rows.servers, cluster.traffic)
             engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
             warm_cache(engine, lambda _line: None)
             return engine

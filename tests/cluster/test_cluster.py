@@ -1,7 +1,6 @@
 """Collectives give the right numbers, count their bytes, and name a rank that does not come."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,76 @@ from hopper.cluster.array_exchange import exchange_arrays
 from hopper.cluster.cluster import Cluster
 from hopper.cluster.rank_store import RankStore
 from hopper.device.choice import choose_device
-from hopper.errors import ConfigError, RankLost, RankSilent
+from hopper.errors import ConfigError, DeadlineExceeded, RankLost, RankSilent
 from hopper.rehearsal.clock import Link
 from hopper.rehearsal.world import run_ranks as run_threads
-from tests.cluster.collectives_rank import call_collectives
 
-RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")
+
+def call_collectives(cluster: Cluster) -> dict[str, Any]:
+    """Call every collective once, as one rank of four; returns what came and what was counted."""
+    rank, results = cluster.rank, dict[str, Any]()
+    results["server"] = cluster.server
+    cluster.traffic.take()
+
+    total = torch.full((1000,), float(rank))
+    cluster.all_reduce(total, "gradient", "adding")
+    results["sum"] = total.unique().tolist()
+    total = torch.full((1000,), float(rank))
+    cluster.all_reduce(total, "gradient", "adding", apart=400)
+    results["apart"] = [part.unique().tolist() for part in (total[:600], total[600:])]
+
+    results["gathered"] = cluster.all_gather(
+        torch.tensor([rank * 10]), "control", "telling"
+    ).tolist()
+
+    # Rank r sends r rows to every rank but r + 1, to which it sends none.
+    parts = [
+        torch.full((0 if to == (rank + 1) % 4 else rank, 2), 10 * rank + to, dtype=torch.int64)
+        for to in range(4)
+    ]
+    counts = [0 if rank == (source + 1) % 4 else source for source in range(4)]
+    received = cluster.exchange(parts, counts, "partial", "exchanging")
+    results["received"] = [part[:, 0].tolist() for part in received]
+    results["bytes"] = cluster.traffic.take()
+
+    # Arrays of sizes that only the sender knows: rank r sends rank t r + t numbers in one group,
+    # and t in another.
+    groups = [
+        [np.full(size, 10 * rank + to, np.int32) for to, size in enumerate(sizes)]
+        for sizes in (range(rank, rank + 4), range(4))
+    ]
+    arrived = exchange_arrays(cluster, groups, "topology", "telling")
+    results["arrays"] = [[part.tolist() for part in group] for group in arrived]
+    results["array type"] = arrived[0][0].dtype.name
+    results["array bytes"] = cluster.traffic.take()
+    assert exchange_arrays(cluster, [], "topology", "telling nothing") == []
+    results["bytes of nothing"] = cluster.traffic.take()
+    return results
+
+
+def call_collectives_and_be_late() -> dict[str, Any]:
+    """Join as one of four ranks and call every collective; rank 3 does not come to a last one."""
+    cluster = Cluster.join(2, torch.device("cpu"), timeout=2, start_timeout=120)
+    results = call_collectives(cluster)
+    assert cluster.store is not None
+    store, names = cluster.store.store, [f"named by {rank}" for rank in range(3)]
+    if cluster.rank < 3:
+        with pytest.raises(DeadlineExceeded) as raised:
+            cluster.arrive("meeting late")
+        results["late"] = str(raised.value)
+        store.set(names[cluster.rank], "")
+    # Without torchrun's agent rank 0 holds the store, which the others ask who is missing.
+    if cluster.rank in (0, 3):
+        store.wait(names, timedelta(seconds=60))
+    torch.distributed.destroy_process_group()
+    return results
 
 
 @pytest.fixture(scope="module", params=["gloo", "threads at once", "threads in turns"])
-def ranks(request, run_ranks, tmp_path_factory) -> list[dict[str, Any]]:
+def ranks(request, run_ranks) -> list[dict[str, Any]]:
     """What each of four ranks on two servers got, over every backend."""
     if request.param == "gloo":
-        return run_ranks(RANK_SCRIPT, 4, tmp_path_factory.mktemp("ranks"))
+        return list(run_ranks(call_collectives_and_be_late, 4))
     link = Link() if request.param == "threads in turns" else None
     return run_threads(4, 2, call_collectives, link, 60)
 

@@ -1,10 +1,9 @@
 """Dividing graphs once for all tests, training cases on ranks, comparing each with one process."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,16 +14,12 @@ from hopper.bench.parity import RecordedGradient, check_engine, compare_gradient
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.reference import Reference
-from hopper.graph import GraphDirectory
 from hopper.partition import PartitionedGraph
 from hopper.rehearsal.world import run_ranks
 from hopper.train.rank import check_training, make_deterministic
 
 from .features import FEATURES, Case, Sections, merged
-from .graphs import GRAPHS
 from .parity_rank import open_once, train_in_turn
-
-RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
 
 
 class Run(NamedTuple):
@@ -38,21 +33,7 @@ class Run(NamedTuple):
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 Divided = Callable[[Case], PartitionedGraph]
-GraphOf = Callable[[str], GraphDirectory]
 Train = Callable[[Sequence[tuple[Case, Sections]]], list[Run]]
-
-
-@pytest.fixture(scope="session")
-def graph_of(tmp_path_factory) -> GraphOf:
-    """Return a graph of graphs.py, which is written once for all tests."""
-    folder = tmp_path_factory.mktemp("graphs")
-
-    @cache
-    def write(name: str) -> GraphDirectory:
-        with warnings.catch_warnings(action="ignore"):
-            return GRAPHS[name](folder / name)
-
-    return write
 
 
 @pytest.fixture(scope="session")

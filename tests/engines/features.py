@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pairwise import pairwise
-
 from hopper.config.engines import BASELINES
 from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
@@ -340,14 +338,7 @@ FEATURES: dict[str, Feature] = {
     ),
 }
 OF_BASELINES = (
-    "node",
-    "few roots",
-    "full",
-    "in time",
-    "features of edges",
-    "int8",
-    "links",
-    "labels",
+    *("node", "few roots", "full", "in time", "features of edges", "int8", "links", "labels"),
 )
 # What meets relations that are cut: a feature, which turn of its variants, and a model.
 OF_CUT: list[tuple[str, World, int, str]] = [
@@ -385,17 +376,14 @@ class Case:
         """The graph, and how it is divided."""
         feature, world = FEATURES[self.feature], self.world
         options = feature.of_relations if self.engine == "raf" else {}
-        way = self.engine if self.engine in ("raf", "p3") else world.topology
-        if world.topology == "cut":
-            way = "cut"
+        is_own = self.engine in ("raf", "p3") and world.topology != "cut"
+        way = self.engine if is_own else world.topology
         of_ranks = world.ranks_per_server if way == "replicated" else 1
         return feature.graph, way, world.servers, of_ranks, str((options, feature.division))
 
     def divide(self, graph: GraphDirectory, out: Path) -> PartitionedGraph:
         """Divide the graph as the engine needs it."""
         feature, (servers, ranks, topology) = FEATURES[self.feature], self.world
-        if self.engine == "raf" and graph.schema.predicted != "node":
-            return divide_graph(graph, out, servers, "meta", layers=3)
         if topology == "cut":
             memory = memory_for_parts(graph)
             return divide_graph(graph, out, servers, "meta", layers=2, server_memory=memory)
@@ -461,12 +449,17 @@ class Case:
 def choose() -> list[Case]:
     """Combine every feature with every engine that trains it.
 
-    Every two of a feature, an engine and a world meet as well. Baselines meet some features.
+    Their worlds take turns, so that each feature and each engine meets all of them. Baselines meet
+    some features.
     """
     cases: list[Case] = []
     for engines, typed in ((BUILT_IN, False), (OF_SEVERAL_TYPES, True)):
         features = {name: FEATURES[name] for name in FEATURES if IS_TYPED[name] == typed}
-        chosen: list[tuple[Any, ...]] = pairwise(features, engines, range(len(WORLDS)))
+        chosen: list[tuple[Any, ...]] = [
+            (name, engine, (row + column) % len(WORLDS))
+            for row, name in enumerate(features)
+            for column, engine in enumerate(engines)
+        ]
         chosen += itertools.product(("types",) if typed else ("node",), engines, ALONE)
         for name, feature in features.items():
             numbers = itertools.cycle(range(len(WORLDS)))

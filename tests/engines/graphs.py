@@ -240,6 +240,7 @@ def make_nodes(out: Path) -> GraphDirectory:
 GRAPHS: dict[str, Callable[[Path], GraphDirectory]] = {
     "items": partial(make_community_graph, nodes=300),
     "bare items": partial(make_community_graph, nodes=300, with_features=False),
+    "many items": partial(make_community_graph, nodes=1200, train=370),
     "nodes": make_nodes,
     "tasks": make_tasks,
     "links": make_links,

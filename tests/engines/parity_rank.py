@@ -1,11 +1,6 @@
-"""One rank of a world that trains many small configurations in turn; not a test by itself.
-
-usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every case is {"config":
-nested values}; the first one's device is that of all.
-"""
+"""One rank of a world that trains many small configurations in turn; not a test by itself."""
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -24,10 +19,11 @@ from hopper.partition import PartitionedGraph
 from hopper.train.rank import make_deterministic, make_trainer, use_threads
 
 
-def main(out: Path, cases: list[dict]) -> None:
+def train_as_rank(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Train configurations as a rank that is a process; the first one's device is that of all."""
     use_threads(1)
     make_deterministic()
-    first = make_config(cases[0]["config"])
+    first = make_config(cases[0])
     through_host = first.cluster.share_gpus
     device = "cuda" if first.train.device == "cuda" else "cpu"
     cluster = Cluster.join(
@@ -37,9 +33,9 @@ def main(out: Path, cases: list[dict]) -> None:
         start_timeout=120,
         through_host=through_host,
     )
-    results = train_in_turn([make_config(case["config"]) for case in cases], cluster)
+    results = train_in_turn(list(map(make_config, cases)), cluster)
     cluster.leave()
-    out.write_text(json.dumps(results))
+    return results
 
 
 def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str, Any]]:
@@ -107,7 +103,3 @@ def _servicers(data: str) -> list[FeatureServicer]:
     }
     folders = sorted(Path(settings.partitioned).glob("server-*"))
     return open_servicers(folders, sources)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))

@@ -23,9 +23,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, import_graph
 from hopper.partition import partition_graph
 
-from .conftest import RANK_SCRIPT, assert_exact
+from .conftest import assert_exact
 from .features import OF_ONE_TYPE, Case, Sections, World, case_of, merged
 from .graphs import MODELS
+from .parity_rank import train_as_rank
 
 InProcesses = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 DATA = Path(
@@ -52,16 +53,9 @@ ON_GPU: list[tuple[str, tuple[str, ...], tuple[str, ...], Sections]] = [
 
 
 @pytest.fixture
-def in_processes(run_ranks, tmp_path) -> InProcesses:
+def in_processes(run_ranks) -> InProcesses:
     """Train configurations in turn on two ranks, each a process of its own."""
-
-    def train(configs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        file = tmp_path / "cases.json"
-        file.write_text(json.dumps([{"config": values} for values in configs]))
-        results: list[dict[str, Any]] = run_ranks(RANK_SCRIPT, 2, tmp_path / "ranks", str(file))[0]
-        return results
-
-    return train
+    return lambda configs: list(run_ranks(train_as_rank, 2, configs)[0])
 
 
 @pytest.fixture

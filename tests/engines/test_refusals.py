@@ -5,7 +5,6 @@ All of it is told before a run. The refusals of a feature by an engine are in fe
 
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,48 +16,23 @@ from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, RequestError
-from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import PartitionedGraph
 
 from .features import EDGE_FEATURES, PATHS, merged
 from .graphs import LEARNABLE, MODELS, memory_for_parts
 
-Divide = Callable[[GraphDirectory, Path], PartitionedGraph]
-SHORT = [["author/to/paper"], ["paper/to/paper", "field/to/paper"]]
-
-
-def by_node(**options: Any) -> Divide:
-    return lambda graph, out: partition_graph(graph, out, 2, "random", **options)
-
-
-def cut(graph: GraphDirectory, out: Path) -> PartitionedGraph:
-    memory = memory_for_parts(graph)
-    return divide_graph(graph, out, 4, "meta", layers=2, server_memory=memory)
-
-
-def along(metapaths: list[list[str]]) -> Divide:
-    return lambda graph, out: divide_graph(graph, out, 2, "meta", layers=2, metapaths=metapaths)
-
-
-def by_relation(graph: GraphDirectory, out: Path) -> PartitionedGraph:
-    return divide_graph(graph, out, 2, "meta", layers=2)
-
-
-# A graph of graphs.py, and how it is divided.
-DIVISIONS: dict[str, tuple[str, Divide]] = {
-    **{
-        name: (name, by_node())
-        for name in ("items", "nodes", "tasks", "bare", "learned", "drawn", "library", "people")
-    },
-    "labels": ("library of labels", by_node()),
-    "columns": ("items", by_node(features="by-dimension")),
-    "partitioned": ("items", by_node(topology="partitioned")),
-    "cut": ("typed", cut),
-    "drawn and cut": ("drawn", cut),
-    "drawn by relation": ("drawn", by_relation),
-    "along": ("bare", along(PATHS)),
-    "along others": ("bare", along(SHORT)),
+# How graphs are divided: as parts_of() does, with a root relation cut in two, or along metapaths.
+DIVISIONS: dict[str, tuple[str, ...]] = {
+    "labels": ("library of labels",),
+    "columns": ("items", "by-dimension"),
+    "partitioned": ("items", "partitioned"),
+    "drawn by relation": ("drawn", "by relation"),
+}
+CUT = {"cut": "typed", "drawn and cut": "drawn"}
+ALONG = {
+    "along": PATHS,
+    "along others": [["author/to/paper"], ["paper/to/paper", "field/to/paper"]],
 }
 OF_ONE_TYPE = ("items", "nodes", "tasks", "columns", "partitioned")
 P3, NAIVE, NEUTRONSTAR = (BASELINES[name] for name in ("p3", "naive", "neutronstar"))
@@ -258,10 +232,20 @@ UNREAD: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.fixture(scope="module")
-def request_of(graph_of, tmp_path_factory) -> Callable[[str, dict[str, Any]], Request]:
+def request_of(graph_of, parts_of, tmp_path_factory) -> Callable[[str, dict[str, Any]], Request]:
     """Make the request of a division and sections. Graphs are divided once."""
     folder = tmp_path_factory.mktemp("refused")
-    divided = cache(lambda key: DIVISIONS[key][1](graph_of(DIVISIONS[key][0]), folder / key))
+
+    @cache
+    def divided(name: str) -> PartitionedGraph:
+        if name in CUT:
+            graph = graph_of(CUT[name])
+            options: dict[str, Any] = {"server_memory": memory_for_parts(graph)}
+            return divide_graph(graph, folder / name, 4, "meta", layers=2, **options)
+        if name in ALONG:
+            options = {"layers": 2, "metapaths": ALONG[name]}
+            return divide_graph(graph_of("bare"), folder / name, 2, "meta", **options)
+        return PartitionedGraph.open(parts_of(*DIVISIONS.get(name, (name,))))
 
     def make(division: str, sections: dict[str, Any]) -> Request:
         is_typed = division not in OF_ONE_TYPE

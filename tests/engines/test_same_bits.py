@@ -20,41 +20,28 @@ from .features import CACHE, VARIANTS, WORLDS, Case, Sections, World, case_of, m
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
 
-@dataclass(frozen=True)
-class Change:
-    """What is different.
-
-    Attributes
-    ----------
-    sections: of the configuration; resumed: those of the second epoch, which is a run of its own.
-    topology: how it is divided.
-    """
-
-    sections: Sections = field(default_factory=dict)
-    resumed: Sections | None = None
-    topology: str = "replicated"
-
-
 def cached(policy: str, **more: str) -> dict[str, Any]:
     return {"cache": CACHE | {"policy": policy} | more}
 
 
 MAPPED: dict[str, Any] = {"learnable": {"storage": "mmap"}}
-CHANGES = {
-    "again": Change(),
-    "partitioned": Change(topology="partitioned"),
-    "lru": Change(cached("lru")),
-    "benefit": Change(cached("benefit")),
-    "penalty": Change(cached("hotness+penalty")),
-    "lru on the device": Change(cached("lru", memory="device")),
-    "benefit on the device": Change(cached("benefit", memory="device")),
-    "through host memory": Change({"cluster": {"share_gpus": True}}),
-    "resumed": Change({}, {}),
-    "mapped": Change(MAPPED, MAPPED),
-    "mapped and cached": Change(MAPPED | cached("lru"), MAPPED | cached("hotness")),
-    "in host memory": Change({"learnable": {"storage": "host"}} | cached("hotness+penalty")),
-    "mapped, on the device": Change(MAPPED | cached("benefit", memory="device")),
+# What is different, of a run or of its first epoch and of the second, which is a run of its own.
+CHANGES: dict[str, tuple[Sections, ...]] = {
+    "again": ({},),
+    "partitioned": ({},),
+    "lru": (cached("lru"),),
+    "benefit": (cached("benefit"),),
+    "penalty": (cached("hotness+penalty"),),
+    "lru on the device": (cached("lru", memory="device"),),
+    "benefit on the device": (cached("benefit", memory="device"),),
+    "through host memory": ({"cluster": {"share_gpus": True}},),
+    "resumed": ({}, {}),
+    "mapped": (MAPPED, MAPPED),
+    "mapped and cached": (MAPPED | cached("lru"), MAPPED | cached("hotness")),
+    "in host memory": ({"learnable": {"storage": "host"}} | cached("hotness+penalty"),),
+    "mapped, on the device": (MAPPED | cached("benefit", memory="device"),),
 }
+# How a graph is divided, where it is not replicated.
 LAYOUTS = ("partitioned",)
 MAPPINGS = ("mapped", "mapped and cached", "in host memory")
 
@@ -96,6 +83,7 @@ BASES = [
     # Lists of other servers, and scores, leave out links.
     Base("links of several types in time", "model_centric", LAYOUTS, world=BOTH),
     Base("labels of several types in time", "hop", LAYOUTS, sections=RECENT),
+    Base("links in time", "model_centric", LAYOUTS, "gat", "model_centric, cached"),
     Base("links", "cooperative", ("partitioned",), "sage", sections={"sampler": {"kind": "full"}}),
     Base("node", "model_centric", (*EVERY_CACHE, HOST), "gat"),
     Base(
@@ -125,12 +113,10 @@ def test_changes_of_traffic_change_nothing_else(base, train, tmp_path):
 
     add("plain", "replicated")
     for name in base.changes:
-        change = CHANGES[name]
-        if change.resumed is None:
-            add(name, change.topology, change.sections)
-        else:
-            add(name, change.topology, change.sections, {"train": {"epochs": 1}})
-            add(name, change.topology, change.resumed, {"train": {"resume": True}})
+        topology, (first, *second) = name if name in LAYOUTS else "replicated", CHANGES[name]
+        add(name, topology, first, {"train": {"epochs": 1}} if second else {})
+        for sections in second:
+            add(name, topology, sections, {"train": {"resume": True}})
     # Of two runs in one folder the second one counts.
     results = dict(zip(names, [run.result for run in train(asked)], strict=True))
     plain, looked_up = results["plain"], set()
@@ -209,7 +195,7 @@ def check_tables(base: Base, name: str, folder: Path, result: dict[str, Any]) ->
         assert (folder / name / file).read_bytes() == (folder / "plain" / file).read_bytes()
         assert len([*(folder / name / "checkpoints").glob(f"learnable-rank-{rank}-step-*")]) >= 2
     assert not list((folder / name).glob(".learnable*")), "a folder of mapped rows is left behind"
-    if "cache" in CHANGES[name].sections:
+    if "cache" in CHANGES[name][0]:
         lookups = result["lookups"]
         hits, misses = map(sum, zip(*lookups.values(), strict=True))
         assert hits > 0

@@ -1,12 +1,8 @@
 """One rank that learns rows of two tables, one of them frozen; not a test by itself.
 
-usage: learnable_rank.py OUT.json SERVERS, with torchrun's environment. Four ranks on two servers
-read what :data:`READS` says, and one rank on one server reads all of it.
+Four ranks on two servers read what :data:`READS` says, and one rank on one server reads all of it.
 """
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +25,7 @@ READS: list[dict[str, list[int]]] = [
 ]
 
 
-def main(out: Path, servers: int) -> None:
+def learn_rows(servers: int) -> dict[str, Any]:
     cluster = Cluster.join(2 if servers == 2 else 1, torch.device("cpu"), 60, 120)
     learning = Learning(DIM, torch.float64, 7, "adam", 0.1)
     offsets = OFFSETS[servers]
@@ -78,8 +74,8 @@ def main(out: Path, servers: int) -> None:
     all_ids = {"item": [np.arange(10)], "user": [np.arange(6)]}
     read = learnable.read(all_ids, "reading all")
     result["read"] = {name: read.of(name, ids).tolist() for name, (ids,) in all_ids.items()}
-    out.write_text(json.dumps(result))
     cluster.leave()
+    return result
 
 
 def count_remote(
@@ -93,7 +89,3 @@ def count_remote(
         name: sum((id_ >= offsets[name][1]) != server for id_ in table_ids)
         for name, table_ids in ids.items()
     }
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,7 +1,6 @@
 """A rank's share of one table, several tables between ranks, and no table at all."""
 
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from hopper.hetero.row_storage import MappedStorage, MemoryStorage
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 from hopper.train.warm_start import save_learned_rows
+from tests.hetero.learnable_rank import learn_rows
 
-RANK_SCRIPT = Path(__file__).with_name("learnable_rank.py")
 CPU = torch.device("cpu")
 DIM = 3
 # Of the one type of a graph that has features besides; ids of servers are no original ids.
@@ -194,13 +193,9 @@ def test_gradients_may_leave_within_the_backward_pass(early, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def ranks(run_ranks, tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
+def ranks(run_ranks) -> dict[int, list[dict[str, Any]]]:
     """The results of every rank, by the number of ranks."""
-    folder = tmp_path_factory.mktemp("ranks")
-    return {
-        world: run_ranks(RANK_SCRIPT, world, folder / str(world), str(servers))
-        for world, servers in ((1, 1), (4, 2))
-    }
+    return {world: run_ranks(learn_rows, world, servers) for world, servers in ((1, 1), (4, 2))}
 
 
 def test_several_ranks_learn_the_rows_that_one_rank_learns(ranks):

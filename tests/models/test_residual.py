@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from pairwise import pairwise
 from torch.nn import functional
 
 from hopper.models import build_model
@@ -76,7 +75,15 @@ def reference(model, graph, x, sampled_neighbors, key):
 
 @pytest.mark.parametrize(
     ("name", "dropout", "layers", "backend"),
-    pairwise(NAMES, [0.0, 0.4], [1, 2, 4], ["torch", "numba"]),
+    # Every two values meet.
+    [
+        ("deepgcn", 0.0, 1, "torch"),
+        ("deepgcn", 0.4, 2, "numba"),
+        ("deepgcn", 0.0, 4, "numba"),
+        ("film", 0.0, 2, "torch"),
+        ("film", 0.4, 1, "numba"),
+        ("film", 0.4, 4, "torch"),
+    ],
 )
 def test_equals_the_reference(graph, name, dropout, layers, backend):
     """Values and gradients, with sampled neighbourhoods, an isolated node, dropout on and off."""

@@ -1,5 +1,5 @@
 """Training many configurations on one set of ranks, as the tests of engines do."""
 
-from tests.engines.conftest import train_cases
+from tests.engines.conftest import divided, train, train_cases
 
-__all__ = ["train_cases"]
+__all__ = ["divided", "train", "train_cases"]

@@ -1,32 +1,63 @@
 """A loop of a user's own computes the gradients of ``zero_hop``, and what it stands on."""
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import own_loop
 import pytest
 import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import hopper
 from hopper.bench.parity import read_recorded
-from hopper.hetero.divide import divide_graph
-from hopper.partition import partition_graph
 from tests.docs.markdown_pages import read_snippets
-from tests.engines.graphs import WITH_FEATURES, make_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "own_loop.py"
-RANK_SCRIPT = Path(__file__).with_name("own_loop_rank.py")
 STEPS = 10
+# The iteration whose gradient the optimiser is not given at first.
+BREAKS_AT = 7
+
+
+class Broken(Exception):
+    """The loop has broken down."""
+
+
+def run_loop(parts: str, state: str, servers: list[str]) -> dict[str, Any]:
+    """Run the example's loop as a rank, and return the gradients that its optimiser is given.
+
+    It breaks down in the midst of its second epoch, and begins anew from what it has saved.
+    """
+    dist.init_process_group("gloo")
+    gradients: list[list[float]] = []
+    breaks_at = [BREAKS_AT]
+
+    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if len(gradients) in breaks_at:
+            breaks_at.clear()
+            raise Broken
+        parameters = optimizer.param_groups[0]["params"]
+        gradients.append(torch.cat([p.grad.flatten() for p in parameters]).tolist())
+
+    hook = register_optimizer_step_pre_hook(note)
+    file = Path(f"{state}-{dist.get_rank()}.pt")
+    for _ in range(2):
+        with suppress(Broken), hopper.connect(parts, servers) as graph:
+            own_loop.train(graph, file, dtype=torch.float64)
+    hook.remove()
+    dist.destroy_process_group()
+    return {"gradients": gradients, "broke": not breaks_at}
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 def test_a_loop_of_one_s_own_computes_the_gradients_of_zero_hop(
-    topology, community_graph, serve_partitions, train_cases, run_ranks, tmp_path
+    topology, parts_of, serve_partitions, train_cases, run_ranks, tmp_path
 ):
     """On two ranks over gloo, with two servers; the loop goes on from a state in mid-epoch."""
-    parts = tmp_path / "parts"
-    partition_graph(community_graph, parts, 2, "random", topology=topology)
+    parts = parts_of("items", topology)
     servers = serve_partitions(parts, 2)
     config = {
         "data": {"partitioned": str(parts)},
@@ -53,8 +84,8 @@ def test_a_loop_of_one_s_own_computes_the_gradients_of_zero_hop(
     for addresses in (servers, []):
         if topology == "partitioned" and not addresses:
             continue
-        folder = tmp_path / f"loop-{len(addresses)}"
-        first, second = run_ranks(RANK_SCRIPT, 2, folder, str(parts), *addresses)
+        state = tmp_path / f"loop-{len(addresses)}"
+        first, second = run_ranks(run_loop, 2, str(parts), str(state), addresses)
         assert first == second
         assert first["broke"]
         gradients = torch.tensor(first["gradients"], dtype=torch.float64)
@@ -83,14 +114,13 @@ def test_one_rank_has_all_roots_and_reads_all_rows(community_graph, parts):
         assert graph.rows.traffic.take()["feature"] > 0
 
 
-def test_typed_graphs_have_blocks_of_all_relations(tmp_path):
-    typed = make_graph(tmp_path / "typed", WITH_FEATURES)
-    partition_graph(typed, tmp_path / "parts", 2, "random")
-    with hopper.connect(tmp_path / "parts") as graph:
+def test_typed_graphs_have_blocks_of_all_relations(graph_of, parts_of):
+    schema = graph_of("bare").schema
+    with hopper.connect(parts_of("bare")) as graph:
         roots = graph.schedule(8).batch(0, 0).roots
         subgraph = graph.sampler([3, 2]).sample(roots, 0, 0)
-        assert set(subgraph.typed_blocks()[0].blocks) == set(typed.schema.relations)
-        for name, kind in typed.schema.node_types.items():
+        assert set(subgraph.typed_blocks()[0].blocks) == set(schema.relations)
+        for name, kind in schema.node_types.items():
             if kind.feature_dim:
                 rows = graph.rows.gather("features", name, subgraph.nodes[name])
                 assert rows.shape == (subgraph.nodes[name].size, kind.feature_dim)
@@ -120,10 +150,7 @@ def test_refusals_say_what_is_wrong(parts, call, text):
         call(parts)
 
 
-def test_graphs_that_are_not_divided_by_node_are_refused(community_graph, tmp_path):
-    typed = make_graph(tmp_path / "typed", WITH_FEATURES)
-    divide_graph(typed, tmp_path / "relations", 2, "meta", layers=2)
-    partition_graph(community_graph, tmp_path / "columns", 2, "random", features="by-dimension")
-    for parts in (tmp_path / "relations", tmp_path / "columns"):
+def test_graphs_that_are_not_divided_by_node_are_refused(parts_of):
+    for parts in (parts_of("bare", "by relation"), parts_of("items", "by-dimension")):
         with pytest.raises(hopper.RequestError, match=f"connect: .*{parts}"):
             hopper.connect(parts)

@@ -1,8 +1,7 @@
 """Runs with and without a pipeline: the same losses, scores, bytes and rows."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,14 @@ from hopper.config import make_config
 from hopper.device.choice import choose_device
 from hopper.engines import Request
 from hopper.features import LocalRows, PartitionedRows
-from hopper.hetero.divide import divide_graph
-from hopper.partition import partition_graph
 from hopper.pipeline import sweep
 from hopper.train.loop import Trainer
 from hopper.train.rank import make_trainer
-from tests.engines.graphs import LEARNABLE, WITH_FEATURES, make_graph
+from tests.engines.conftest import Run
+from tests.engines.features import Sections, World, case_of, merged
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+Names = Iterable[tuple[str, str]]
+TrainKinds = Callable[..., dict[tuple[str, str], Run]]
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "off": {"depth": 0},
@@ -31,23 +30,29 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "kept": {"lookahead": 4, "lookahead_memory": "1G"},
     "few kept": {"lookahead": 4, "lookahead_memory": "2K"},
 }
-ONE_TYPE: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
-    "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "trials apart": {
-        "train": {"engine": "hop", "patience": 1, "epochs": 3},
-        "hop": {"replicas": "independent", "share_sampling": False},
-    },
-    "cooperative, early end": {"train": {"engine": "cooperative", "patience": 1, "epochs": 9}},
-    "a cache": {
-        "train": {"engine": "zero_hop"},
-        "cache": {"policy": "hotness", "size": "20%", "presample_epochs": 1},
-    },
+# An engine, and more of a configuration.
+WHOLE: Sections = {"train": {"micro_batch": 0}}
+KINDS: dict[str, tuple[str, Sections]] = {
+    "model_centric": ("model_centric", {}),
+    "zero_hop in passes": ("zero_hop in passes", {}),
+    "hop": ("hop", {"hop": {"merge": 1}}),
+    "trials apart": (
+        "hop",
+        {
+            "train": {"patience": 1, "epochs": 3},
+            "hop": {"replicas": "independent", "share_sampling": False},
+        },
+    ),
+    "cooperative, early end": ("cooperative", {"train": {"patience": 1, "epochs": 9}}),
+    "a cache": (
+        "zero_hop in passes",
+        WHOLE | {"cache": {"policy": "hotness", "size": "20%", "presample_epochs": 1}},
+    ),
 }
-TYPED: dict[str, dict[str, Any]] = {
-    "zero_hop": {"train": {"engine": "zero_hop"}},
-    "cooperative": {"train": {"engine": "cooperative"}},
+OF_TYPES = {
+    "zero_hop": ("zero_hop in passes", WHOLE),
+    "cooperative": ("cooperative", {}),
+    "raf": ("raf", {}),
 }
 # Those that plan, read or end in a way of their own have the narrow pipeline too.
 NARROW = ("hop", "trials apart", "cooperative, early end", "a cache", "raf")
@@ -55,110 +60,100 @@ NARROW = ("hop", "trials apart", "cooperative, early end", "a cache", "raf")
 KEEPS = ("model_centric", "zero_hop in passes", "hop", "trials apart", "a cache")
 # So many that plans reach into the next epoch, and rows are kept for several of them.
 ITERATIONS = 5
+SHARED: Sections = {
+    "train": {"batch_size": 8, "iterations_per_epoch": ITERATIONS, "epochs": 2}
+    | {"dtype": "float32", "record_gradients": []}
+}
 
 
-def make_values(
-    partitioned: Path, run_dir: Path, servers: list[str], pipeline: str, **sections: Any
-) -> dict[str, Any]:
-    train = {
-        "batch_size": 8,
-        "iterations_per_epoch": ITERATIONS,
-        "epochs": 2,
-        "learning_rate": 0.01,
-        "run_dir": str(run_dir),
-    }
-    return sections | {
-        "data": {"partitioned": str(partitioned)},
-        "sampler": {"fanouts": [4, 3]},
-        "train": train | sections["train"],
-        "pipeline": PIPELINES[pipeline],
-        "cluster": {"servers": servers},
-    }
+@pytest.fixture
+def train_kinds(train, divided, serve_partitions) -> TrainKinds:
+    """Train kinds with pipelines, by their names, on two ranks with a feature server each."""
+
+    def run(feature: str, model: str, names: Names, more: Sections | None = None) -> Any:
+        asked = []
+        for kind, pipeline in names:
+            engine, sections = (KINDS | OF_TYPES)[kind]
+            case = case_of(feature, engine, World(2, 1), 0, model)
+            parts = divided(case)
+            servers = serve_partitions(parts.path, 2) if parts.layout.reads_remote_rows else []
+            own = {"pipeline": PIPELINES[pipeline], "cluster": {"servers": servers}}
+            asked.append((case, merged(SHARED, sections, own, more or {})))
+        return dict(zip(names, train(asked), strict=True))
+
+    return run
 
 
-def compare(
-    train_cases: TrainCases,
-    folder: Path,
-    make_case: Callable[[str, str], dict[str, Any]],
-    kinds: Any,
-) -> None:
-    """Train every kind with every pipeline that it is to have, and compare them by epoch.
+def read_epochs(run: Run) -> list[dict[str, Any]]:
+    """The records of a run's epochs, of all trials."""
+    files = sorted(run.folder.rglob("epochs.jsonl"))
+    assert files
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
-    Rows that are kept change only the traffic.
-    """
+
+@pytest.mark.parametrize(
+    ("kinds", "feature", "model"),
+    [(KINDS, "node", "gat"), (OF_TYPES, "types, learned rows", "rgat")],
+)
+def test_pipelines_do_not_change_runs(kinds, feature, model, train_kinds):
+    """Rows that are kept change only the traffic."""
     names = [
         (kind, pipeline)
         for kind in kinds
         for pipeline in PIPELINES
         if kind in {"narrow": NARROW, "kept": KEEPS, "few kept": KEEPS}.get(pipeline, kinds)
     ]
-    configs = [make_case(kind, pipeline) for kind, pipeline in names]
-    trained = train_cases(configs, 2, folder / "ranks")
-    results: dict[tuple[str, str], dict[str, Any]] = {}
-    for name, config, result in zip(names, configs, trained, strict=True):
-        run_dir = Path(config["train"]["run_dir"])
-        epochs = sorted(run_dir.rglob("epochs.jsonl"))
-        assert epochs
-        lines = [json.loads(line) for file in epochs for line in file.read_text().splitlines()]
-        keys = ["epoch", "iteration_losses", "val", "bytes", "rows", "lookups"]
-        # Key by key, so that an error says what differs.
-        results[name] = {"losses": result["losses"]} | {
-            key: [line.get(key) for line in lines] for key in keys
-        }
-        results[name]["sums"] = result["rows"] | {"feature": result["bytes"]["feature"]}
+    runs = train_kinds(feature, model, names)
+    epochs = {name: read_epochs(run) for name, run in runs.items()}
     for kind, pipeline in names:
-        for key, values in results[kind, "off"].items():
-            if "kept" not in pipeline or key in ("losses", "epoch", "iteration_losses", "val"):
-                assert results[kind, pipeline][key] == values, (kind, pipeline, key)
+        assert runs[kind, pipeline].result["losses"] == runs[kind, "off"].result["losses"]
+        for key in ("epoch", "iteration_losses", "val", "bytes", "rows", "lookups"):
+            # Key by key, so that an error says what differs.
+            values, expected = (
+                [epoch.get(key) for epoch in epochs[kind, name]] for name in (pipeline, "off")
+            )
+            is_traffic = key in ("bytes", "rows", "lookups")
+            assert values == expected or ("kept" in pipeline and is_traffic), (kind, pipeline, key)
     for kind in filter(KEEPS.__contains__, kinds):
-        roomy, few, plain = (results[kind, p]["sums"] for p in ("kept", "few kept", "as it is"))
-        assert roomy["feature"] < few["feature"] < plain["feature"], kind
-        for result in (roomy, few):
-            assert (result["local"], result["remote"]) == (plain["local"], plain["remote"])
-            read = result["remote_unique"] + result["cached"]
-            assert read == plain["remote_unique"] + plain["cached"]
+        results = [runs[kind, name].result for name in ("kept", "few kept", "as it is")]
+        roomy, few, plain = (result["bytes"]["feature"] for result in results)
+        assert roomy < few < plain, kind
+        assert_same_rows_are_read(results[:2], results[2])
 
 
-@pytest.fixture(scope="module")
-def servers(parts, serve_partitions) -> list[str]:
-    return serve_partitions(parts, 2)
+def assert_same_rows_are_read(results: list[dict[str, Any]], plain: dict[str, Any]) -> None:
+    """Assert that results have read the rows of a plain one, from servers or from memory."""
+    for counts in (result["rows"] for result in results):
+        for keys in (["local"], ["remote"], ["remote_unique", "cached"]):
+            read, expected = (sum(rows[key] for key in keys) for rows in (counts, plain["rows"]))
+            assert read == expected, keys
 
 
-def test_pipelines_do_not_change_runs_of_homogeneous_graphs(parts, servers, train_cases, tmp_path):
-
-    def make_case(kind: str, pipeline: str) -> dict[str, Any]:
-        model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
-        run_dir = tmp_path / f"{kind}-{pipeline}"
-        return make_values(parts, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
-
-    compare(train_cases, tmp_path, make_case, ONE_TYPE)
-
-
-def test_full_batches_fetch_rows_once(parts, servers, train_cases, tmp_path):
-    cases = []
-    for pipeline in ("off", "as it is"):
-        for engine in ("zero_hop", "hop"):
-            sections = {"model": {"name": "sage", "layers": 2}, "train": {"engine": engine}}
-            run_dir = tmp_path / f"{engine}-{pipeline}"
-            values = make_values(parts, run_dir, servers, pipeline, **sections)
-            values["train"] |= {"epochs": 3, "iterations_per_epoch": 0}
-            cases.append(values | {"sampler": {"kind": "full"}})
-    results = train_cases(cases, 2, tmp_path / "ranks")
-    fetched = []
-    for case in cases:
-        lines = (Path(case["train"]["run_dir"]) / "epochs.jsonl").read_text().splitlines()
-        fetched.append([json.loads(line)["bytes"]["feature"] for line in lines])
-    for anew, kept in ((0, 2), (1, 3)):
-        assert results[kept]["losses"] == results[anew]["losses"]
+def test_full_batches_fetch_rows_once(train_kinds):
+    names = [(kind, name) for name in ("off", "as it is") for kind in ("zero_hop", "hop")]
+    more = {"train": {"epochs": 3, "iterations_per_epoch": 0}, "hop": {"merge": "off"}}
+    runs = train_kinds("full", "wide sage", names, more)
+    fetched = {
+        name: [epoch["bytes"]["feature"] for epoch in read_epochs(run)]
+        for name, run in runs.items()
+    }
+    for kind in ("zero_hop", "hop"):
+        anew, kept = (kind, "off"), (kind, "as it is")
+        assert runs[kept].result["losses"] == runs[anew].result["losses"]
         assert fetched[kept] == [fetched[anew][0], 0, 0]
         assert min(fetched[anew]) > 0
 
 
-def test_rows_of_tables_beyond_memory_are_read_for_several_iterations(
-    parts, servers, train_cases, tmp_path, monkeypatch
-):
+@pytest.fixture
+def beyond_memory(monkeypatch) -> None:
+    """No table fits memory."""
     monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
     monkeypatch.setattr(mapped_rows, "exceed_memory", lambda _nbytes: True)
+
+
+def test_rows_of_tables_beyond_memory_are_read_for_several_iterations(
+    train_kinds, beyond_memory, monkeypatch
+):
     monkeypatch.setattr(sweep, "_PARTS", 3)
     read_early, sizes = PartitionedRows.read_early, []
 
@@ -167,99 +162,50 @@ def test_rows_of_tables_beyond_memory_are_read_for_several_iterations(
         return read_early(rows, node_type, ids)
 
     monkeypatch.setattr(PartitionedRows, "read_early", count)
-
-    def make_case(kind: str, pipeline: str) -> dict[str, Any]:
-        values = make_values(
-            *(parts, tmp_path / f"{kind}-{pipeline}", servers, pipeline),
-            **(ONE_TYPE[kind] | {"model": {"name": "sage", "layers": 2, "hidden": 4}}),
-        )
-        values["train"]["batch_size"] = 4
-        return values | {"sampler": {"fanouts": [2, 1]}}
-
-    names = [(kind, pipeline) for kind in ONE_TYPE for pipeline in ("off", "as it is")]
-    cases = [make_case(*name) for name in names]
-    results = dict(zip(names, train_cases(cases, 2, tmp_path / "ranks"), strict=True))
+    names = [(kind, pipeline) for kind in KINDS for pipeline in ("off", "as it is")]
+    few = {"model": {"hidden": 4}, "sampler": {"fanouts": [2, 1]}, "train": {"batch_size": 4}}
+    runs = train_kinds("node", "wide sage", names, few)
     assert sizes
     assert min(sizes) > 0
-    for kind in ONE_TYPE:
-        plain, swept = results[kind, "off"], results[kind, "as it is"]
+    for kind in KINDS:
+        plain, swept = (runs[kind, pipeline].result for pipeline in ("off", "as it is"))
         assert swept["losses"] == plain["losses"]
-        rows, expected = swept["rows"], plain["rows"]
-        for key in ("local", "remote"):
-            assert rows[key] == expected[key], (kind, key)
-        read, expected_read = (one["remote_unique"] + one["cached"] for one in (rows, expected))
-        assert read == expected_read, kind
+        assert_same_rows_are_read([swept], plain)
         if kind in KEEPS:
-            assert rows["remote_unique"] < expected["remote_unique"], kind
+            assert swept["rows"]["remote_unique"] < plain["rows"]["remote_unique"], kind
             assert swept["bytes"]["feature"] < plain["bytes"]["feature"], kind
 
 
 def test_ranks_that_plan_together_may_differ_in_what_fits_memory(
-    train_cases, tmp_path, monkeypatch
+    train_kinds, beyond_memory, monkeypatch
 ):
-    graph, parts = make_graph(tmp_path / "graph", WITH_FEATURES), tmp_path / "relations"
-    divide_graph(graph, parts, 2, "meta", layers=2)
-    monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
-    monkeypatch.setattr(mapped_rows, "exceed_memory", lambda _nbytes: True)
     is_beyond_memory = LocalRows.is_beyond_memory
 
     def is_beyond(rows: LocalRows, table: str) -> bool:
         return rows._server == 1 and is_beyond_memory(rows, table)
 
     monkeypatch.setattr(LocalRows, "is_beyond_memory", is_beyond)
-    sections = {"model": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2}}
-    sections |= {"learnable": LEARNABLE, "train": {"engine": "raf"}}
-    cases = [
-        make_values(parts, tmp_path / name, [], name, **sections) for name in ("off", "as it is")
-    ]
-    off, swept = train_cases(cases, 2, tmp_path / "ranks")
-    assert swept["losses"] == off["losses"]
-
-
-def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
-    serve_partitions, train_cases, tmp_path
-):
-    graph = make_graph(tmp_path / "graph", WITH_FEATURES)
-    divisions = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
-    partition_graph(graph, divisions["nodes"], 2, "random")
-    divide_graph(graph, divisions["relations"], 2, "meta", layers=2)
-    servers = serve_partitions(divisions["nodes"], 2)
-    kinds = {name: (divisions["nodes"], servers, sections) for name, sections in TYPED.items()}
-    kinds["raf"] = (divisions["relations"], [], {"train": {"engine": "raf"}})
-
-    def make_case(kind: str, pipeline: str) -> dict[str, Any]:
-        partitioned, addresses, sections = kinds[kind]
-        model = {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3}
-        model_sections = sections | {"model": model, "learnable": LEARNABLE}
-        return make_values(
-            partitioned, tmp_path / f"{kind}-{pipeline}", addresses, pipeline, **model_sections
-        )
-
-    compare(train_cases, tmp_path, make_case, kinds)
+    off, swept = train_kinds(
+        "types, learned rows", "rgat", [("raf", "off"), ("raf", "as it is")]
+    ).values()
+    assert swept.result["losses"] == off.result["losses"]
 
 
 @pytest.fixture
-def lone_trainer(community_graph, tmp_path) -> Callable[..., Trainer]:
-    """A function that makes a trainer of one rank in this process."""
-    partitioned = tmp_path / "parts"
-    graph = partition_graph(community_graph, partitioned, 1, "random")
-
-    def make(**sections: Any) -> Trainer:
-        train = {"batch_size": 8, "epochs": 2, "run_dir": str(tmp_path / "run"), "engine": "hop"}
-        model = {"name": "sage", "layers": 2, "hidden": 4}
-        values = {"data": {"partitioned": str(partitioned)}, "train": train, "model": model}
-        config = make_config(values | sections)
-        cluster = Cluster.join(1, choose_device("cpu"), 5.0, 5.0)
-        rows = PartitionedRows(graph, 0, None, cluster.traffic)
-        return make_trainer(Request(config, graph), cluster, rows)
-
-    return make
+def lone_trainer(divided, tmp_path) -> Trainer:
+    """A trainer of one rank in this process."""
+    case = case_of("node", "hop", World(1, 1), 0, "wide sage")
+    graph = divided(case)
+    whole = {"train": {"batch_size": 8, "epochs": 2, "iterations_per_epoch": 0}}
+    config = make_config(merged(case.values(graph, tmp_path / "run"), whole))
+    cluster = Cluster.join(1, choose_device("cpu"), 5.0, 5.0)
+    rows = PartitionedRows(graph, 0, None, cluster.traffic)
+    return make_trainer(Request(config, graph), cluster, rows)
 
 
 @pytest.mark.parametrize("stage", ["plan", "read"])
 def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(lone_trainer, monkeypatch, stage):
-    trainer = lone_trainer()
-    engine = trainer.engine.engine
+    engine = lone_trainer.engine.engine
     work, calls = getattr(engine, stage), []
 
     def break_down(*arguments: Any) -> Any:
@@ -270,23 +216,22 @@ def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(lone_trainer, m
 
     monkeypatch.setattr(engine, stage, break_down)
     with pytest.raises(ZeroDivisionError, match=f"while it would {stage}") as caught:
-        trainer.run()
-    trainer.engine.state.log.close()
+        lone_trainer.run()
+    lone_trainer.engine.state.log.close()
     frames = [entry.name for entry in caught.traceback]
     assert "break_down" in frames
     assert len(calls) == 4
 
 
 def test_spans_name_the_threads_of_the_pipeline(lone_trainer, tmp_path):
-    trainer = lone_trainer()
-    trainer.run()
-    trainer.engine.state.log.close()
+    lone_trainer.run()
+    lone_trainer.engine.state.log.close()
     (file,) = (tmp_path / "run").rglob("rank-0.jsonl")
     spans = [json.loads(line) for line in file.read_text().splitlines()]
     kinds = {(line.get("span"), line.get("thread")) for line in spans if "span" in line}
     assert {("sample", "plan"), ("gather", "read"), ("compute", None)} <= kinds
     assert ("sample", None) not in kinds
-    iterations = trainer.schedule.iterations
+    iterations = lone_trainer.schedule.iterations
     for name, thread in (("sample", "plan"), ("gather", "read")):
         stage_spans = [
             line for line in spans if (line.get("span"), line.get("thread")) == (name, thread)

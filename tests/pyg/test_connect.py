@@ -7,21 +7,17 @@ import pytest
 import torch
 
 import hopper
-from hopper.partition import partition_graph
 from tests.doctor.test_servers import issue_for
-from tests.engines.graphs import WITH_FEATURES, make_drawn_graph, make_graph
 
 pytest.importorskip("torch_geometric")
 
 from hopper.pyg import LinkNeighborLoader, NeighborLoader
 
 
-@pytest.fixture(scope="module")
-def divided(community_graph, tmp_path_factory) -> Path:
+@pytest.fixture
+def divided(parts_of) -> Path:
     """Parts of which each server draws from its own topology."""
-    folder = tmp_path_factory.mktemp("connect") / "parts"
-    partition_graph(community_graph, folder, 2, "random", topology="partitioned")
-    return folder
+    return Path(parts_of("items", "partitioned"))
 
 
 def contents(loader: Any) -> list[str]:
@@ -58,10 +54,8 @@ def test_addresses_alone_give_the_batches_of_the_directory(
     assert not folder.exists()
 
 
-def test_typed_addresses_give_the_batches_of_the_directory(serve_partitions, tmp_path):
-    parts = tmp_path / "parts"
-    graph = make_graph(tmp_path / "graph", WITH_FEATURES)
-    partition_graph(graph, parts, 2, "random", topology="partitioned")
+def test_typed_addresses_give_the_batches_of_the_directory(serve_partitions, parts_of):
+    parts = parts_of("bare", "partitioned")
     found, expected = (
         contents(NeighborLoader(data, [2, 2], ("paper", "train"), batch_size=9))
         for data in (serve_partitions(parts, 2), parts)
@@ -70,14 +64,11 @@ def test_typed_addresses_give_the_batches_of_the_directory(serve_partitions, tmp
 
 
 def test_what_addresses_alone_do_not_tell_is_refused(
-    parts, serve_partitions, tmp_path, monkeypatch
+    parts, parts_of, serve_partitions, monkeypatch
 ):
-    timed = tmp_path / "timed"
     with pytest.raises(hopper.RequestError, match="these servers draw no neighbors; "):
         batches(serve_partitions(parts, 2))
-    drawn = make_drawn_graph(tmp_path / "graph")
-    partition_graph(drawn, timed, 2, "random", topology="partitioned")
-    addresses = serve_partitions(timed, 2)
+    addresses = serve_partitions(parts_of("drawn", "partitioned"), 2)
     with pytest.raises(
         hopper.RequestError, match="where features of author/to/paper lie; expected"
     ):

@@ -1,23 +1,50 @@
 """Embeddings by layers of one's own are those of the whole graph, also after a break."""
 
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import hopper
-from hopper.partition import partition_graph
-from tests.engines.graphs import WITH_FEATURES, make_graph
 
 pytest.importorskip("torch_geometric")
 
+from torch_geometric.nn import SAGEConv
+
 from hopper.pyg import write_embeddings
 
-from .embedding_rank import make_layers
 
-RANK_SCRIPT = Path(__file__).with_name("embedding_rank.py")
+class Broken(Exception):
+    """The call is broken off."""
+
+
+def make_layers() -> list[SAGEConv]:
+    torch.manual_seed(7)
+    return [SAGEConv(10, 8), SAGEConv(8, 6)]
+
+
+def write_as_rank(parts: str, folder: str, breaks_at: int, servers: list[str]) -> int:
+    """Write embeddings as one of several ranks; returns how often layers were called."""
+    dist.init_process_group("gloo")
+    calls = 0
+
+    def layer_of(conv: SAGEConv) -> Any:
+        def layer(batch: Any, _: str) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == breaks_at:
+                raise Broken
+            return conv(batch.x, batch.edge_index).relu()[: batch.batch_size]
+
+        return layer
+
+    with hopper.connect(parts, servers) as graph, suppress(Broken):
+        write_embeddings(graph, list(map(layer_of, make_layers())), folder, batch_size=4)
+    dist.destroy_process_group()
+    return calls
 
 
 def test_two_ranks_write_the_rows_of_all_nodes(
@@ -25,13 +52,9 @@ def test_two_ranks_write_the_rows_of_all_nodes(
 ):
     """The first call is broken off in its first layer, and the second one goes on."""
     servers, out = serve_partitions(parts, 2), tmp_path / "out"
-    calls = []
-    for breaks_at in ("30", "0"):
-        folder = tmp_path / f"ranks-{breaks_at}"
-        calls.append(run_ranks(RANK_SCRIPT, 2, folder, str(parts), str(out), breaks_at, *servers))
-    assert calls[0] == [30, 30]
+    assert run_ranks(write_as_rank, 2, str(parts), str(out), 30, servers) == [30, 30]
     # Of 38 batches a layer 16 were kept.
-    assert calls[1] == [60, 60]
+    assert run_ranks(write_as_rank, 2, str(parts), str(out), 0, servers) == [60, 60]
     found = np.full((300, 6), np.nan, np.float32)
     for rank in range(2):
         ids = np.load(out / "layer-2" / "item" / f"ids-{rank}.npy")
@@ -47,10 +70,8 @@ def test_two_ranks_write_the_rows_of_all_nodes(
     assert np.allclose(found, rows, atol=1e-4)
 
 
-def test_typed_layers_are_called_for_every_type(tmp_path):
-    graph = make_graph(tmp_path / "typed", WITH_FEATURES)
-    partition_graph(graph, tmp_path / "parts", 2, "random")
-    called: list[str] = []
+def test_typed_layers_are_called_for_every_type(graph_of, parts_of, tmp_path):
+    graph, called = graph_of("bare"), list[str]()
 
     def degrees(batch: Any, node_type: str) -> torch.Tensor:
         """Count the in-edges of each node, with those of its sources."""
@@ -65,7 +86,7 @@ def test_typed_layers_are_called_for_every_type(tmp_path):
                 total.index_add_(0, edges[1], rows[edges[0], :1])
         return total
 
-    with hopper.connect(tmp_path / "parts") as connected:
+    with hopper.connect(parts_of("bare")) as connected:
         with pytest.raises(hopper.RequestError, match="layers: expected at least one"):
             write_embeddings(connected, [], tmp_path / "out")
         folder = write_embeddings(connected, [degrees, degrees], tmp_path / "out", batch_size=500)

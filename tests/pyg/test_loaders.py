@@ -13,8 +13,6 @@ from torch.nn.functional import cross_entropy
 import hopper
 from hopper.errors import HopperError
 from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
-from tests.engines.graphs import WITH_FEATURES, make_drawn_graph, make_graph
 
 pytest.importorskip("torch_geometric")
 
@@ -28,24 +26,20 @@ CITES = ("paper", "to", "paper")
 INPUT = ("paper", "train")
 
 
-@pytest.fixture(scope="module")
-def typed_graph(tmp_path_factory) -> GraphDirectory:
-    return make_graph(tmp_path_factory.mktemp("pyg") / "typed", WITH_FEATURES)
+@pytest.fixture
+def typed_graph(graph_of) -> Any:
+    return graph_of("bare")
 
 
-@pytest.fixture(scope="module")
-def typed(typed_graph, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("pyg") / "typed"
-    partition_graph(typed_graph, folder, 2, "random")
-    return folder
+@pytest.fixture
+def typed(parts_of) -> Any:
+    return parts_of("bare")
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory) -> Path:
+@pytest.fixture
+def drawn(parts_of) -> Any:
     """Papers with times, and relations with times and weights."""
-    folder = tmp_path_factory.mktemp("pyg") / "drawn"
-    partition_graph(make_drawn_graph(folder / "graph"), folder / "parts", 2, "random")
-    return folder / "parts"
+    return parts_of("drawn")
 
 
 def edges_of(graph: GraphDirectory, relation: tuple[str, str, str]) -> Tensor:
@@ -224,9 +218,8 @@ def test_weights_times_and_replacement(drawn):
     assert sizes[True].unique().numel() < sizes[True].numel()
 
 
-def test_partitioned_topology_draws_on_servers(community_graph, parts, serve_partitions, tmp_path):
-    divided = tmp_path / "divided"
-    partition_graph(community_graph, divided, 2, "random", topology="partitioned")
+def test_partitioned_topology_draws_on_servers(parts, parts_of, serve_partitions):
+    divided = parts_of("items", "partitioned")
     with hopper.connect(divided, serve_partitions(divided, 2)) as graph:
         elsewhere = list(NeighborLoader(graph, [3, 3], "train", batch_size=9))
     here = list(NeighborLoader(parts, [3, 3], "train", batch_size=9))

@@ -1,8 +1,6 @@
 """PyG's own loaders over Hopper's servers, with and without workers."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,32 +9,26 @@ import pytest
 import torch
 
 import hopper
-from hopper.graph import GraphDirectory
-from hopper.partition import partition_graph
-from tests.engines.graphs import WITH_FEATURES, make_graph
 
 pytest.importorskip("torch_geometric")
 
 from torch_geometric.loader import LinkLoader, NodeLoader
 
 from hopper.pyg import FeatureStore, GraphStore, Sampler
+from tests.server_processes import run_python
 
 CITES = ("paper", "to", "paper")
 
 
 @pytest.fixture(scope="module")
-def graph(
-    serve_partitions, tmp_path_factory
-) -> Iterator[tuple[GraphDirectory, hopper.ConnectedGraph]]:
-    folder = tmp_path_factory.mktemp("remote")
-    typed = make_graph(folder / "typed", WITH_FEATURES)
-    partition_graph(typed, folder / "parts", 2, "random")
-    with hopper.connect(folder / "parts", serve_partitions(folder / "parts", 2)) as connected:
-        yield typed, connected
+def connected(parts_of, serve_partitions) -> Iterator[hopper.ConnectedGraph]:
+    parts = parts_of("bare")
+    with hopper.connect(parts, serve_partitions(parts, 2)) as connected:
+        yield connected
 
 
-def test_pyg_s_loader_of_nodes_reads_from_servers(graph):
-    typed, connected = graph
+def test_pyg_s_loader_of_nodes_reads_from_servers(graph_of, connected):
+    typed = graph_of("bare")
     train = torch.from_numpy(np.array(typed.split("train")))
     loader = NodeLoader(
         (FeatureStore(connected), GraphStore(connected)),
@@ -59,21 +51,18 @@ def test_pyg_s_loader_of_nodes_reads_from_servers(graph):
     assert torch.equal(torch.cat(roots).sort().values, train)
 
 
-def test_workers_connect_by_themselves(graph):
+def test_workers_connect_by_themselves(connected):
     """Forked ones and spawned ones, of a process that has not drawn; then of one that has."""
-    connected = graph[1]
     servers = connected.__reduce__()[0].args[1]
-    script = Path(__file__).with_name("workers.py")
-    command = [sys.executable, str(script), str(connected.graph.path), *servers]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    script = str(Path(__file__).with_name("workers.py"))
+    ended = run_python(script, str(connected.graph.path), *servers, limit=240)
     assert ended.returncode == 0, ended.stderr
     counts = json.loads(ended.stdout.splitlines()[-1])
     assert counts["fork"] == counts["spawn"] == 50
     assert "num_workers: this process drew neighbors before it forked" in counts["drew"]
 
 
-def test_pyg_s_loader_of_links_reads_from_servers(graph):
-    _, connected = graph
+def test_pyg_s_loader_of_links_reads_from_servers(connected):
     stores = FeatureStore(connected), GraphStore(connected)
     row, col, _ = stores[1].coo([CITES])
     loader = LinkLoader(
@@ -95,10 +84,9 @@ def test_pyg_s_loader_of_links_reads_from_servers(graph):
     assert seen == 400
 
 
-def test_edges_have_no_ids_where_topology_is_on_other_servers(graph, serve_partitions, tmp_path):
+def test_edges_have_no_ids_where_topology_is_on_other_servers(parts_of, serve_partitions):
     """Their places in the servers' lists are not ids of the user's."""
-    parts = tmp_path / "parts"
-    partition_graph(graph[0], parts, 2, "random", topology="partitioned")
+    parts = parts_of("bare", "partitioned")
     with hopper.connect(parts, serve_partitions(parts, 2)) as divided:
         loader = NodeLoader(
             (FeatureStore(divided), GraphStore(divided)),
@@ -111,11 +99,11 @@ def test_edges_have_no_ids_where_topology_is_on_other_servers(graph, serve_parti
     assert "e_id" not in batch[CITES]
 
 
-def test_stores_can_only_be_read(graph):
-    features = FeatureStore(graph[1])
+def test_stores_can_only_be_read(connected):
+    features = FeatureStore(connected)
     assert features.get_tensor_size("paper", "x", None) == (120, 7)
     assert features.get_tensor("paper", "x", torch.tensor([3, 1])).shape == (2, 7)
     with pytest.raises(hopper.RequestError, match="only be read"):
         features.put_tensor(torch.ones(1), "paper", "x", torch.tensor([3]))
     with pytest.raises(hopper.RequestError, match="time_attr"):
-        Sampler(graph[1], [3], time_attr="time")
+        Sampler(connected, [3], time_attr="time")

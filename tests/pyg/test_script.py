@@ -25,27 +25,21 @@ from hopper.cli import main
 from hopper.graph import GraphDirectory
 from tests.conftest import free_ports
 from tests.docs.markdown_pages import read_code, read_snippets
+from tests.server_processes import REPOSITORY, run_python
 
 pytest.importorskip("torch_geometric")
 
 from torch_geometric.data import Data
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
-HOPPER = [sys.executable, "-m", "hopper.cli"]
+HOPPER = ("-m", "hopper.cli")
 LIMIT = 120.0
 
 
-def start(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | environment,
-        check=False,
-    )
+def start(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python to its end."""
+    common = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    return run_python(*words, limit=LIMIT, **common, **environment)
 
 
 def config(folder: Path, parts: Path, script: Path, **cluster: Any) -> str:
@@ -69,51 +63,50 @@ def read_losses(printed: str, ranks: int) -> list[float]:
     return np.array([float(loss) for _, loss in sorted(found)]).reshape(3, ranks).mean(1).tolist()
 
 
+def run_alone(script: str, *words: str) -> list[float]:
+    """The losses of a script that runs by itself, in this process, which has imported PyG."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        catch_warnings(action="ignore"),
+        redirect_stdout(StringIO()) as printed,
+    ):
+        patch.setattr(sys, "argv", [script, *words])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    return read_losses(printed.getvalue(), 1)
+
+
 @pytest.fixture(scope="module")
 def alone(parts) -> Callable[[str], list[float]]:
-    """The losses of a script that runs by itself, in this process, which has imported PyG."""
-
-    @cache
-    def run(script: str) -> list[float]:
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            catch_warnings(action="ignore"),
-            redirect_stdout(StringIO()) as printed,
-        ):
-            patch.setattr(sys, "argv", [script, str(parts)])
-            runpy.run_path(str(EXAMPLES / script), run_name="__main__")
-        return read_losses(printed.getvalue(), 1)
-
-    return run
+    """The losses of a script that is given the graph."""
+    return cache(lambda script: run_alone(script, str(parts)))
 
 
 @pytest.mark.parametrize("script", ["pyg_script.py", "dgl_script.py"])
 def test_a_script_trains_the_same_under_torchrun(script, parts, alone, serve_partitions):
     if script == "dgl_script.py":
         pytest.importorskip("dgl")
-    command = [*(sys.executable, "-m", "torch.distributed.run"), "--standalone"]
-    command += ["--nproc-per-node=2", str(EXAMPLES / script), str(parts)]
-    found = losses(start(command + serve_partitions(parts, 2)), 2)
+    words = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
+    file, servers = str(EXAMPLES / script), serve_partitions(parts, 2)
+    found = losses(start(*words, file, str(parts), *servers), 2)
     assert found[-1] < found[0]
     assert found == pytest.approx(alone(script), abs=2e-4)
 
 
 @pytest.mark.timeout(3 * LIMIT)
 @pytest.mark.parametrize("way", ["configuration", "host", "train"])
-def test_a_script_trains_the_same_without_arguments(way, parts, alone, tmp_path):
+def test_a_script_trains_the_same_without_arguments(way, parts, alone, tmp_path, monkeypatch):
     """A configuration that the environment names tells it all, and launchers name theirs."""
     first, script = free_ports(3), EXAMPLES / "pyg_script.py"
     if way == "configuration":
-        found = losses(
-            start([sys.executable, str(script)], HOPPER_CONFIG=config(tmp_path, parts, script)), 1
-        )
+        monkeypatch.setenv("HOPPER_CONFIG", config(tmp_path, parts, script))
+        found = run_alone(script.name)
     elif way == "host":
         servers = [f"127.0.0.1:{first + 1}", f"127.0.0.1:{first + 2}"]
         file = config(tmp_path, parts, script, servers=servers)
         words = ["--server", "0", "--server", "1", "--meet", f"127.0.0.1:{first}"]
-        found = losses(start([*HOPPER, "host", file, *words, "--listen", "127.0.0.1"]), 2)
+        found = losses(start(*HOPPER, "host", file, *words, "--listen", "127.0.0.1"), 2)
     else:
-        found = losses(start([*HOPPER, "train", config(tmp_path, parts, script)]), 2)
+        found = losses(start(*HOPPER, "train", config(tmp_path, parts, script)), 2)
     assert found == pytest.approx(alone("pyg_script.py"), abs=2e-4)
 
 
@@ -139,7 +132,13 @@ def test_the_page_brings_a_script_from_one_machine_to_four(community_graph, tmp_
     # The last two machines are one here: each command imports torch, which takes long.
     hosts = [
         subprocess.Popen(
-            [*HOPPER, *words.replace("--server 0", served).split(), "--listen", "127.0.0.1"],
+            [
+                sys.executable,
+                *HOPPER,
+                *words.replace("--server 0", served).split(),
+                "--listen",
+                "127.0.0.1",
+            ],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -190,7 +189,7 @@ def test_the_rank_whose_script_failed_first_is_named(line, text, parts, tmp_path
     (tmp_path / "script.py").write_text(FAILING.format(line))
     file = config(tmp_path, parts, tmp_path / "script.py")
     words = ["--train.script", f"{tmp_path / 'script.py'} 'no paint'"]
-    ended = start([*HOPPER, "train", file, *words])
+    ended = start(*HOPPER, "train", file, *words)
     assert ended.returncode == 1
     assert re.search(text, ended.stderr), ended.stderr
 
@@ -213,7 +212,7 @@ with hopper.connect() as graph:
 
 def test_a_started_script_may_have_workers(parts, tmp_path):
     (tmp_path / "script.py").write_text(WORKERS)
-    ended = start([*HOPPER, "train", config(tmp_path, parts, tmp_path / "script.py")])
+    ended = start(*HOPPER, "train", config(tmp_path, parts, tmp_path / "script.py"))
     assert ended.returncode == 0, ended.stderr
     found = re.findall(r"roots (\d+) (\d+)", ended.stdout)
     assert len(found) == 2, ended.stdout

@@ -1,8 +1,5 @@
 """Estimated bytes equal those that real runs count, cause by cause."""
 
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +7,10 @@ import pytest
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.features import open_graph
-from hopper.hetero.divide import divide_graph
-from hopper.partition import partition_graph
 from hopper.rehearsal.clock import Link, MessageCost
 from hopper.rehearsal.estimate import estimate_engine
-from tests.conftest import make_community_graph
 from tests.engines.features import merged
-from tests.engines.graphs import LEARNABLE, MODELS, WITH_FEATURES, make_graph
+from tests.engines.graphs import LEARNABLE, MODELS
 
 LINK = Link(10**9, 1e-4, 1, MessageCost(1e-5, 0.0), MessageCost(1e-5, 0.0))
 BASE: dict[str, Any] = {
@@ -26,27 +20,6 @@ BASE: dict[str, Any] = {
     "hop": {"merge": "off"},
 }
 TYPED = {"model": MODELS["rgcn"], "learnable": LEARNABLE, "train": {"batch_size": 8}}
-
-
-@pytest.fixture(scope="module")
-def divide(tmp_path_factory) -> Callable[[str], Path]:
-    """Divide a graph over two servers. Few batches of the untyped one represent all."""
-    folder = tmp_path_factory.mktemp("graphs")
-    graph = make_community_graph(folder / "graph", nodes=1200, train=370)
-    typed = make_graph(folder / "typed", WITH_FEATURES)
-
-    @cache
-    def divide(division: str) -> Path:
-        parts = folder / division
-        if division == "by relation":
-            divide_graph(typed, parts, 2, "meta", layers=2)
-        elif division == "by node":
-            partition_graph(typed, parts, 2, "random")
-        else:
-            partition_graph(graph, parts, 2, "random", topology=division)  # type: ignore[arg-type]
-        return parts
-
-    return divide
 
 
 def estimate_bytes(values: dict[str, Any], most: int) -> dict[str, int]:
@@ -59,20 +32,21 @@ def estimate_bytes(values: dict[str, Any], most: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("division", "ranks", "engines"),
+    ("graph", "way", "ranks", "engines"),
     [
-        ("replicated", 1, ("cooperative", "zero_hop", "hop")),
+        ("many items", "replicated", 1, ("cooperative", "zero_hop", "hop")),
         # Of the others, the first case has the whole topology, the last one two ranks a server.
-        ("replicated", 2, ("hop", "model_centric")),
-        ("partitioned", 2, ("cooperative", "zero_hop", "hop")),
-        ("by node", 1, ("cooperative", "zero_hop")),
-        ("by relation", 1, ("raf",)),
+        ("many items", "replicated", 2, ("hop", "model_centric")),
+        ("many items", "partitioned", 2, ("cooperative", "zero_hop", "hop")),
+        ("bare", "replicated", 1, ("cooperative", "zero_hop")),
+        ("bare", "by relation", 1, ("raf",)),
     ],
 )
 def test_estimated_bytes_equal_those_of_real_epochs(
-    division, ranks, engines, divide, train_cases, tmp_path
+    graph, way, ranks, engines, parts_of, train_cases, tmp_path
 ):
-    parts, is_typed = divide(division), division.startswith("by")
+    """Few batches of the untyped graph represent all."""
+    parts, is_typed = parts_of(graph, way), graph == "bare"
     cases = [
         merged(
             BASE,

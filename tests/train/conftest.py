@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -28,23 +27,8 @@ from tests.rank_pool import RankPool
 from tests.server_processes import own_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SERVERS = 2
 NEAR = Relation("item", "near", "item")
-NODES = {"author": 60, "paper": 90}
-RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
-START_LIMIT = 120.0
-AT_RANK_START = """
-import os, signal, sys
-
-class RankStart:
-    def find_spec(self, name, path=None, target=None):
-        if name == "hopper.train.__main__":
-            sys.meta_path.remove(self)
-            LINES
-
-sys.meta_path.insert(0, RankStart())
-"""
-END_LIMIT = 120.0
+LIMIT = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -148,7 +132,7 @@ class RunningRun(Run):
                 start_new_session=start_new_session,
             )
 
-    def finish(self, limit: float = END_LIMIT) -> int:
+    def finish(self, limit: float = LIMIT) -> int:
         """Wait for the run's end; returns the exit code."""
         try:
             return self.process.wait(limit)
@@ -159,9 +143,7 @@ class RunningRun(Run):
         """Return once ``count`` epochs are over."""
         self.await_condition(lambda: len(self.epochs()) >= count, f"{count} epochs")
 
-    def await_condition(
-        self, holds: Callable[[], bool], what: str, limit: float = START_LIMIT
-    ) -> None:
+    def await_condition(self, holds: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
         """Return once ``holds()`` is true; the run must not end before."""
         deadline = time.monotonic() + limit
         while not holds():
@@ -205,15 +187,6 @@ class RunningRun(Run):
         [server] = [process for process in self.members() if set(words) <= set(process.cmdline())]
         return server
 
-    def family(self) -> list[psutil.Process]:
-        """The launching process and all that it started."""
-        family = [psutil.Process(self.process.pid)]
-        # The list grows during the loop.
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                family += process.children()
-        return family
-
     def assert_nothing_remains(self, limit: float = 0.0) -> None:
         """Fail if a server or a rank still lives after ``limit`` seconds."""
         deadline = time.monotonic() + limit
@@ -227,26 +200,21 @@ class RunningRun(Run):
     def kill(self) -> None:
         """Kill the processes that are left of the run."""
         for process in [self.process, *self.members()]:
-            try:
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
-            except (psutil.NoSuchProcess, ProcessLookupError):
-                continue
         self.process.wait()
 
 
 class Runs:
     """Makes runs, and makes sure that no process of one outlives the tests."""
 
+    hopper = (sys.executable, "-m", "hopper.cli")
+
     def __init__(self, partitioned: Path, folder: Path, pool: RankPool) -> None:
         self._partitioned = partitioned
         self._folder = folder
         self._pool = pool
         self._started: list[RunningRun] = []
-
-    @property
-    def hopper(self) -> list[str]:
-        """The command ``hopper``."""
-        return [sys.executable, "-m", "hopper.cli"]
 
     def config(self, name: str, **train: Any) -> Path:
         """Write a configuration whose run goes to a folder ``name``."""
@@ -327,33 +295,11 @@ class Runs:
 
 
 @pytest.fixture(scope="session")
-def partitioned(community_graph, tmp_path_factory) -> Path:
-    """The community graph over two servers."""
-    out = tmp_path_factory.mktemp("train") / "parts"
-    partition_graph(community_graph, out, SERVERS, "random")
-    return out
-
-
-@pytest.fixture(scope="session")
-def runs(partitioned, tmp_path_factory, rank_pool) -> Iterator[Runs]:
+def runs(parts, tmp_path_factory, rank_pool) -> Iterator[Runs]:
     """Makes training runs."""
-    runs = Runs(partitioned, tmp_path_factory.mktemp("runs"), rank_pool)
+    runs = Runs(parts, tmp_path_factory.mktemp("runs"), rank_pool)
     yield runs
     runs.kill()
-
-
-@pytest.fixture
-def as_ranks_start(tmp_path, monkeypatch) -> Callable[[str], None]:
-    """Run lines of Python in each rank before it does anything else of its own."""
-
-    def begin(lines: str) -> None:
-        # Python imports a module of this name when it starts.
-        text = AT_RANK_START.replace("LINES", indent(lines, " " * 12).lstrip())
-        (tmp_path / "start").mkdir()
-        (tmp_path / "start" / "sitecustomize.py").write_text(text)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "start"))
-
-    return begin
 
 
 @pytest.fixture(scope="session")
@@ -389,25 +335,6 @@ def edge_graphs(community_graph, tmp_path_factory) -> dict[str, GraphDirectory]:
 
 
 @pytest.fixture
-def papers(tmp_path) -> GraphDirectory:
-    """A graph of papers with features and authors without."""
-    generator = np.random.default_rng(0)
-    edges = {
-        relation: [generator.integers(0, NODES[end], count) for end in (relation.src, "paper")]
-        for relation, count in RELATIONS.items()
-    }
-    features = {"paper": generator.standard_normal((90, 5))}
-    labels, order = {"paper": generator.integers(0, 3, 90)}, generator.permutation(90)
-    splits = {"train": order[:40], "val": order[40:70]}
-    return GraphDirectory.from_arrays(
-        *(tmp_path / "graph", edges, features, labels, splits), counts=NODES, target="paper"
-    )
-
-
-@pytest.fixture
-def typed_runs(papers, tmp_path, rank_pool) -> Iterator[Runs]:
-    """Makes runs on these papers, over two servers."""
-    partition_graph(papers, tmp_path / "parts", SERVERS, "random")
-    runs = Runs(tmp_path / "parts", tmp_path, rank_pool)
-    yield runs
-    runs.kill()
+def typed_runs(parts_of, tmp_path, rank_pool) -> Runs:
+    """Makes runs on papers with features and authors and fields without, in the pool."""
+    return Runs(parts_of("bare"), tmp_path, rank_pool)

@@ -98,9 +98,9 @@ def test_a_run_passes_over_an_altered_checkpoint(runs, checkpointed_run):
 
 
 @pytest.fixture
-def copy(partitioned, tmp_path) -> Path:
+def copy(parts, tmp_path) -> Path:
     """A copy of the partitioned directory, which a test may alter."""
-    return Path(shutil.copytree(partitioned, tmp_path / "copy"))
+    return Path(shutil.copytree(parts, tmp_path / "copy"))
 
 
 def verify(path: Path) -> None:
@@ -128,7 +128,7 @@ ALTERATIONS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_no_file_of_a_division_may_be_altered(partitioned, copy, name):
+def test_no_file_of_a_division_may_be_altered(parts, copy, name):
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):
         ALTERATIONS[name](file)
         with pytest.raises(HopperError) as caught:
@@ -139,7 +139,7 @@ def test_no_file_of_a_division_may_be_altered(partitioned, copy, name):
             file.rmdir()
         else:
             file.unlink(missing_ok=True)
-        shutil.copy2(partitioned / file.relative_to(copy), file)
+        shutil.copy2(parts / file.relative_to(copy), file)
     verify(copy)
 
 
@@ -160,12 +160,12 @@ def test_features_beyond_memory_are_checked_without_filling_the_page_cache(copy,
     assert not in_memory(table).any()
 
 
-def test_a_run_that_has_ended_waits_for_no_slow_check(partitioned, monkeypatch):
+def test_a_run_that_has_ended_waits_for_no_slow_check(parts, monkeypatch):
     """At a byte a second the check would take hours."""
     monkeypatch.setattr(verification, "_BYTES_A_SECOND", 1.0)
     said: list[str] = []
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 60.0)
-    RowCheck("quick", partitioned, cluster).finish(said.append)
+    RowCheck("quick", parts, cluster).finish(said.append)
     assert not said
 
     def read_for_ever(_path: Path, _servers: list[int], go_on: Callable[[int], bool]) -> bool:
@@ -175,7 +175,7 @@ def test_a_run_that_has_ended_waits_for_no_slow_check(partitioned, monkeypatch):
 
     monkeypatch.setattr(verification, "check_rows", read_for_ever)
     cluster.timeout = 0.2
-    RowCheck("quick", partitioned, cluster).finish(said.append)
+    RowCheck("quick", parts, cluster).finish(said.append)
     assert [line.partition(" were")[0] for line in said] == ["not all features of server 0"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,17 @@ from hopper.partition import PartitionedGraph
 from hopper.train.warm_cache import check_profile
 
 
-def test_profiles_are_kept_and_used_again(runs, capsys):
+@pytest.fixture
+def copy(parts, tmp_path) -> Path:
+    """A copy of the partitioned directory, for profiles."""
+    return Path(shutil.copytree(parts, tmp_path / "copy"))
+
+
+def test_profiles_are_kept_and_used_again(runs, copy, capsys):
     """The command makes a profile. Planning and training use it, and do not sample again."""
     config = runs.config("profiled", engine="model_centric", epochs=1)
-    config_words = [str(config), "--train.seed=9"]
+    data = f"--data.partitioned={copy}"
+    config_words = [str(config), "--train.seed=9", data]
     assert main(["inspect", "cache", "--size", "1K", *config_words]) == 1
     error = capsys.readouterr().err
     assert "no such profile; `hopper inspect cache CONFIG --profile` makes one" in error
@@ -41,7 +49,7 @@ def test_profiles_are_kept_and_used_again(runs, capsys):
         assert 0 < hottest["visits_found"] < visited["visits"]
         assert visited["row_bytes"] * sum(hottest["rows"].values()) <= of_rank["cache_bytes"]
         assert "visits_found" not in of_rank["policies"]["lru"]
-    words = ("--cache.policy=hotness", "--cache.size=20%", "--train.engine=model_centric")
+    words = ("--cache.policy=hotness", "--cache.size=20%", "--train.engine=model_centric", data)
     run = runs.train_to_end("profiled", "--train.seed=9", *words, epochs=1)
     assert "to count visits" not in run.stdout
     assert "cache: " in run.stdout
@@ -49,12 +57,7 @@ def test_profiles_are_kept_and_used_again(runs, capsys):
     assert "to count visits" in sampling_run.stdout
 
 
-def test_a_folder_that_takes_no_profiles_is_told_before_profiling(
-    runs, partitioned, tmp_path, capsys
-):
-    copy = tmp_path / "parts"
-    shutil.copytree(partitioned, copy)
-    shutil.rmtree(copy / FOLDER, ignore_errors=True)
+def test_a_folder_that_takes_no_profiles_is_told_before_profiling(runs, copy, capsys):
     (copy / FOLDER).write_text("not a folder")
     config = runs.config("no-profiles", engine="model_centric")
     assert main(["inspect", "cache", "--profile", str(config), f"--data.partitioned={copy}"]) == 1
@@ -63,13 +66,13 @@ def test_a_folder_that_takes_no_profiles_is_told_before_profiling(
     assert error.endswith(": profiles cannot be written there: Not a directory\n")
 
 
-def test_bad_settings_of_a_cache_are_refused_before_a_run(runs, partitioned, tmp_path):
+def test_bad_settings_of_a_cache_are_refused_before_a_run(parts, tmp_path):
     """The error names the key."""
 
     def error_of(engine: str, **cache: Any) -> str:
         config = make_config(
             {
-                "data": {"partitioned": str(partitioned)},
+                "data": {"partitioned": str(parts)},
                 "train": {"engine": engine, "run_dir": str(tmp_path / "run")},
                 "cache": cache,
             }
@@ -83,8 +86,8 @@ def test_bad_settings_of_a_cache_are_refused_before_a_run(runs, partitioned, tmp
     assert "cache.policy: cooperative reads no rows of other servers" in message
     assert "cache.size: expected room for rows, given '0'" in error_of("hop", policy="lru")
     assert "cache.size: expected a number and a unit" in error_of("hop", policy="lru", size="huge")
-    assert not (partitioned / FOLDER / "nothing").exists()
-    graph = PartitionedGraph.open(partitioned)
-    config = make_config({"data": {"partitioned": str(partitioned)}, "train": {"engine": "auto"}})
+    assert not (parts / FOLDER / "nothing").exists()
+    graph = PartitionedGraph.open(parts)
+    config = make_config({"data": {"partitioned": str(parts)}, "train": {"engine": "auto"}})
     with pytest.raises(RequestError, match=r"train\.engine: visits are those of one"):
         check_profile(Request(config, graph))

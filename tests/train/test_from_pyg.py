@@ -79,15 +79,15 @@ def test_a_model_of_pyg_convolutions_trains(folder, runs, rank_pool, monkeypatch
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_blocks_convert_to_pyg_and_dgl(partitioned):
+def test_blocks_convert_to_pyg_and_dgl(parts):
     config = hopper.make_config(
         {
-            "data": {"partitioned": str(partitioned)},
+            "data": {"partitioned": str(parts)},
             "model": {"layers": 1},
             "sampler": {"fanouts": [3]},
         }
     )
-    graph = hopper.PartitionedGraph.open(partitioned)
+    graph = hopper.PartitionedGraph.open(parts)
     sampler = hopper.make_sampler(hopper.Request(config, graph))
     [block] = sampler.sample(np.array([0, 5, 9]), 0, 0).blocks()
     index = block.to_pyg()

@@ -85,13 +85,14 @@ def test_a_run_is_closed_and_runs_no_foreign_code(
     # A folder that others may write to, with modules that every process of a run imports.
     for module in ("grpc", "torch", "hopper", "cache_server"):
         (folder / f"{module}.py").write_text("raise SystemExit('imported from the folder')")
-    waiting = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"wait_after": 0}]}
+    waiting = {"loggers": ["own_callbacks:Witness"], "loggers_options": [{"wait_after": 0}]}
     keys = [f"--cluster.{key}={value}" for key, value in cluster_keys.items()]
     program = str(Path(sys.executable).with_name("hopper"))
     command = [program, "train", str(runs.config("closed", **waiting)), *keys]
     run = runs.start(command, "closed", folder=folder)
     run.await_epochs(1)
-    processes = run.family()
+    launcher = psutil.Process(run.process.pid)
+    processes = [launcher, *launcher.children(recursive=True)]
     assert {process.pid for process in run.members()} <= {process.pid for process in processes}
     listening, visible = set(), ""
     for process in processes:

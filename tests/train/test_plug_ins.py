@@ -14,8 +14,6 @@ from sqlite_features import write_rows
 from hopper.bench.parity import read_recorded
 from hopper.partition import partition_graph
 
-from ..conftest import make_community_graph
-
 EPOCHS, CALLS = 4, "witness.jsonl"
 PLUG_INS: dict[str, Any] = {
     "engine": "zero_hop",
@@ -30,7 +28,7 @@ PLUG_INS: dict[str, Any] = {
     "schedule_options": {"peak": 0.4},
     "weight_decay": 0.01,
 }
-LOGGERS = ["csv_logger:CsvLogger", "own_loggers:Witness"]
+LOGGERS = ["csv_logger:CsvLogger", "own_callbacks:Witness"]
 METHOD = "range_partitioner:RangePartitioner"
 
 
@@ -64,9 +62,9 @@ def test_the_run_learns_and_tells_the_loggers_of_rank_0_alone(plugged_run):
 
 
 def test_an_interrupted_run_from_a_database_computes_the_same_bits(
-    plugged_run, community_graph, runs, tmp_path
+    plugged_run, community_graph, graph_of, runs, tmp_path
 ):
-    graph = make_community_graph(tmp_path / "graph", nodes=300, with_features=False)
+    graph = graph_of("bare items")
     assert not graph.schema.node_types["item"].feature_dim
     partition_graph(graph, tmp_path / "parts", 2, METHOD)
     write_rows(tmp_path / "rows.db", enumerate(community_graph.features("item")))
@@ -76,7 +74,7 @@ def test_an_interrupted_run_from_a_database_computes_the_same_bits(
         *("--data.features", '{item = "sqlite_features:SqliteFeatures"}'),
         *("--data.features_options", options),
     )
-    logging = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"wait_after": 1}]}
+    logging = {"loggers": ["own_callbacks:Witness"], "loggers_options": [{"wait_after": 1}]}
     run = runs.train("own-interrupted", *data, **PLUG_INS, **logging)
     run.await_condition(
         lambda: (run.run_dir / CALLS).exists() and len(run.read_lines(CALLS)) == 3, "two epochs"

@@ -83,17 +83,17 @@ def test_a_loaded_model_computes_the_same_embeddings(reference, runs, community_
     np.testing.assert_allclose(embeddings.values, hidden[:3].numpy(), atol=1e-5)
 
 
-def test_learnable_rows_are_used_for_predictions(typed_runs, papers, tmp_path):
+def test_learnable_rows_are_used_for_predictions(typed_runs, graph_of, parts_of, tmp_path):
     """Also where the graph is divided by relation."""
     run = typed_runs.train_to_end("to predict", *RGCN, epochs=2, engine="zero_hop")
     labels = run_predict(typed_runs, run.run_dir, tmp_path / "labels")
+    papers = graph_of("bare")
     nodes = papers.split("val")
     score = float((labels.values[nodes] == papers.labels("paper")[nodes]).mean())
     assert score == run.summary()["scores"]["val"]["accuracy"]
-    hopper.divide_graph(papers, tmp_path / "by relation", 2, "meta", layers=2)
-    words = ("--data.partitioned", str(tmp_path / "by relation"))
+    words = ("--data.partitioned", str(parts_of("bare", "by relation")))
     labels_by_relation = run_predict(typed_runs, run.run_dir, tmp_path / "again", *words)
-    np.testing.assert_array_equal(labels_by_relation.ids, np.arange(90))
+    np.testing.assert_array_equal(labels_by_relation.ids, np.arange(120))
     np.testing.assert_array_equal(labels_by_relation.values, labels.values)
     assert {file.name for file in (tmp_path / "again").glob("part-*")} == {
         "part-00000-00000.parquet",

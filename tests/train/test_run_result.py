@@ -42,7 +42,7 @@ def test_a_result_shows_what_the_run_wrote(reference_result, reference):
 
 
 def test_the_loaded_model_is_the_one_that_was_scored(
-    reference_result, community_graph, partitioned, tmp_path
+    reference_result, community_graph, parts, tmp_path
 ):
     """It is loaded from a copy of the run folder, whose graph no longer exists."""
     folder = tmp_path / "elsewhere"
@@ -54,9 +54,9 @@ def test_the_loaded_model_is_the_one_that_was_scored(
 
     model = moved.load_model()
     assert not model.training
-    parts, nodes = hopper.PartitionedGraph.open(partitioned), community_graph.split("test")
+    graph, nodes = hopper.PartitionedGraph.open(parts), community_graph.split("test")
     with torch.no_grad():
-        logits = model(*read_neighbourhood(moved.config, parts, community_graph, nodes))
+        logits = model(*read_neighbourhood(moved.config, graph, community_graph, nodes))
     score = float((logits.argmax(-1).numpy() == community_graph.labels("item")[nodes]).mean())
     assert score == pytest.approx(reference_result.metrics["accuracy"]["test"], abs=1e-12)
 

@@ -1,13 +1,17 @@
-"""A logger for tests, which records its calls and may wait. This file has no tests."""
+"""Callbacks for tests: one records its calls and may wait, one cuts its own rank's connections."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from hopper import Callback, Running
 
@@ -38,3 +42,26 @@ class Witness(Callback):
 
     def close(self) -> None:
         self._say("close")
+
+
+class Cutting(Callback):
+    """Cuts all connections of a rank once, except the one to the store.
+
+    Parameters
+    ----------
+    rank: the rank.
+    epoch, iteration: when.
+    """
+
+    def __init__(self, *, run_dir: Path, rank: int, epoch: int, iteration: int) -> None:
+        self._moment = rank, epoch, iteration
+        self._done = run_dir / "cut"
+
+    def gradient(self, run: Running) -> None:
+        is_due = (run.rank, run.epoch, run.iteration) == self._moment
+        if is_due and not self._done.exists():
+            self._done.touch()
+            for connection in psutil.Process().net_connections("tcp"):
+                if connection.raddr and connection.raddr.port != int(os.environ["MASTER_PORT"]):
+                    with socket.socket(fileno=os.dup(connection.fd)) as end, suppress(OSError):
+                        end.shutdown(socket.SHUT_RDWR)
