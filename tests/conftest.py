@@ -59,10 +59,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, then folders with slow tests, so that no long file is left to
     one worker at the end."""
     slow = (
-        *("train/test_launch_ray.py", "engines/test_conformance.py", "pyg/test_script.py"),
-        *("train/test_restarts.py", "train/test_examples.py", "bench/test_emulated_hosts.py"),
-        *("pyg", "train", "engines", "bench", "partition", "pipeline", "ops", "cache_server"),
-        *("cluster", "cli", "rehearsal", "graph", "docs"),
+        "train/test_launch_ray.py",
+        "engines/test_conformance.py",
+        "pyg/test_script.py",
+        "train/test_restarts.py",
+        "train/test_examples.py",
+        "bench/test_emulated_hosts.py",
+        "pyg",
+        "train",
+        "engines",
+        "bench",
+        "partition",
+        "pipeline",
+        "ops",
+        "cache_server",
+        "cluster",
+        "cli",
+        "rehearsal",
+        "graph",
+        "docs",
     )
     order = {name: index for index, name in enumerate(slow)}
 
@@ -285,7 +300,8 @@ def run_ranks(rank_pool, tmp_path_factory) -> Callable[..., list[Any]]:
         words = f"{work.__module__}:{work.__name__}", json.dumps(arguments)
         codes = rank_pool.run(
             lambda rank: (str(TESTS / "call_rank.py"), str(results[rank]), *words),
-            *(world, lambda rank: (logs[rank], logs[rank])),
+            world,
+            lambda rank: (logs[rank], logs[rank]),
         )
         failed = [
             f"rank {rank} of {world} ended with {code}:\n{log.read_text(errors='replace')}"

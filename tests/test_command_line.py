@@ -79,12 +79,28 @@ def commands(graph: Path, out: Path) -> dict[str, list[str]]:
         "make": ["dataset", "make", "arxiv-like", "--scale", "0.005", "--out", str(out)],
         "import": ["dataset", "import", "csv", str(tables), "--out", str(out)],
         "partition": [
-            *("partition", str(graph), "--servers", "2", "--method", "random"),
-            *("--locality-roots", "0", "--out", str(out)),
+            "partition",
+            str(graph),
+            "--servers",
+            "2",
+            "--method",
+            "random",
+            "--locality-roots",
+            "0",
+            "--out",
+            str(out),
         ],
         "meta": [
-            *("partition", str(graph), "--servers", "2", "--method", "meta", "--layers", "1"),
-            *("--out", str(out)),
+            "partition",
+            str(graph),
+            "--servers",
+            "2",
+            "--method",
+            "meta",
+            "--layers",
+            "1",
+            "--out",
+            str(out),
         ],
     }
 
@@ -92,8 +108,11 @@ def commands(graph: Path, out: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *(("make", "a file"), ("make", "in no folder"), ("import", "in a file")),
-        *(("partition", "too long"), ("meta", "a file")),
+        ("make", "a file"),
+        ("make", "in no folder"),
+        ("import", "in a file"),
+        ("partition", "too long"),
+        ("meta", "a file"),
     ],
 )
 def test_output_paths_that_cannot_be_written_are_refused(graph, tmp_path, capsys, name, kind):

@@ -17,10 +17,17 @@ from tests.server_processes import REPOSITORY, run_python
 
 PAGE = REPOSITORY / "docs" / "reference" / "python-api.md"
 STRICT = (
-    *("check_untyped_defs", "disallow_any_generics", "disallow_incomplete_defs"),
-    *("disallow_subclassing_any", "disallow_untyped_calls", "disallow_untyped_decorators"),
-    *("disallow_untyped_defs", "extra_checks", "strict_equality"),
-    *("warn_return_any", "warn_unused_ignores"),
+    "check_untyped_defs",
+    "disallow_any_generics",
+    "disallow_incomplete_defs",
+    "disallow_subclassing_any",
+    "disallow_untyped_calls",
+    "disallow_untyped_decorators",
+    "disallow_untyped_defs",
+    "extra_checks",
+    "strict_equality",
+    "warn_return_any",
+    "warn_unused_ignores",
 )
 """the options of ``mypy --strict`` that can be set for single modules"""
 TYPES_OF_RESULTS = """

@@ -57,7 +57,8 @@ def run_script(pool: RankPool, text: str, folder: Path) -> list[int]:
     logs = [folder / f"{rank}.log" for rank in range(2)]
     return pool.run(
         lambda rank: [str(script), str(folder / f"{rank}.json")],
-        *(2, lambda rank: (logs[rank], logs[rank])),
+        2,
+        lambda rank: (logs[rank], logs[rank]),
     )
 
 

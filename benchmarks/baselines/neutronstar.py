@@ -209,7 +209,7 @@ def _byte_seconds(cluster: Cluster) -> float:
         cluster.arrive("measuring what a message costs")
         start = _now(cluster.device, cluster.clock)
         cluster.start_exchange(
-            *(sent, lengths, lengths, "control", "measuring what a message costs")
+            sent, lengths, lengths, "control", "measuring what a message costs"
         ).finish()
         best = min(best, _now(cluster.device, cluster.clock) - start)
     return best / ((cluster.world - 1) * _MESSAGE_BYTES)
@@ -236,8 +236,14 @@ def _seconds(model: GNN, index: int, width: int, *, destinations: int, edges: in
     ids = torch.arange(_NODES, device=device)
     nodes = Nodes("node", ids, ids)
     block = Block(
-        *(_NODES, destinations, indptr, indices, Relation("node", "edge", "node")),
-        *(torch.zeros_like(indices), nodes, nodes.first(destinations)),
+        _NODES,
+        destinations,
+        indptr,
+        indices,
+        Relation("node", "edge", "node"),
+        torch.zeros_like(indices),
+        nodes,
+        nodes.first(destinations),
         edge_features=rows.new_zeros(edges, model.layer(index).edge_dim),
     )
     parameters: list[torch.Tensor] = [p for p in model.layer(index).parameters() if p.requires_grad]

@@ -148,7 +148,8 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         exchange = None
         if parts:
             exchange = KindsExchange(
-                *(cluster, self.state.log),
+                cluster,
+                self.state.log,
                 {kind: torch.cat([part[kind] for part in parts.values()]) for kind in kinds},
                 lengths,
                 counts,

@@ -32,9 +32,20 @@ def serving(
     port_file.unlink(missing_ok=True)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "cache_server", str(partitioned)),
-            *("--server", str(index), "--listen", listen),
-            *("--port-file", str(port_file), "--die-with-parent", str(os.getpid()), *words),
+            sys.executable,
+            "-P",
+            "-m",
+            "cache_server",
+            str(partitioned),
+            "--server",
+            str(index),
+            "--listen",
+            listen,
+            "--port-file",
+            str(port_file),
+            "--die-with-parent",
+            str(os.getpid()),
+            *words,
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

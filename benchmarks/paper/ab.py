@@ -129,7 +129,9 @@ def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> d
         name = f"hop, {number} time steps dissolved"
         begin(name)
         words = [
-            *("--train.engine=hop", f"--hop.merge={number}", "--train.epochs=2"),
+            "--train.engine=hop",
+            f"--hop.merge={number}",
+            "--train.epochs=2",
             f"--train.iterations_per_epoch={_SCOUT_ITERATIONS}",
         ]
         summary = plan.train(name, config, folder / f"scout-{number}", words, 2 * plan.limit)

@@ -181,9 +181,15 @@ class Training:
             for index, host in enumerate(cluster.hosts):
                 command = [
                     *host.prefix,
-                    *("unshare", "--mount", "--propagation", "private"),
-                    *(str(self.peer.python), str(_HERE / "distdgl_host.py"), str(out / "job.json")),
-                    *("--host", str(index)),
+                    "unshare",
+                    "--mount",
+                    "--propagation",
+                    "private",
+                    str(self.peer.python),
+                    str(_HERE / "distdgl_host.py"),
+                    str(out / "job.json"),
+                    "--host",
+                    str(index),
                 ]
                 with (out / f"host-{index}.log").open("wb") as log:
                     processes.append(

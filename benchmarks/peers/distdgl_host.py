@@ -32,10 +32,21 @@ def main() -> int:
     )
     trainer = subprocess.Popen(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"),
-            *("--nnodes", str(job["hosts"]), "--node-rank", str(options.host)),
-            *("--master-addr", job["addresses"][0], "--master-port", str(MEETING_PORT)),
-            *(str(TRAINER), str(options.job)),
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "1",
+            "--nnodes",
+            str(job["hosts"]),
+            "--node-rank",
+            str(options.host),
+            "--master-addr",
+            job["addresses"][0],
+            "--master-port",
+            str(MEETING_PORT),
+            str(TRAINER),
+            str(options.job),
         ],
         env=environment(job)
         | {"DGL_DIST_MODE": "distributed", "DGL_ROLE": "client", "DGL_GROUP_ID": "0"},

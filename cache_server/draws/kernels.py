@@ -161,8 +161,18 @@ def draw_in_turns(
                 if stop > start:
                     degree = left[i] + end - begin
                     draw_by_weight(
-                        *(keys[i], sums, first, degree, places, begin, end, replace),
-                        *(scratch, positions, start, stop),
+                        keys[i],
+                        sums,
+                        first,
+                        degree,
+                        places,
+                        begin,
+                        end,
+                        replace,
+                        scratch,
+                        positions,
+                        start,
+                        stop,
                     )
             else:
                 _draw_evenly(keys[i], way, left[i], positions[start:stop])

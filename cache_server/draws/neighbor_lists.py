@@ -149,7 +149,12 @@ class NeighborLists:
         skipped = excluded._replace(nodes=self._rows(excluded.nodes))
         keys = keys_of_rows(spec.key, self._originals, rows)
         return draw_edges(
-            *(lists, rows, keys, moments, way, spec.fanout),
+            lists,
+            rows,
+            keys,
+            moments,
+            way,
+            spec.fanout,
             ExcludedEdges(*map(read_only, skipped)),
         )
 

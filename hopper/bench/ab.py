@@ -71,8 +71,11 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
             if isinstance(side, Contender):
                 recorded = json.dumps(plan.recorded_iterations if index == 0 else [])
                 summary = plan.train(
-                    *(f"{side.label}, round {index + 1}", plan.out / CONFIG_FILE, run_dir),
-                    *([*side.words, "--train.record_gradients", recorded], plan.limit),
+                    f"{side.label}, round {index + 1}",
+                    plan.out / CONFIG_FILE,
+                    run_dir,
+                    [*side.words, "--train.record_gradients", recorded],
+                    plan.limit,
                 )
                 summaries.append(summary)
                 entries.append(run_entry(plan.config, side, index, summary))

@@ -17,8 +17,15 @@ from hopper.train.results import split_scores
 
 RESULTS_FILE: Final = "results.json"
 _EPOCH_KEYS: Final = (
-    *("seconds", "loss", "iterations", "bytes", "rows", "lookups"),
-    *("stage_seconds", "sent_bytes", "cpu_seconds"),
+    "seconds",
+    "loss",
+    "iterations",
+    "bytes",
+    "rows",
+    "lookups",
+    "stage_seconds",
+    "sent_bytes",
+    "cpu_seconds",
 )
 _LINE: Final = 100
 """Number of characters. A longer list or mapping has a line for each of its entries."""

@@ -85,7 +85,9 @@ def _compare(config: Config, options: argparse.Namespace) -> int:
     console, begun = Console(), count()
     # A bar over all runs on a terminal, and a line per run elsewhere.
     bar = Progress(
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,

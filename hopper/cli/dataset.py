@@ -11,8 +11,18 @@ from typing import Final
 from hopper.cli.options import CommandParser, seed, whole
 
 KINDS: Final = (
-    *("npy", "ogb", "dgl", "pyg", "csv", "parquet", "sql", "graphml", "graphbolt", "distdgl"),
-    *("database", "graphstorm"),
+    "npy",
+    "ogb",
+    "dgl",
+    "pyg",
+    "csv",
+    "parquet",
+    "sql",
+    "graphml",
+    "graphbolt",
+    "distdgl",
+    "database",
+    "graphstorm",
 )
 """The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 

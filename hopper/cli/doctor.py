@@ -51,7 +51,8 @@ def _run(options: argparse.Namespace) -> int:
     with console.status("looking"):
         findings = list(
             examine(
-                *(options.config, options.overrides),
+                options.config,
+                options.overrides,
                 checksums=options.checksums,
                 limit=options.limit,
             )

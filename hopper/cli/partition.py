@@ -11,8 +11,15 @@ from hopper.errors import RequestError
 from hopper.process.quick_imports import quick_imports
 
 OF_NODES: Final = (
-    *("method_options", "seed", "backend", "topology", "features", "on", "workers"),
-    *("locality_fanouts", "locality_roots"),
+    "method_options",
+    "seed",
+    "backend",
+    "topology",
+    "features",
+    "on",
+    "workers",
+    "locality_fanouts",
+    "locality_roots",
 )
 """The options that only methods that divide nodes read."""
 OF_RELATIONS: Final = ("layers", "server_memory", "tables", "metapath")

@@ -163,7 +163,8 @@ def _show_division(description: dict[str, Any], out: Path, console: Console) -> 
         sizes.append("topology_bytes")
     rows = [
         (
-            *(str(server), *(f"{count[server]:,}" for count in counts)),
+            str(server),
+            *(f"{count[server]:,}" for count in counts),
             *(format_bytes(share[key]) for key in sizes),
         )
         for server, share in enumerate(per_server)
@@ -200,8 +201,10 @@ def _show_by_relation(description: dict[str, Any], out: Path, console: Console) 
         cut = f" (part {part + 1} of {parts})" if parts > 1 else ""
         rows.append(
             (
-                *(str(server), f"{', '.join(roles['roots'])}{cut}"),
-                *(f"{replica + 1} of {replicas}", str(len(roles["relations"]))),
+                str(server),
+                f"{', '.join(roles['roots'])}{cut}",
+                f"{replica + 1} of {replicas}",
+                str(len(roles["relations"])),
                 *(f"{share[key]:,}" for key in ("nodes", "edges")),
                 *(format_bytes(share[key]) for key in ("feature_bytes", "topology_bytes")),
             )

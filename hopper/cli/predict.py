@@ -95,11 +95,15 @@ def _run(options: argparse.Namespace) -> int:
             from hopper.predict.launch import predict_into, prepare_prediction
             from hopper.predict.request import PredictionRequest
         request = PredictionRequest(
-            *(options.what, options.nodes, options.format, options.memory),
+            options.what,
+            options.nodes,
+            options.format,
+            options.memory,
             tuple(options.overrides),
             options.type,
             None if options.at is None else _time(options.at),
-            *(options.top, options.dtype),
+            options.top,
+            options.dtype,
         )
         if options.prepare:
             file = prepare_prediction(options.run_dir, options.out, request)

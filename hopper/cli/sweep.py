@@ -55,7 +55,9 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
     headings = ("trial", *_heads(keys), *scores)
     rows = [
         (
-            *(str(trial["trial"]), *_cells(trial["overrides"], keys), str(trial["parameters"])),
+            str(trial["trial"]),
+            *_cells(trial["overrides"], keys),
+            str(trial["parameters"]),
             "diverged" if trial.get("diverged") else _score(main_score(trial, "val")),
             "-" if trial["best_epoch"] is None else str(trial["best_epoch"]),
             _score(main_score(trial, "test")),

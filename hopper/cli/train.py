@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
         with quick_imports():
             from hopper.launch.on_ssh import SshOptions, train_over_ssh
         ssh = SshOptions(
-            *(Path(where), options.ssh, options.python, options.folder, tuple(options.env))
+            Path(where), options.ssh, options.python, options.folder, tuple(options.env)
         )
         train_over_ssh(options.config, options.overrides, ssh, options.restarts)
     else:

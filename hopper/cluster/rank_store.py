@@ -62,7 +62,9 @@ class RankStore:
         who, operation = f"rank {rank}", f"reaching the store of rank 0 at {host}:{port}"
         try:
             store = TCPStore(
-                *(host, int(port), world),
+                host,
+                int(port),
+                world,
                 is_master=rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
                 timeout=timedelta(seconds=limit),
                 wait_for_workers=False,

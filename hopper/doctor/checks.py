@@ -50,8 +50,12 @@ def run_checks(
         yield warning("files, memory, threads", "not looked at: they depend on the graph")
     else:
         for check in (
-            *(check_files, check_columns, check_device),
-            *(check_threads, check_open_files, check_shared_memory),
+            check_files,
+            check_columns,
+            check_device,
+            check_threads,
+            check_open_files,
+            check_shared_memory,
         ):
             yield from check(case)
         if any(refusal.state == "wrong" for refusal in refusals):

@@ -97,7 +97,13 @@ def _make_sampler(
     names = StoredNames(reads.relations, reads.types)
     if reads.partitions and server is not None:
         sampler = make_rooted_sampler(
-            *(make, graph, server, reads.partitions[server], names, sizes, seed),
+            make,
+            graph,
+            server,
+            reads.partitions[server],
+            names,
+            sizes,
+            seed,
             dropout_seed=dropout_seed,
             root_hops=root_hops,
             whole_lists=not request.config.sampler.is_node_wise,

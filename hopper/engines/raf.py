@@ -69,8 +69,12 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         reads_remote_rows=False,
         predicts_links=True,
         plan_options=(
-            *("raf.reduce", "model.name", "model.root_weight", "model.aggregate"),
-            *("model.combine", "model.input_weights"),
+            "raf.reduce",
+            "model.name",
+            "model.root_weight",
+            "model.aggregate",
+            "model.combine",
+            "model.input_weights",
         ),
     )
 
@@ -125,7 +129,13 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         # This server may not store rows of types without roots to read.
         read = {n: ids for n, share in shares.items() if (ids := nodes[n][share.rows]).size}
         return RafPlan(
-            *(batch, find_read_nodes(subgraph, read), nodes, shares, subgraph, read, shared),
+            batch,
+            find_read_nodes(subgraph, read),
+            nodes,
+            shares,
+            subgraph,
+            read,
+            shared,
             one_backward=True,
             num_edges=subgraph.num_edges,
         )

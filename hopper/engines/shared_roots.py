@@ -47,7 +47,11 @@ class SharedRoots:
         owned = torch.cat([finish(rows[name]) for name in self.versions])
         sent = owned.index_select(0, to_device(self.going, owned.device))
         ends = RowExchange(
-            *(state.cluster, state.log, sent, self.lengths, self.counts),
+            state.cluster,
+            state.log,
+            sent,
+            self.lengths,
+            self.counts,
             f"exchanging rows of links' ends, {where}",
         ).finish()
         return pair_scores(state.packed.module, ends, self.pairs)

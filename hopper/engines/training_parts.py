@@ -141,7 +141,7 @@ def _make_rule(config: Config, parameters: Tensor) -> UpdateRule:
     train = config.train
     given = {"parameters": parameters, "weight_decay": train.weight_decay}
     plug_in: PlugIn[UpdateRule] = find_plug_in(
-        *("train.optimizer", train.optimizer, UpdateRule, RULES, train.optimizer_options, [*given])
+        "train.optimizer", train.optimizer, UpdateRule, RULES, train.optimizer_options, [*given]
     )
     return plug_in.make(**given)
 

@@ -49,7 +49,11 @@ def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
         if node_type not in node_types:
             raise ConfigError(f"{key}: expected a node type: {', '.join(node_types)}")
         plug_in: PlugIn[RowSource] = find_plug_in(
-            *(key, name, RowSource, {}, config.data.features_options.get(node_type, {})),
+            key,
+            name,
+            RowSource,
+            {},
+            config.data.features_options.get(node_type, {}),
             ["node_type", "count", "server"],
             options_key=f"data.features_options.{node_type}",
         )
@@ -108,7 +112,10 @@ class GraphElsewhere(PartitionedGraph):
         times = none if self.schema.is_timed(relation) else None
         return Topology(
             np.zeros(1, np.int64),
-            *(none, none, degrees, degrees),
+            none,
+            none,
+            degrees,
+            degrees,
             cumulative_weights=none.astype(np.int32) if edges.weighted else None,
             times=times,
             by_time=times,

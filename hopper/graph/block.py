@@ -250,8 +250,14 @@ class Block(Edges):
         inverse = None if self.draws_a_fixed_number else self.inverse_probability(torch.float64)
         edges, positions = super().to(device), to_device(self.positions, device)
         block = Block(
-            *(edges.num_src, edges.num_dst, edges.indptr, edges.indices),
-            *(self.relation, positions, self.src.to(device), self.dst.to(device)),
+            edges.num_src,
+            edges.num_dst,
+            edges.indptr,
+            edges.indices,
+            self.relation,
+            positions,
+            self.src.to(device),
+            self.dst.to(device),
             equally_likely=self.equally_likely,
         )
         optional = self.drawn, self.edge_features, self.edge_sums

@@ -137,8 +137,14 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
             labels[relation] = entry.labels.labels()
     target, *also = _parse_target(stored.target, where)
     schema = GraphSchema(
-        *(stored.name, stored.node_types, relations, target, labels),
-        *(stored.splits, stored.source, tuple(also)),
+        stored.name,
+        stored.node_types,
+        relations,
+        target,
+        labels,
+        stored.splits,
+        stored.source,
+        tuple(also),
     )
     _check_references(schema, where)
     return schema

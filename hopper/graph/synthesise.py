@@ -174,8 +174,12 @@ def draw_nodes(preset: Preset, schema: GraphSchema, key: int) -> dict[str, Nodes
         depth = max(len(preset.shares), (count // preset.leaf).bit_length() - 1)
         level = min(level, depth) if preset.one_type else level
         hierarchy = block_model.draw_hierarchy(
-            *(key_of(key, SECLUDED_OR_FINE), count, depth, min(level, depth)),
-            *(preset.shares, preset.secluded),
+            key_of(key, SECLUDED_OR_FINE),
+            count,
+            depth,
+            min(level, depth),
+            preset.shares,
+            preset.secluded,
         )
         type_key = _key_of(preset, key, name)
         orders = [shuffle(key_of(type_key, SHUFFLE), count)]

@@ -131,7 +131,7 @@ def divide_graph(
         message_edges(stored, out) as (messages, reverses),
     ):
         tree = make_metatree(
-            *(messages.schema, schema.target_type(), layers, metapaths, schema.root_types[1:])
+            messages.schema, schema.target_type(), layers, metapaths, schema.root_types[1:]
         )
         division = assign_relations(messages, tree, servers, server_memory, phases)
         with unpublished_partitions(out, 0) as work:

@@ -132,7 +132,10 @@ def _share(schema: GraphSchema, tree: Metatree, roots: Sequence[Relation]) -> Se
     relations, types = tree.relations_of(roots), tree.types_of(roots)
     return ServerPartition(
         tuple(sorted(roots)),
-        *(0, 1, frozenset(relations), frozenset(types)),
+        0,
+        1,
+        frozenset(relations),
+        frozenset(types),
         nodes=sum(schema.node_types[node_type].count for node_type in types),
         edges=sum(schema.relations[relation].count for relation in relations),
     )

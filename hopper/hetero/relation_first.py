@@ -124,7 +124,11 @@ class RelationFirst:
                     below = layer(hop, h, self._types_below(index, h))
             for name in computed:
                 root_rows[name], received = self._of[name].finish(
-                    *(layer, exchanges[name], root_rows[name], roots[name].plan, moment),
+                    layer,
+                    exchanges[name],
+                    root_rows[name],
+                    roots[name].plan,
+                    moment,
                     is_last=is_last,
                 )
                 tie = tie + received

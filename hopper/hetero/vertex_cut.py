@@ -77,8 +77,15 @@ def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> li
         nodes[tree.target] |= root_nodes
         cut_parts.append(
             CutPart(
-                *(root, tree.relations_of([root]), sources, root_nodes, expanded, nodes),
-                *(edges_below, int(degrees[sources].sum()), int(degrees.sum())),
+                root,
+                tree.relations_of([root]),
+                sources,
+                root_nodes,
+                expanded,
+                nodes,
+                edges_below,
+                int(degrees[sources].sum()),
+                int(degrees.sum()),
             )
         )
     return cut_parts

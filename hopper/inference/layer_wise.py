@@ -170,8 +170,13 @@ class LayerWise(Inference):
         if key not in self._plans:
             stored = {name: self._reads.types[name] for name in stack.widths}
             self._plans[key] = plan_shares(
-                *(self._cluster, self.placement, self.sampler, stored),
-                *(target, wanted.ids, layers),
+                self._cluster,
+                self.placement,
+                self.sampler,
+                stored,
+                target,
+                wanted.ids,
+                layers,
             )
         return self._plans[key]
 

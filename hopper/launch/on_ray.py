@@ -60,8 +60,16 @@ class RayHost:
         environment = {name: os.environ[name] for name in os.environ if name not in THREADS}
         self._channel = ProcessChannel(
             [
-                *(sys.executable, "-P", "-m", "hopper.cli", "host", config_file),
-                *("--server", str(server), "--driven", str(address)),
+                sys.executable,
+                "-P",
+                "-m",
+                "hopper.cli",
+                "host",
+                config_file,
+                "--server",
+                str(server),
+                "--driven",
+                str(address),
             ],
             environment=environment,
         )

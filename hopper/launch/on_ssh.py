@@ -24,8 +24,13 @@ _LINE: Final = re.compile(
 )
 _OPTIONS: Final = (
     # It asks for no password, has no terminal, and notices in 15 seconds that a machine is gone.
-    *("-T", "-o", "BatchMode=yes"),
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+    "-T",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=3",
 )
 _RESOLVE_SECONDS: Final = 20.0
 
@@ -87,7 +92,7 @@ def train_over_ssh(
             yield channels
 
     return train_on_machines(
-        *(config, overrides, restarts, "hopper train --on ssh", open_channels, options.variables)
+        config, overrides, restarts, "hopper train --on ssh", open_channels, options.variables
     )
 
 
@@ -168,7 +173,15 @@ def _remote_command(options: SshOptions, file: Path, server: int, address: str) 
     path = os.environ.get("PYTHONPATH")
     words = [
         *(["env", f"PYTHONPATH={path}"] if path else []),
-        *(options.python, "-P", "-m", "hopper.cli", "host", str(file)),
-        *("--server", str(server), "--driven", address),
+        options.python,
+        "-P",
+        "-m",
+        "hopper.cli",
+        "host",
+        str(file),
+        "--server",
+        str(server),
+        "--driven",
+        address,
     ]
     return f"cd {shlex.quote(options.folder or os.getcwd())} && exec {shlex.join(words)}"

@@ -120,9 +120,15 @@ class Supervisor:
             port_file = self._port_file(place)
             port_file.unlink(missing_ok=True)
             words = [
-                *(self._config.data.partitioned, "--server", str(place.server)),
-                *("--listen", f"{place.address}:{place.port}", "--port-file", str(port_file)),
-                *("--die-with-parent", str(os.getpid())),
+                self._config.data.partitioned,
+                "--server",
+                str(place.server),
+                "--listen",
+                f"{place.address}:{place.port}",
+                "--port-file",
+                str(port_file),
+                "--die-with-parent",
+                str(os.getpid()),
                 *_sources(self._config),
                 *server_metrics(self._config, place.server),
                 f"--log-format={self._config.cluster.log_format}",
@@ -131,7 +137,10 @@ class Supervisor:
             # A signal between start and append would leave the server behind.
             with defer_signals():
                 server = start_module(
-                    *("cache_server", words, os.environ | memory, place.host),
+                    "cache_server",
+                    words,
+                    os.environ | memory,
+                    place.host,
                     log=port_file.with_suffix(".log"),
                     name=f"cache_server {place.server}",
                 )
@@ -175,7 +184,9 @@ class Supervisor:
             threads = thread_settings(here, self._config.train.threads)
             with defer_signals():
                 self._ranks[rank] = start_module(
-                    *(module, [str(self._file)], os.environ | threads | common | own),
+                    module,
+                    [str(self._file)],
+                    os.environ | threads | common | own,
                     host=place.host,
                     log=place.log,
                     name=f"hopper rank {rank}",
@@ -255,7 +266,8 @@ def hold_store(host: str, port: int = 0) -> Iterator[str]:
         with socket.create_server((where or "", port), backlog=socket.SOMAXCONN) as listening:
             port = int(listening.getsockname()[1])
             store = TCPStore(
-                *(where or "127.0.0.1", port),
+                where or "127.0.0.1",
+                port,
                 is_master=True,
                 timeout=timedelta(seconds=_STORE_SECONDS),
                 wait_for_workers=False,

@@ -78,7 +78,9 @@ class MergedRelations:
                 (read.products, read.bounds[:-1]) if projected else (read.rows, read.firsts)
             )
             self._segments[projected] = Edges(
-                *(rows, self.groups.products, self.segment_starts),
+                rows,
+                self.groups.products,
+                self.segment_starts,
                 _merge_sources(list(self.edges.values()), firsts),
             )
         return self._segments[projected]
@@ -210,8 +212,14 @@ def merge_patterns(
         relations,
         readers,
         projections,
-        *(edges, starts, segment_places, Groups(bounds), into),
-        *(places, sources_by_type, destinations_by_type),
+        edges,
+        starts,
+        segment_places,
+        Groups(bounds),
+        into,
+        places,
+        sources_by_type,
+        destinations_by_type,
         apart=sources is None,
     )
 

@@ -75,7 +75,8 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
         return weighted_sum(block, x.unsqueeze(1), w.unsqueeze(1)).squeeze(1)
     kernels = selection.kernels_for(x.device)
     return bilinear_map(
-        *(x, w),
+        x,
+        w,
         partial(_sum_of_sources, block, kernels),
         lambda grad, w: _sum_of_destinations(block, kernels, grad, w),
         lambda x, grad: kernels.edge_dot(block, x, grad),
@@ -96,7 +97,8 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
         )
     kernels = selection.kernels_for(x.device)
     return bilinear_map(
-        *(x, y),
+        x,
+        y,
         partial(kernels.edge_dot, block),
         lambda grad, y: _sum_of_destinations(block, kernels, y, grad),
         partial(_sum_of_sources, block, kernels),

@@ -162,7 +162,7 @@ class RowReader:
                 values = to_floats(values, self.dtype)
                 if self.keys is not None:
                     values = drop_and_scale(
-                        *(values, self.keys[places], self.threshold, self.first_dropped)
+                        values, self.keys[places], self.threshold, self.first_dropped
                     )
                 yield RowBlock(values.to(dtype), places)
 

@@ -203,12 +203,23 @@ _SPECIAL: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     },
 }
 _READ_NOTHING: Final = {
-    *(Tensor.dim, Tensor.size, Tensor.numel, Tensor.__len__, Tensor.is_floating_point),
+    Tensor.dim,
+    Tensor.size,
+    Tensor.numel,
+    Tensor.__len__,
+    Tensor.is_floating_point,
     *(
         getattr(Tensor, name).__get__
         for name in (
-            *("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "layout"),
-            *("itemsize", "nbytes"),
+            "shape",
+            "ndim",
+            "dtype",
+            "device",
+            "requires_grad",
+            "is_cuda",
+            "layout",
+            "itemsize",
+            "nbytes",
         )
     ),
 }

@@ -98,8 +98,17 @@ class TritonKernels(Kernels):
         if x.dim() == 2:
             matrices = matrices.unsqueeze(1)
         triton_programs.grouped_rows[len(tiles), triton.cdiv(width, columns), heads](
-            *(out, tiles, tables.shifts, x.contiguous(), matrices, _contiguous(biases)),
-            *(sign, heads, depth, width, *matrices.stride()),
+            out,
+            tiles,
+            tables.shifts,
+            x.contiguous(),
+            matrices,
+            _contiguous(biases),
+            sign,
+            heads,
+            depth,
+            width,
+            *matrices.stride(),
             ROWS=TILE_ROWS,
             DEPTH=_DEPTH,
             COLUMNS=columns,
@@ -128,8 +137,16 @@ class TritonKernels(Kernels):
         strides = out.stride() if like.dim() == 4 else (out.stride(0), 0, *out.stride()[1:])
         tiles = triton.cdiv(depth, _DEPTH) * triton.cdiv(width, columns)
         triton_programs.grouped_gradients[chunks, tiles, heads](
-            *(out, of_biases, tables.chunks, tables.shifts, rows.contiguous(), grad),
-            *(heads, depth, width, *strides),
+            out,
+            of_biases,
+            tables.chunks,
+            tables.shifts,
+            rows.contiguous(),
+            grad,
+            heads,
+            depth,
+            width,
+            *strides,
             ROWS=TILE_ROWS,
             DEPTH=_DEPTH,
             COLUMNS=columns,

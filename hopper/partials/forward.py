@@ -181,9 +181,13 @@ class Forward:
         if not sent:
             return None
         return KindsExchange(
-            *(self.cluster, self.log, sent),
-            *([plan.outgoing[kind].lengths for kind in sent], [plan.counts[kind] for kind in sent]),
-            *(self.travels_as, operation),
+            self.cluster,
+            self.log,
+            sent,
+            [plan.outgoing[kind].lengths for kind in sent],
+            [plan.counts[kind] for kind in sent],
+            self.travels_as,
+            operation,
         )
 
     def _make_inputs(

@@ -142,8 +142,13 @@ class Planner:
             frontiers[name].enter(of_type.versions[of_type.part(cluster.rank)])
         sizes = {name: versions.size for name, versions in destinations.items()}
         return HopRequests(
-            *(drawn, sizes, sources, self._transfers[index]),
-            *(cluster.rank, cluster.world, self.sampler.version_dtype),
+            drawn,
+            sizes,
+            sources,
+            self._transfers[index],
+            cluster.rank,
+            cluster.world,
+            self.sampler.version_dtype,
         )
 
     def _find_feature_edges(

@@ -165,7 +165,10 @@ class Description(_Model):
                     entry.replica[1],
                     frozenset(known[name] for name in entry.relations),
                     frozenset(types[name] for name in entry.node_types),
-                    *(Part(*entry.part), entry.held, entry.nodes, entry.edges),
+                    Part(*entry.part),
+                    entry.held,
+                    entry.nodes,
+                    entry.edges,
                 )
                 for entry in meta.servers
             )

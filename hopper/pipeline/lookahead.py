@@ -217,7 +217,9 @@ class Lookahead:
         total = max(1, sum(bytes_read.values()))
         return {
             table: KeptRows(
-                *(schema.table(table).count, dim, dtype),
+                schema.table(table).count,
+                dim,
+                dtype,
                 self._nbytes * bytes_read[table] // total // (dim * dtype.itemsize),
             )
             for table, (dim, dtype) in formats.items()

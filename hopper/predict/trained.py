@@ -22,8 +22,16 @@ from hopper.train.warm_start import restore_rows
 _FREE: Final[Any] = {"data": True, "cluster": True, "train": {"device", "threads", "run_dir"}}
 """sections and keys that may be overridden"""
 _RESET: Final = {
-    *("resume", "patience", "score_training", "init_from", "replay", "record_gradients"),
-    *("loggers", "loggers_options", "callbacks", "callbacks_options"),
+    "resume",
+    "patience",
+    "score_training",
+    "init_from",
+    "replay",
+    "record_gradients",
+    "loggers",
+    "loggers_options",
+    "callbacks",
+    "callbacks_options",
 }
 """keys of ``[train]`` that predictions do not read"""
 

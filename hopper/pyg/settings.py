@@ -18,8 +18,14 @@ from hopper.pyg.data import is_typed
 
 Fanouts = Sequence[int] | Mapping[tuple[str, str, str], Sequence[int]]
 _WITHOUT_EFFECT: Final = (
-    *("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
-    *("worker_init_fn", "filter_per_worker", "is_sorted", "generator"),
+    "num_workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "multiprocessing_context",
+    "worker_init_fn",
+    "filter_per_worker",
+    "is_sorted",
+    "generator",
 )
 """arguments that only say how PyG's loaders do the same work"""
 

@@ -69,7 +69,11 @@ def find_negatives(task: Task) -> PlugIn[NegativeSampler] | None:
     if task.negatives in BUILT_INS:
         return None
     return find_plug_in(
-        *("task.negatives", task.negatives, NegativeSampler, {}, task.negatives_options),
+        "task.negatives",
+        task.negatives,
+        NegativeSampler,
+        {},
+        task.negatives_options,
         ["counts", "seed"],
     )
 

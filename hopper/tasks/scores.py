@@ -37,7 +37,12 @@ def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder
         rows, arguments["outputs"] = rows[:, 0], target.classes
     name = default if task.decoder == "auto" else task.decoder
     plug_in: PlugIn[Decoder] = find_plug_in(
-        *("task.decoder", name, Decoder, built_ins, task.decoder_options, list(arguments)),
+        "task.decoder",
+        name,
+        Decoder,
+        built_ins,
+        task.decoder_options,
+        list(arguments),
         derives=True,
     )
     decoder = plug_in.make(**arguments)

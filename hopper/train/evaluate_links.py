@@ -166,8 +166,14 @@ class LinkEvaluator(Evaluator):
                     ends = links.src[chosen], links.dst[chosen]
                     known, true = ends if side == "tail" else ends[::-1]
                     block = _Block(
-                        *(decoder, number, side, versions(other, known), versions(searched, true)),
-                        *(rows[other], rows[searched], f"ranking links of {split}"),
+                        decoder,
+                        number,
+                        side,
+                        versions(other, known),
+                        versions(searched, true),
+                        rows[other],
+                        rows[searched],
+                        f"ranking links of {split}",
                     )
                     if fixed is not None:
                         others = fixed.of(chosen, number, side)
@@ -204,7 +210,8 @@ class LinkEvaluator(Evaluator):
             cluster,
             [scores[mine, places]] * cluster.world,
             among.owners_of(block.true[is_candidate]),
-            *("control", block.where),
+            "control",
+            block.where,
         )
         scores[mine, places] = -torch.inf
         found, places = _find(left_out[1], among.own)

@@ -156,7 +156,9 @@ def join_cluster(
     with ExitStack() as exits:
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(
-                *(graph, limits.servers, limits.timeout_seconds),
+                graph,
+                limits.servers,
+                limits.timeout_seconds,
                 security=security_of(config),
                 wire=limits.feature_wire,
             )

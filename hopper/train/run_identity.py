@@ -31,21 +31,46 @@ _COLUMNS: Final = "columns of features"
 _CLASSES: Final = "names of classes"
 _NOT_COMPARED: Final = {
     "train": {
-        *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
-        *("keep_checkpoints", "checkpoint_copy", "init_from", "loggers", "loggers_options"),
-        *("score_training", "gradient_norms", "on_nonfinite"),
+        "epochs",
+        "run_dir",
+        "resume",
+        "checkpoint_every",
+        "record_gradients",
+        "replay",
+        "keep_checkpoints",
+        "checkpoint_copy",
+        "init_from",
+        "loggers",
+        "loggers_options",
+        "score_training",
+        "gradient_norms",
+        "on_nonfinite",
         # The actual device and number of threads are compared, not the configured ones.
-        *("device", "threads"),
+        "device",
+        "threads",
     },
     "learnable": {"folder", "storage"},
     "sampler": {"device"},
 }
 _MOVABLE: Final = frozenset(
     {
-        *("train.engine", "train.batch_size", "train.micro_batch", "hop.migrate", "hop.pregather"),
-        *("hop.merge", "hop.merge_selection", "raf.reduce", _DIVISION),
-        *(RANKS, "ranks a server", "nodes of a server", "CPU threads a rank"),
-        *("device", "messages through host memory", "kernels", "torch"),
+        "train.engine",
+        "train.batch_size",
+        "train.micro_batch",
+        "hop.migrate",
+        "hop.pregather",
+        "hop.merge",
+        "hop.merge_selection",
+        "raf.reduce",
+        _DIVISION,
+        RANKS,
+        "ranks a server",
+        "nodes of a server",
+        "CPU threads a rank",
+        "device",
+        "messages through host memory",
+        "kernels",
+        "torch",
     }
 )
 """Keys that change only the rounding of an exact run, as long as its global batch is the same."""

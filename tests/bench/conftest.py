@@ -106,7 +106,7 @@ def tiny_graph(tmp_path_factory) -> PartitionedGraph:
     order = generator.permutation(NODES)
     splits = {"train": order[:130], "val": order[130:170], "test": order[170:210]}
     graph = GraphDirectory.from_arrays(
-        *(folder / "graph", np.stack([src, dst]), rows, labels, splits), name="tiny"
+        folder / "graph", np.stack([src, dst]), rows, labels, splits, name="tiny"
     )
     return partition_graph(graph, folder / "partitioned", 2, backend="pymetis")
 

@@ -58,8 +58,15 @@ def test_the_command_succeeds_and_writes_all_files(finished):
 
 def test_results_have_the_schema(results):
     assert set(results) == {
-        *("schema", "commit", "versions", "machine", "config"),
-        *("dataset", "partition", "runs", "parity"),
+        "schema",
+        "commit",
+        "versions",
+        "machine",
+        "config",
+        "dataset",
+        "partition",
+        "runs",
+        "parity",
     }
     assert results["schema"] == 1
     assert {"python", "torch", "numpy", "dgl", "grpcio", "numba"} <= set(results["versions"])
@@ -70,8 +77,17 @@ def test_results_have_the_schema(results):
     assert [run["engine"] for run in results["runs"]] == list(ENGINES)
     for run in results["runs"]:
         assert set(run) == {
-            *("label", "engine", "exact", "options", "partition", "model", "round"),
-            *("epochs", "nic_bytes", "peak_rss_mib", "scores"),
+            "label",
+            "engine",
+            "exact",
+            "options",
+            "partition",
+            "model",
+            "round",
+            "epochs",
+            "nic_bytes",
+            "peak_rss_mib",
+            "scores",
         }
         assert run["nic_bytes"] is None
         assert len(run["peak_rss_mib"]) == 2
@@ -80,8 +96,15 @@ def test_results_have_the_schema(results):
         assert len(run["epochs"]) == 2
         for epoch in run["epochs"]:
             assert set(epoch) == {
-                *("seconds", "loss", "iterations", "bytes", "rows", "lookups"),
-                *("stage_seconds", "cpu_seconds", "sent_bytes"),
+                "seconds",
+                "loss",
+                "iterations",
+                "bytes",
+                "rows",
+                "lookups",
+                "stage_seconds",
+                "cpu_seconds",
+                "sent_bytes",
             }
             assert epoch["seconds"] > 0
             assert epoch["iterations"] == 3

@@ -181,7 +181,8 @@ def cluster_request(tiny_config, tiny_graph, clusters) -> Request:
     words = [
         f"--train.engine={plug_in}:{ClusterBatches.__name__}",
         f"--sampler.kind={plug_in}:{ClusterSampler.__name__}",
-        *(f"--sampler.kind_options={options}", "--sampler.fanouts=[-1, -1]"),
+        f"--sampler.kind_options={options}",
+        "--sampler.fanouts=[-1, -1]",
     ]
     return Request(make_config(tiny_config.model_dump(), words), tiny_graph)
 

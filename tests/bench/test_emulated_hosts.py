@@ -274,7 +274,7 @@ def test_a_killed_command_leaves_nothing(config_file, tmp_path):
     words = [*_bench_words(config_file, out), *ENDLESS, "--host-cpus", "1"]
     with log.open("wb") as stream:
         running = start_script(
-            *(tmp_path, COMMAND, str(tmp_path / "pid"), *words), stdout=stream, stderr=stream
+            tmp_path, COMMAND, str(tmp_path / "pid"), *words, stdout=stream, stderr=stream
         )
     epochs = out / "runs" / "zero_hop-round-0" / "epochs.jsonl"
     try:
@@ -284,7 +284,10 @@ def test_a_killed_command_leaves_nothing(config_file, tmp_path):
         assert len(names_of_process(pid)) == 3
         on_hosts = processes_on_hosts(pid)
         assert sorted(process.name() for process in on_hosts) == [
-            *("cache_server 0", "cache_server 1", "hopper rank 0", "hopper rank 1")
+            "cache_server 0",
+            "cache_server 1",
+            "hopper rank 0",
+            "hopper rank 1",
         ]
         os.kill(pid, signal.SIGKILL)
         assert running.wait(40) != 0

@@ -230,7 +230,7 @@ FEATURES: dict[str, Feature] = {
     "node": _sampled({}, scored=True, of_every_model=("cooperative",)),
     "few roots": _sampled({}, few=True),
     "full": Feature(
-        *("items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}), scored=True
+        "items", tuple(ONE_TYPE), {"sampler": FULL, "train": {"epochs": 2}}, scored=True
     ),
     "labor": _sampled(_drawn("labor")),
     "layer": _sampled(_layers(60, 40, 30), whole=OF_ONE_TYPE),
@@ -243,19 +243,24 @@ FEATURES: dict[str, Feature] = {
     # Of one node type: what is read and predicted.
     "features of edges": Feature("nodes", ("sage", "wide sage", "gat", "gcn"), EDGE_FEATURES),
     "int8": Feature(
-        *("items", tuple(ONE_TYPE)),
+        "items",
+        tuple(ONE_TYPE),
         division={"feature_dtypes": ["int8"]},
         scored=True,
         refused=NO_INT8,
     ),
     "bfloat16": Feature("items", tuple(ONE_TYPE), division={"feature_dtypes": ["bfloat16"]}),
     "learned rows": Feature(
-        *("bare items", ("sage", "gcn", "gat"), {"learnable": LEARNABLE}),
+        "bare items",
+        ("sage", "gcn", "gat"),
+        {"learnable": LEARNABLE},
         refused=NO_LEARNED,
         scored=True,
     ),
     "learned rows beside features": Feature(
-        *("items", ("sage", "gat"), {"learnable": LEARNABLE | {"types": ["item"]}}),
+        "items",
+        ("sage", "gat"),
+        {"learnable": LEARNABLE | {"types": ["item"]}},
         refused=NO_LEARNED,
     ),
     "several tasks": Feature("tasks", ("sage", "gat"), {"task": TASKS}, scored=True),
@@ -277,13 +282,16 @@ FEATURES: dict[str, Feature] = {
     ),
     "types, frozen rows": Feature("bare", ("rgat", "rgcn"), {"learnable": {"frozen": ["author"]}}),
     "metapaths": Feature(
-        *("bare", ("rgcn", "own, relations apart", "hgt"), {"model": {"metapaths": PATHS}}),
+        "bare",
+        ("rgcn", "own, relations apart", "hgt"),
+        {"model": {"metapaths": PATHS}},
         ({}, TABLES[0]),
         of_relations={"layers": 2, "metapaths": PATHS},
         scored=True,
     ),
     "tables": Feature(
-        *("bare", ("rgcn", "hgt")),
+        "bare",
+        ("rgcn", "hgt"),
         variants=(*TABLES, TABLES[0] | _drawn("labor")),
         of_relations={"layers": 2},
         scored=True,
@@ -296,7 +304,8 @@ FEATURES: dict[str, Feature] = {
         "drawn", ("rgat", "own, mean of present", "rgcn"), variants=BY_WEIGHT, scored=True
     ),
     "types, unbiased": Feature(
-        *("drawn", ("rgcn", "hgt", "rgat")),
+        "drawn",
+        ("rgcn", "hgt", "rgat"),
         variants=(UNBIASED[0], UNBIASED[1] | OF_AUTHORS),
         whole=NOT_COOPERATIVE,
     ),
@@ -304,7 +313,9 @@ FEATURES: dict[str, Feature] = {
         "drawn", ("hgt", "rgcn"), _drawn("replacement") | {"learnable": {"types": ["author"]}}
     ),
     "types, in time": Feature(
-        *("drawn", ("rgcn without root weight", "rgat", "hgt, three layers"), EDGE_FEATURES),
+        "drawn",
+        ("rgcn without root weight", "rgat", "hgt, three layers"),
+        EDGE_FEATURES,
         PICKS,
         scored=True,
     ),
@@ -314,7 +325,8 @@ FEATURES: dict[str, Feature] = {
     ),
     "links of one of several types": Feature("people", OF_KNOWN, variants=OF_LINKS, scored=True),
     "links of several types": Feature(
-        *("library", ("rgat", "rgat with a head", "hgt", "rgcn in blocks")),
+        "library",
+        ("rgat", "rgat with a head", "hgt", "rgcn in blocks"),
         variants=[*OF_LINKS, UNIFORM | BY_WEIGHT[0]],
         scored=True,
     ),
@@ -333,12 +345,20 @@ FEATURES: dict[str, Feature] = {
     ),
     "own model": Feature("typed", ("shared",)),
     "own loss, schedule and source": Feature(
-        *("bare", ("rgcn",)),
+        "bare",
+        ("rgcn",),
         {"data": {"features": {"author": "own_parts:Angles"}}, "train": FOCAL | ONE_CYCLE},
     ),
 }
 OF_BASELINES = (
-    *("node", "few roots", "full", "in time", "features of edges", "int8", "links", "labels"),
+    "node",
+    "few roots",
+    "full",
+    "in time",
+    "features of edges",
+    "int8",
+    "links",
+    "labels",
 )
 # What meets relations that are cut: a feature, which turn of its variants, and a model.
 OF_CUT: list[tuple[str, World, int, str]] = [

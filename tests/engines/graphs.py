@@ -96,7 +96,10 @@ def make_drawn_graph(out: Path) -> GraphDirectory:
     weights = {r: np.exp(generator.normal(0, 2, counts[r])) for r in sorted(WEIGHTED)}
     times = {r: generator.integers(-9, 20, counts[r]) for r in sorted(TIMED)}
     return _write_papers(
-        *(out, generator, edges, features),
+        out,
+        generator,
+        edges,
+        features,
         edge_features={WRITES: generator.random((counts[WRITES], 2))},
         edge_weights=weights,
         times={"paper": generator.integers(-5, 20, COUNTS["paper"])} | times,
@@ -114,7 +117,7 @@ def _write_papers(
     order = generator.permutation(COUNTS["paper"])
     splits = {"train": order[:50], "val": order[50:70], "test": order[70:90]}
     return GraphDirectory.from_arrays(
-        *(out, edges, features, labels, splits), counts=COUNTS, target="paper", **more
+        out, edges, features, labels, splits, counts=COUNTS, target="paper", **more
     )
 
 
@@ -214,7 +217,9 @@ def make_tasks(out: Path) -> GraphDirectory:
         "keywords": generator.integers(0, 2, (NODES, 3)),
     }
     return GraphDirectory.from_arrays(
-        *(out, generator.integers(0, NODES, (2, 1200)), generator.random((NODES, 6))),
+        out,
+        generator.integers(0, NODES, (2, 1200)),
+        generator.random((NODES, 6)),
         labels={"node": labels},
         options=ImportOptions(split=RandomSplit(0.5, 0.2)),
     )
@@ -229,7 +234,10 @@ def make_nodes(out: Path) -> GraphDirectory:
     ends = draw_ends(generator, NODES, NODES, EDGES_OF_NODES)
     of_edges = np.stack([*ends, generator.normal(size=EDGES_OF_NODES)], 1) / [NODES, NODES, 1.0]
     return GraphDirectory.from_arrays(
-        *(out, ends, generator.random((NODES, 9)), generator.integers(0, 4, NODES)),
+        out,
+        ends,
+        generator.random((NODES, 9)),
+        generator.integers(0, 4, NODES),
         edge_features=of_edges.astype(np.float32),
         edge_weights=np.exp(generator.normal(0, 2, EDGES_OF_NODES)),
         times=generator.integers(0, 30, NODES),

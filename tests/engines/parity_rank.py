@@ -52,7 +52,7 @@ def train_in_turn(configs: Sequence[Config], cluster: Cluster) -> list[dict[str,
             if not addresses:
                 addresses = [f"server {server}" for server in range(graph.book.servers)]
                 connect = partial(InProcessClient, _servicers(config.data.model_dump_json()))
-            remote = RemoteRows(*(graph, addresses, 60, connect), wire=config.cluster.feature_wire)
+            remote = RemoteRows(graph, addresses, 60, connect, wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
         cluster.through_host = config.cluster.share_gpus
         trainer = make_trainer(Request(config, graph), cluster, rows)

@@ -211,7 +211,7 @@ def test_columns_far_from_1_are_named_in_one_line(import_tables, tmp_path):
     assert (columns.name, [found.at for found in columns.ranges]) == ("", [1])
     scaled = [
         GraphDirectory.from_arrays(
-            *(tmp_path / scale, edges, arrays), target="node", options=ImportOptions(scale=scale)
+            tmp_path / scale, edges, arrays, target="node", options=ImportOptions(scale=scale)
         ).features("node")
         for scale in ("minmax", "log")
     ]

@@ -103,8 +103,16 @@ def test_a_configuration_becomes_a_graph(folder):
     assert columns == ["unit", "color", "vector", "decade", "size_w", "size_h", "share"]
     expected = np.array(
         [
-            *([0, 0.5, 1, 1], [0, 1, 0, 0], [1, 0, 1, 1], [1] * 4, [2] * 4),
-            *([1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3], [0, 2, 4, 6], [0, 1 / 6, 2 / 6, 3 / 6]),
+            [0, 0.5, 1, 1],
+            [0, 1, 0, 0],
+            [1, 0, 1, 1],
+            [1] * 4,
+            [2] * 4,
+            [1, 1, 0, 0],
+            [0, 0, 1, 1],
+            [0, 1, 2, 3],
+            [0, 2, 4, 6],
+            [0, 1 / 6, 2 / 6, 3 / 6],
         ]
     )
     np.testing.assert_allclose(graph.features("item"), expected.T, rtol=1e-6)

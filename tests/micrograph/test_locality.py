@@ -155,7 +155,10 @@ def test_text(micrograph):
 def test_a_root_alone():
     sampler = NeighborSampler(
         {CITES: build_topology(*np.empty((2, 0), np.int64), 3, 3)},
-        *({"paper": np.arange(3)}, "paper", [2, 2], 0),
+        {"paper": np.arange(3)},
+        "paper",
+        [2, 2],
+        0,
     )
     micrograph, book = Micrograph(sampler, 1, 0, 0), PartitionBook(1, {"paper": [0, 3]})
     assert micrograph.text() == "paper 1"

@@ -29,8 +29,14 @@ WAITS = {
 }
 """Operations of which the host waits for the result."""
 PROGRAMS = (
-    *("gather_sum", "edge_dot", "softmax", "softmax_gradient", "row_keys", "drop"),
-    *("grouped_rows", "grouped_gradients"),
+    "gather_sum",
+    "edge_dot",
+    "softmax",
+    "softmax_gradient",
+    "row_keys",
+    "drop",
+    "grouped_rows",
+    "grouped_gradients",
 )
 STEPS = {"rgcn": (49, 19), "rgat": (81, 43), "hgt": (185, 49)}
 """By model, the most operations of torch and launches of Triton in a step of two layers over eight

@@ -357,7 +357,10 @@ def write(path: Path, ends: NDArray[np.int64], names: NDArray[np.int64] | None) 
     """A graph whose nodes are all for training, and have names or not."""
     count = int(ends.max()) + 1 if names is None else names.size
     schema = GraphSchema(
-        *("week", {"node": NodeType(count)}, {RELATION: EdgeType(ends.shape[1])}, "node"),
+        "week",
+        {"node": NodeType(count)},
+        {RELATION: EdgeType(ends.shape[1])},
+        "node",
         splits={"train": count},
     )
     with GraphWriter(path, schema) as writer:

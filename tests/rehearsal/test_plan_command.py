@@ -50,8 +50,18 @@ def test_a_slower_link_and_fewer_cores_take_longer(config, capsys):
 
 def test_a_graph_is_divided_for_other_numbers_of_servers(config, community_graph, capsys):
     plan = run_plan(
-        *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
-        *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
+        capsys,
+        str(config),
+        "--graph",
+        str(community_graph.path),
+        "--servers",
+        "3",
+        "--method",
+        "random",
+        "--engines",
+        "zero_hop,hop",
+        "--iterations",
+        "1",
     )
     assert plan["cluster"]["servers"] == 3
     assert plan["partition"]["edge_cut"] > 0

@@ -25,7 +25,7 @@ HANGS: dict[str, Callable[[Any], Any]] = {
 def start_run(runs: Any, name: str, timeout: float) -> Any:
     """Start a run of a million epochs; returns it once its second epoch has begun."""
     run = runs.train(
-        name, *("--cluster.timeout_seconds", str(timeout)), epochs=1_000_000, evaluate_every=0
+        name, "--cluster.timeout_seconds", str(timeout), epochs=1_000_000, evaluate_every=0
     )
     run.await_epochs(1)
     assert len(run.ranks()) == 2

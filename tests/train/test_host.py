@@ -18,8 +18,19 @@ def test_several_servers_of_a_run_on_one_machine(runs, reference):
     first = free_ports(3)
     servers = json.dumps([f"127.0.0.1:{first + 1}", f"127.0.0.1:{first + 2}"])
     command = [
-        *(*runs.hopper, "host", str(runs.config("hosted")), "--server", "0", "--server", "1"),
-        *("--meet", f"127.0.0.1:{first}", "--listen", "127.0.0.1", "--cluster.servers", servers),
+        *runs.hopper,
+        "host",
+        str(runs.config("hosted")),
+        "--server",
+        "0",
+        "--server",
+        "1",
+        "--meet",
+        f"127.0.0.1:{first}",
+        "--listen",
+        "127.0.0.1",
+        "--cluster.servers",
+        servers,
     ]
     run = runs.start(command, "hosted")
     assert run.finish() == 0, run.stderr

@@ -32,9 +32,13 @@ def test_metrics_of_ranks_and_servers_grow_while_a_run_trains(runs):
     """SIGTERM ends the launcher, even if restarts are left."""
     ranks, servers = free_ports(2), free_ports(2)
     run = runs.train(
-        *("watched", "--restarts", "9"),
-        *("--cluster.metrics", f"127.0.0.1:{ranks}"),
-        *("--cluster.server_metrics", f"127.0.0.1:{servers}"),
+        "watched",
+        "--restarts",
+        "9",
+        "--cluster.metrics",
+        f"127.0.0.1:{ranks}",
+        "--cluster.server_metrics",
+        f"127.0.0.1:{servers}",
         epochs=500,
         checkpoint_every=4,
     )

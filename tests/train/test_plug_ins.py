@@ -37,7 +37,7 @@ def plugged_run(community_graph, runs, tmp_path_factory) -> Any:
     parts = tmp_path_factory.mktemp("own") / "parts"
     partition_graph(community_graph, parts, 2, METHOD)
     return runs.train_to_end(
-        *("own-whole", "--data.partitioned", str(parts)), **PLUG_INS, loggers=LOGGERS
+        "own-whole", "--data.partitioned", str(parts), **PLUG_INS, loggers=LOGGERS
     )
 
 
@@ -70,9 +70,12 @@ def test_an_interrupted_run_from_a_database_computes_the_same_bits(
     write_rows(tmp_path / "rows.db", enumerate(community_graph.features("item")))
     options = f'{{item = {{path = "{tmp_path / "rows.db"}", dim = 10}}}}'
     data = (
-        *("--data.partitioned", str(tmp_path / "parts")),
-        *("--data.features", '{item = "sqlite_features:SqliteFeatures"}'),
-        *("--data.features_options", options),
+        "--data.partitioned",
+        str(tmp_path / "parts"),
+        "--data.features",
+        '{item = "sqlite_features:SqliteFeatures"}',
+        "--data.features_options",
+        options,
     )
     logging = {"loggers": ["own_callbacks:Witness"], "loggers_options": [{"wait_after": 1}]}
     run = runs.train("own-interrupted", *data, **PLUG_INS, **logging)

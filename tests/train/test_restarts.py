@@ -46,10 +46,24 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     callbacks = {"callbacks": ["own_callbacks:Cutting"], "callbacks_options": [cut]}
     config = runs.config("restarted", checkpoint_every=4, resume="auto", **callbacks)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static"),
-        *("--master-addr", "127.0.0.1", "--master-port", str(free_ports())),
-        *("--nproc-per-node", "2", "--max-restarts", "3", "-m", "hopper.train", str(config)),
-        *("--cluster.servers", json.dumps(serve_partitions(parts, 2))),
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--rdzv-backend",
+        "static",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_ports()),
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "3",
+        "-m",
+        "hopper.train",
+        str(config),
+        "--cluster.servers",
+        json.dumps(serve_partitions(parts, 2)),
     ]
     run = runs.start(command, "restarted")
     run.await_condition(
@@ -72,8 +86,13 @@ def test_hopper_train_restarts_after_losing_a_rank_and_a_server(runs, reference,
     an undisturbed run."""
     port = free_ports(2)
     run = runs.train(
-        *("lost twice", "--restarts", "2", "--cluster.metrics", f"127.0.0.1:{port}"),
-        *("--cluster.log_format", "json"),
+        "lost twice",
+        "--restarts",
+        "2",
+        "--cluster.metrics",
+        f"127.0.0.1:{port}",
+        "--cluster.log_format",
+        "json",
         checkpoint_every=4,
         loggers=["own_callbacks:Witness"],
         loggers_options=[{"wait_after": 1}],

@@ -200,9 +200,7 @@ def test_merging_is_chosen_before_the_run_and_replayed(runs):
     assert choice["engine"] == "hop"
     assert choice["options"] == {MERGE: choice["options"][MERGE]}
     assert choice["options"][MERGE] in (0, 1)
-    assert {attempt["setting"] for attempt in choice["tries"]} == {
-        *("hop.merge = 0", "hop.merge = 1")
-    }
+    assert {attempt["setting"] for attempt in choice["tries"]} == {"hop.merge = 0", "hop.merge = 1"}
     other = {**choice, "options": {MERGE: 1 - choice["options"][MERGE]}}
     folder = run.run_dir.parent / "other"
     folder.mkdir()

@@ -61,7 +61,10 @@ def print_description(description: dict[str, Any], console: Console) -> None:
 def _node_types(description: dict[str, Any]) -> Table:
     rows = [
         (
-            *(name, f"{kind['count']:,}", _width(kind), format_bytes(kind["feature_bytes"])),
+            name,
+            f"{kind['count']:,}",
+            _width(kind),
+            format_bytes(kind["feature_bytes"]),
             _percent(kind["without_edges"]),
         )
         for name, kind in description["node_types"].items()
@@ -72,7 +75,9 @@ def _node_types(description: dict[str, Any]) -> Table:
 def _relations(description: dict[str, Any]) -> Table:
     rows = [
         (
-            *(_name(relation), f"{relation['count']:,}", _width(relation)),
+            _name(relation),
+            f"{relation['count']:,}",
+            _width(relation),
             format_bytes(relation["topology_bytes"] + relation["feature_bytes"]),
         )
         for relation in description["relations"]

@@ -60,7 +60,8 @@ def _run(options: argparse.Namespace) -> int:
             ", ".join(map(str, share.roots)),
             f"{share.place + 1} of {share.copies}",
             str(len(share.relations)),
-            *(f"{share.nodes:,}", f"{share.edges:,}"),
+            f"{share.nodes:,}",
+            f"{share.edges:,}",
         )
         for server, share in enumerate(partition.shares)
     ]

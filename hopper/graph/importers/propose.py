@@ -193,7 +193,11 @@ def _read_relbench(folder: Path) -> Iterator[KeyedTable]:
             refers = {column: safe_name(table) for column, table in (references or {}).items()}
             yield KeyedTable.read(
                 lambda sql: connection.execute(sql).to_arrow_table(),
-                *(safe_name(file.stem), quote_text(str(file)), key or "", refers, time or ""),
+                safe_name(file.stem),
+                quote_text(str(file)),
+                key or "",
+                refers,
+                time or "",
             )
 
 

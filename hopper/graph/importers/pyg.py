@@ -27,7 +27,12 @@ _PLAIN_CLASSES: Final = {
 _KEYS: Final = {"features": "x", "labels": "y", "times": "time"}
 _KEYS_OF_EDGES: Final = {"features": "edge_attr", "weights": "edge_weight"}
 _PER_EDGE: Final = (
-    *("edge_attr", "edge_weight", "edge_time", "edge_label", "edge_label_index", "edge_type"),
+    "edge_attr",
+    "edge_weight",
+    "edge_time",
+    "edge_label",
+    "edge_label_index",
+    "edge_type",
 )
 
 

@@ -26,8 +26,14 @@ from hopper.graph.importers.tables import GraphTables
 from hopper.graph.schema import Labelled
 
 INTEGERS: Final = (
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
-    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+    "TINYINT",
+    "SMALLINT",
+    "INTEGER",
+    "BIGINT",
+    "UTINYINT",
+    "USMALLINT",
+    "UINTEGER",
+    "UBIGINT",
 )
 NATIVE: Final = (*INTEGERS, "FLOAT", "DOUBLE")
 """Types of DuckDB that NumPy has."""

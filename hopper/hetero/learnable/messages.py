@@ -111,7 +111,10 @@ class RowMessages:
                     if len(part):
                         gather(table, rank, part)
             exchange = cluster.start_exchange(
-                *(sent, self._asked.by_rank, self._wanted.by_rank, "feature"),
+                sent,
+                self._asked.by_rank,
+                self._wanted.by_rank,
+                "feature",
                 f"fetching learnable rows, {where}",
                 into=rows[: self._wanted.total],
             )

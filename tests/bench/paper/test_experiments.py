@@ -191,19 +191,23 @@ def test_options_replace_what_the_experiment_has():
     assert experiment.rounds == 2
     cells = make_cells(experiment.grid, scale=0.5)
     assert [cell.name for cell in cells] == [
-        *("igbhet-like-rgcn-64-link-1gbit", "igbhet-like-rgcn-64-link-none"),
-        *("mag240m-like-rgcn-64-link-1gbit", "mag240m-like-rgcn-64-link-none"),
+        "igbhet-like-rgcn-64-link-1gbit",
+        "igbhet-like-rgcn-64-link-none",
+        "mag240m-like-rgcn-64-link-1gbit",
+        "mag240m-like-rgcn-64-link-none",
     ]
     shapes = {(cell.scale, cell.servers, cell.link) for cell in cells}
     assert shapes == {(0.5, 3, "1gbit"), (0.5, 3, "none")}
     # Results over another link than the experiment's are not taken for the experiment's own.
     other = change(EXPERIMENTS["heta-fig16"], parse("x", "--graphs=mag-like", "--link-rate=none"))
     assert {cell.name for cell in make_cells(other.grid)} == {
-        *("mag-like-rgat-64-link-none", "mag-like-hgt-64-link-none")
+        "mag-like-rgat-64-link-none",
+        "mag-like-hgt-64-link-none",
     }
     # Without names, the pairs of graph and model of the experiment are run.
     assert [cell.name for cell in make_cells(EXPERIMENTS["heta-fig16"].grid)] == [
-        *("igbhet-like-rgat-64", "mag240m-like-hgt-64")
+        "igbhet-like-rgat-64",
+        "mag240m-like-hgt-64",
     ]
 
 

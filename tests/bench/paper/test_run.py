@@ -71,7 +71,10 @@ def test_a_cell_holds_all_that_was_measured(finished):
     dissolved = record["scout"]["dissolve"]
     assert record["labels"]["All"] == f"hop:merge={dissolved or 'off'}"
     assert {attempt["setting"] for attempt in record["auto"]["tries"]} >= {
-        *("cooperative", "zero_hop", "hop", "model_centric")
+        "cooperative",
+        "zero_hop",
+        "hop",
+        "model_centric",
     }
     assert set(values) == {"", "base", "+PG", "All", "auto"}
     for side in ("base", "+PG", "All"):
@@ -98,7 +101,9 @@ def test_the_lines_of_the_summary_are_those_of_the_cell(finished):
     # Of a cell without a side there is how its graph is divided.
     assert {row.measure for row in rows if row.side} <= {*job.experiment.report}
     assert {row.measure for row in rows if not row.side} == {
-        *("edge cut", "micrograph locality", "subgraph locality")
+        "edge cut",
+        "micrograph locality",
+        "subgraph locality",
     }
     (row,) = (row for row in rows if row.side == "All" and row.measure == "epoch seconds")
     assert (row.experiment, row.cell, row.baseline, row.rounds) == ("tiny", CELL, "base", 2)
@@ -156,7 +161,8 @@ def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(ma
     list(run_job(job, measure))
     assert run == ["sage", "gcn", "gcn"]
     assert [(row.cell, row.median) for row in read(job.out / SUMMARY_FILE)] == [
-        *(("graph-gcn-8", 2.0), ("graph-sage-8", 2.0))
+        ("graph-gcn-8", 2.0),
+        ("graph-sage-8", 2.0),
     ]
 
 
