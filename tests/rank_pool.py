@@ -130,7 +130,7 @@ class RankPool:
                 own = {"RANK": str(number), "LOCAL_RANK": str(number)} | dict(environment(number))
                 stdout, stderr = map(str, files(number))
                 job = {"words": list(words(number)), "environment": common | own}
-                rank.give(job | {"stdout": stdout, "stderr": stderr})
+                rank.give(job | {"folder": os.getcwd(), "stdout": stdout, "stderr": stderr})
             self._await(codes)
         finally:
             if any(codes):

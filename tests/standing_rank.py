@@ -6,10 +6,10 @@ the rank's process id. A process id is answered with that rank's exit code, once
 name of a module that later ranks need is answered with 0, once it is imported.
 
 What a rank reads from its descriptor are lines, each a job: a dictionary in JSON with the ``words``
-that would follow ``python``, the ``environment``, and the files ``stdout`` and ``stderr``. It
-writes a line with the job's exit code. A job runs as in a new interpreter, which gets the default
-state of torch, the environment and the modules of tests; what libraries and Hopper keep for a
-process (kernels, imported modules) stays.
+that would follow ``python``, the ``environment``, the working ``folder``, and the files ``stdout``
+and ``stderr``. It writes a line with the job's exit code. A job runs as in a new interpreter, which
+gets the default state of torch, the environment and the modules of tests; what libraries and Hopper
+keep for a process (kernels, imported modules) stays.
 """
 
 import faulthandler
@@ -88,12 +88,15 @@ def run_jobs(connection: socket.socket) -> None:
         print(code, file=jobs, flush=True)
 
 
-def run(words: list[str], environment: dict[str, str], stdout: str, stderr: str) -> int:
+def run(
+    words: list[str], environment: dict[str, str], folder: str, stdout: str, stderr: str
+) -> int:
     """Do what ``python`` does with the words; returns the exit code."""
     for file, target in ((stdout, 1), (stderr, 2)):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, target)
         os.close(descriptor)
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
@@ -127,7 +130,7 @@ class State:
     """What a job may change of this process, as it is now."""
 
     def __init__(self) -> None:
-        self._path, self._argv, self._folder = list(sys.path), list(sys.argv), os.getcwd()
+        self._path, self._argv = list(sys.path), list(sys.argv)
         self._environment = dict(os.environ)
         self._random = torch.get_rng_state()
 
@@ -135,7 +138,6 @@ class State:
         """Undo all changes."""
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         sys.path[:], sys.argv[:] = self._path, self._argv
-        os.chdir(self._folder)
         os.environ.clear()
         os.environ.update(self._environment)
         # numba launches its threads at the first call, and changes OpenMP's number of them.

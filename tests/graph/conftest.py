@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
 from hopper.graph import (
@@ -90,6 +89,8 @@ def friends(tmp_path_factory) -> Path:
 
 def write_frames(folder: Path, kind: str, tables: Mapping[str, Any]) -> str:
     """Write tables of columns as files of CSV or Parquet."""
+    import pandas
+
     folder.mkdir(exist_ok=True)
     for name, columns in tables.items():
         frame, file = pandas.DataFrame(columns), folder / f"{name}.{kind}"
