@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import fcntl
+import os
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +32,9 @@ def fetch_partitioned(
     """Copy a partitioned directory from an address of fsspec, such as ``s3://bucket/parts``, or
     from another folder, and check its checksums.
 
-    A copy that was interrupted goes on: files that are there and whole are not read again. The
-    folder can be used once ``partition.json`` and ``checksums.json`` are in it, which come last.
+    A copy that was interrupted goes on: files that are there and whole are not read again. Of
+    several processes that copy to one folder, one does and the others wait. The folder can be used
+    once ``partition.json`` and ``checksums.json`` are in it, which come last.
 
     Parameters
     ----------
@@ -63,25 +67,27 @@ def fetch_partitioned(
             raise RequestError(f"--server {server}: expected 0 to {max(known)}")
     wanted = {None, *servers} if servers else {None, *known}
     files = {name: file for name, file in all_files.items() if server_of(name) in wanted}
-    _prepare(out, all_files, {name: file.size for name, file in files.items()})
-    if (out / CHECKSUMS_FILE).exists() and (out / CHECKSUMS_FILE).read_bytes() != checksums:
-        # A mix of two divisions must not be opened.
-        for name in (CHECKSUMS_FILE, DESCRIPTION_FILE):
-            (out / name).unlink(missing_ok=True)
+    phases = Phases(progress)
+    with _alone_in(out, phases):
+        _prepare(out, all_files, {name: file.size for name, file in files.items()})
+        if (out / CHECKSUMS_FILE).exists() and (out / CHECKSUMS_FILE).read_bytes() != checksums:
+            # A mix of two divisions must not be opened.
+            for name in (CHECKSUMS_FILE, DESCRIPTION_FILE):
+                (out / name).unlink(missing_ok=True)
 
-    def copy(name: str) -> None:
-        source.copy(name, out / name, files[name].checksum)
+        def copy(name: str) -> None:
+            source.copy(name, out / name, files[name].checksum)
 
-    with (
-        Phases(progress).phase("files", len(files) - 1) as bar,
-        ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="fetch") as pool,
-    ):
-        # Without its description a directory cannot be opened.
-        for _ in pool.map(copy, files.keys() - {DESCRIPTION_FILE}):
-            bar.advance(1)
-    copy(DESCRIPTION_FILE)
-    with replacing(out / CHECKSUMS_FILE) as unfinished:
-        unfinished.write_bytes(checksums)
+        with (
+            phases.phase("files", len(files) - 1) as bar,
+            ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="fetch") as pool,
+        ):
+            # Without its description a directory cannot be opened.
+            for _ in pool.map(copy, files.keys() - {DESCRIPTION_FILE}):
+                bar.advance(1)
+        copy(DESCRIPTION_FILE)
+        with replacing(out / CHECKSUMS_FILE) as unfinished:
+            unfinished.write_bytes(checksums)
     return sum(file.size for file in files.values())
 
 
@@ -114,12 +120,25 @@ class _Source:
                 )
 
 
+@contextmanager
+def _alone_in(folder: Path, phases: Phases) -> Iterator[None]:
+    """Make a folder, wait until no other process copies to it, and let others wait."""
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"{folder}: expected a folder; it is a file")
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # Some file systems cannot lock folders.
+        with phases.phase("wait for another fetch"), suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _prepare(out: Path, known: Collection[str], sizes: Mapping[str, int]) -> None:
-    """Make the folder, and refuse one with other files than ``known`` ones, or on a disk that lacks
-    room for what is missing of ``sizes``, the bytes by name."""
-    if out.exists() and not out.is_dir():
-        raise RequestError(f"{out}: expected a folder; it is a file")
-    out.mkdir(parents=True, exist_ok=True)
+    """Refuse a folder with other files than ``known`` ones, or on a disk that lacks room for what
+    is missing of ``sizes``, the bytes by name."""
     there = {file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file()}
     for name in sorted(there - {*known, CHECKSUMS_FILE}):
         if name.removesuffix(UNFINISHED) not in known:

@@ -1,5 +1,6 @@
 """``hopper dataset fetch``: partitioned directories from an S3 server and from another folder."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -48,6 +49,13 @@ def test_all_of_a_directory(address, parts, tmp_path, capsys):
     fetch_partitioned(address, out)
     assert files_of(out) == files
     assert {file: file.stat().st_mtime_ns for file in times} == times
+
+
+def test_of_several_at_once_one_copies_and_the_others_find_all(parts, tmp_path):
+    with ThreadPoolExecutor(3) as pool:
+        sizes = list(pool.map(fetch_partitioned, [str(parts)] * 3, [tmp_path / "out"] * 3))
+    assert len(set(sizes)) == 1
+    assert files_of(tmp_path / "out") == files_of(parts)
 
 
 @pytest.mark.parametrize("remote", [True, False])
