@@ -69,33 +69,31 @@ def draw_edges(
     excluded edges are in order of time. Excluded edges have rows for nodes. Fanout -1 = all.
     """
     if way == UNIFORM and not until.size and not excluded.nodes.size:
-        return draw_uniformly(lists.indptr, lists.indices, rows, keys, fanout)
-    offsets, edges, positions = draw_in_turns(
-        lists.indptr, lists.cumulative_weights, lists.times, lists.by_time, rows, keys, until, way,
-        fanout, excluded.nodes, excluded.bounds, excluded.places,
-    )  # fmt: skip
+        offsets, edges, positions = draw_uniformly(lists.indptr, rows, keys, fanout)
+    else:
+        offsets, edges, positions = draw_in_turns(
+            lists.indptr, lists.cumulative_weights, lists.times, lists.by_time, rows, keys, until,
+            way, fanout, excluded.nodes, excluded.bounds, excluded.places,
+        )  # fmt: skip
     return offsets, _look_up(lists.indices, edges), positions
 
 
 @kernel(parallel=True)
-def draw_uniformly(indptr: Ids, indices: Ids, rows: Ids, keys: Keys, fanout: int) -> Drawn:
-    """Draw from whole lists, all edges equally likely. Most runs compile this kernel alone, which
-    takes a third of the time of all ways."""
-    firsts, left = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
-    for i in numba.prange(rows.size):
-        firsts[i] = indptr[rows[i]]
-        left[i] = indptr[rows[i] + 1] - firsts[i]
+def draw_uniformly(indptr: Ids, rows: Ids, keys: Keys, fanout: int) -> Drawn:
+    """Draw from whole lists, all edges equally likely; return edges in place of their sources.
+
+    Most runs compile this kernel alone. All ways in one kernel would take several times as long.
+    """
+    firsts, left = _find_lists(indptr, rows)
     offsets = _offsets(left, fanout, False)
-    sources = np.empty(offsets[rows.size], np.int64)
+    edges = np.empty(offsets[rows.size], np.int64)
     positions = np.empty(offsets[rows.size], np.int64)
     for i in numba.prange(rows.size):
         start, stop = offsets[i], offsets[i + 1]
         draw_positions(keys[i], left[i], stop - start, positions[start:stop])
         for j in range(start, stop):
-            sources[j] = firsts[i] + positions[j]
-    for j in numba.prange(sources.size):
-        sources[j] = indices[sources[j]]
-    return offsets, sources, positions
+            edges[j] = firsts[i] + positions[j]
+    return offsets, edges, positions
 
 
 @kernel(parallel=True)
@@ -117,10 +115,7 @@ def draw_in_turns(
     size, is_timed = rows.size, times.size > 0 and until.size > 0
     replace = way in (REPLACEMENT, WEIGHTED_REPLACEMENT)
     by_weight = way in (WEIGHTED, WEIGHTED_REPLACEMENT)
-    firsts, left = np.empty(size, np.int64), np.empty(size, np.int64)
-    for i in numba.prange(size):
-        firsts[i] = indptr[rows[i]]
-        left[i] = indptr[rows[i] + 1] - firsts[i]
+    firsts, left = _find_lists(indptr, rows)
     for i in numba.prange(size):
         if until.size:
             keys[i] = absorb(keys[i], np.uint64(until[i]))
@@ -185,6 +180,16 @@ def draw_in_turns(
                     positions[j] = by_time[first + positions[j]]
                 edges[j] = first + positions[j]
     return offsets, edges, positions
+
+
+@kernel(inline="always")
+def _find_lists(indptr: Ids, rows: Ids) -> tuple[Ids, Ids]:
+    """Return [n] int64 each: the first edge of each list, and how many it has."""
+    firsts, sizes = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
+    for i in numba.prange(rows.size):
+        firsts[i] = indptr[rows[i]]
+        sizes[i] = indptr[rows[i] + 1] - firsts[i]
+    return firsts, sizes
 
 
 @kernel(inline="always")
