@@ -59,8 +59,13 @@ class Micrograph:
         """original id of the root"""
 
     def edges(self) -> list[dict[Relation, Ids]]:
-        """Return the drawn edges per hop and relation, [edges, 3] int64 each: original ids of
-        source and destination, and the edge's position in the destination's neighbour list."""
+        """Return the drawn edges per hop and relation.
+
+        Returns
+        -------
+        [edges, 3] int64 each: original ids of source and destination, and the edge's position in
+        the destination's neighbour list.
+        """
         edges: list[dict[Relation, Ids]] = []
         for hop in self.subgraph.hops:
             edges.append({})

@@ -138,8 +138,12 @@ class NeighborSampler(NodeVersions):
 
     @classmethod
     def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
-        """Return whether servers can make this sampler's draws for ranks, given the values of
-        ``sampler.kind_options``."""
+        """Return whether servers can make this sampler's draws for ranks.
+
+        Parameters
+        ----------
+        options: the values of ``sampler.kind_options``.
+        """
         return cls.draw is NeighborSampler.draw
 
     @classmethod
@@ -253,7 +257,9 @@ class NeighborSampler(NodeVersions):
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Return how a relation's in-edges are drawn at a hop, by ranks and servers alike.
 
-        A moment is epoch and iteration.
+        Parameters
+        ----------
+        moment: epoch and iteration.
         """
         return self.make_spec("uniform", NEIGHBORS, hop, relation, moment)
 
@@ -320,8 +326,11 @@ class NeighborSampler(NodeVersions):
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """Return the probabilities of edges per hop of an iteration.
 
-        None stands for a hop at which a fixed number of edges is drawn, or all of them. A moment is
-        epoch and iteration.
+        None stands for a hop at which a fixed number of edges is drawn, or all of them.
+
+        Parameters
+        ----------
+        moment: epoch and iteration.
         """
         return self.inclusions
 

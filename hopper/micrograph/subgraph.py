@@ -213,8 +213,12 @@ class Subgraph:
         return DrawnEdges(self.names.relation(relation), ids, by_hop)
 
     def edge_tables(self) -> dict[str, list[Ids]]:
-        """Return the ids of the edges whose features are read: by stored relation as
-        ``src/rel/dst``, an array of ids for each of its names."""
+        """Return the ids of the edges whose features are read.
+
+        Returns
+        -------
+        By stored relation as ``src/rel/dst``, an array of ids for each of its names.
+        """
         ids: dict[str, list[Ids]] = {}
         for drawn_edges in self.edges.values():
             ids.setdefault(drawn_edges.table, []).append(drawn_edges.ids)
@@ -257,7 +261,9 @@ class Subgraph:
     ) -> list[Block]:
         """Make the blocks of a graph with a single relation; parameters as :meth:`typed_blocks`.
 
-        A ValueError tells that the graph has several relations.
+        Raises
+        ------
+        ValueError: the graph has several relations.
         """
         if len(self.topologies) != 1:
             raise ValueError(f"one relation expected, the graph has {len(self.topologies)}")

@@ -22,18 +22,31 @@ class Combination(nn.Module):
     algebra: ClassVar[Algebra] = "other"
 
     def partial(self, block: Block, aggregated: Tensor) -> Tensor:
-        """Make a relation's partial [num_dst, ...] of what AGG_r returned, ``aggregated`` [num_dst,
-        ...]; by default the same."""
+        """Make a relation's partial [num_dst, ...]; by default what AGG_r returns.
+
+        Parameters
+        ----------
+        aggregated: [num_dst, ...], from AGG_r.
+        """
         return aggregated
 
     def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
-        """Make what one part of a relation's edges contributes to its partial, [num_dst, ...], of
-        what ``AGG_r.part`` returned, ``aggregated`` [num_dst, ...]; ``place`` is the number of the
-        part."""
+        """Make what one part of a relation's edges contributes to its partial, [num_dst, ...].
+
+        Parameters
+        ----------
+        aggregated: [num_dst, ...], from ``AGG_r.part``.
+        place: the number of the part.
+        """
         return aggregated
 
     def join(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
-        """Join all parts of a relation, whose AGG_r is given, to its partial [num_dst, ...]."""
+        """Join all parts of a relation to its partial [num_dst, ...].
+
+        Parameters
+        ----------
+        aggregation: AGG_r.
+        """
         return aggregation.join(parts)
 
     @classmethod
@@ -45,9 +58,10 @@ class Combination(nn.Module):
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Combine partials to rows [num_dst, ...].
 
-        There is at least one partial, [num_dst, ...]; they are in canonical order of their
-        relations. Unless the algebra is "other", one may come from several relations, by
-        :meth:`merge`.
+        Parameters
+        ----------
+        partials: at least one, [num_dst, ...], in canonical order of their relations. Unless the
+            algebra is "other", a partial may come from several relations, by :meth:`merge`.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 

@@ -67,9 +67,13 @@ class GNN(nn.Module):
     def step(self, index: int, block: Block, h_src: Tensor) -> Tensor:
         """Compute all parts of layer ``index`` on one block, to rows [num_dst, width].
 
-        ``h_src`` is [num_src, width of the stack's rows], of which the first rows are the
-        destinations'. A RequestError tells that the block joins two node types, or that the number
-        of rows does not fit.
+        Parameters
+        ----------
+        h_src: [num_src, width of the stack's rows]; the destinations are its first rows.
+
+        Raises
+        ------
+        RequestError: the block joins two node types, or the number of rows does not fit.
         """
         if block.relation.src != block.relation.dst:
             raise RequestError(
@@ -89,8 +93,12 @@ class GNN(nn.Module):
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """Return the rows [n, width] that layer ``index`` reads; here, after dropout.
 
-        The result of a row depends only on its node and its values. Nodes are the sources of a
-        block, with their out-degrees, and ``rows`` [n, ...] are theirs.
+        The result of a row depends only on its node and its values.
+
+        Parameters
+        ----------
+        nodes: the sources of a block, with their out-degrees.
+        rows: [n, ...], their rows.
         """
         return self.dropouts[index](nodes, rows)
 

@@ -57,7 +57,9 @@ class Layer(nn.Module):
     def edge_features(self, block: Block, dtype: torch.dtype) -> Tensor:
         """Return the features [edges, edge_dim] of a block's edges.
 
-        A RequestError tells that the block has none, or has some of another width.
+        Raises
+        ------
+        RequestError: the block has no features of edges, or of another width.
         """
         features = block.edge_features
         if features is None and block.num_edges == 0:
@@ -81,7 +83,10 @@ class Layer(nn.Module):
         """Combine a part of each destination's edges to [num_dst, ...]; by default ``aggregate``.
 
         Other servers combine the other edges. ``block.sampled_degree()`` counts all of them.
-        ``z_src`` and ``h_dst`` are as in :meth:`aggregate`.
+
+        Parameters
+        ----------
+        z_src, h_dst: as in :meth:`aggregate`.
         """
         return self.aggregate(block, z_src, h_dst)
 
@@ -95,8 +100,10 @@ class Layer(nn.Module):
     def input_weights(self) -> Mapping[str, int]:
         """Return the parameters that multiply input rows, if nothing else reads these rows.
 
-        By name of a parameter, this is the dimension of it that matches the columns of rows. If it
-        is not empty, the columns of rows may be on several servers.
+        Returns
+        -------
+        By name of a parameter, the dimension of it that matches the columns of rows. If it is not
+        empty, the columns of rows may be on several servers.
         """
         return {}
 
@@ -108,8 +115,11 @@ class Layer(nn.Module):
         """Join parts to what ``aggregate`` returns for all edges, up to rounding.
 
         A class that defines it can be trained on relations whose edges are on several servers. So
-        can derived classes, unless they define another ``aggregate``. Parts are results [num_dst,
-        ...] of :meth:`part`; each edge belongs to one of them.
+        can derived classes, unless they define another ``aggregate``.
+
+        Parameters
+        ----------
+        parts: results [num_dst, ...] of :meth:`part`; each edge belongs to one of them.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no join()")
 
@@ -144,7 +154,10 @@ class Layer(nn.Module):
     def forward(self, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
         """Return the new rows [num_dst, out] of the block's destinations.
 
-        ``h_src`` are [num_src, in_dim] and ``h_dst`` [num_dst, in_dim].
+        Parameters
+        ----------
+        h_src: [num_src, in_dim].
+        h_dst: [num_dst, in_dim].
         """
         return self.update(h_dst, self.aggregate(block, self.project(h_src), h_dst))
 
@@ -195,7 +208,9 @@ class SumLayer(Layer):
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor | None:
         """Return what a destination's own row adds, [num_dst, width of z_src]; None = nothing.
 
-        ``h_dst`` [num_dst, in_dim] are the rows before projection.
+        Parameters
+        ----------
+        h_dst: [num_dst, in_dim], the rows before projection.
         """
         return None
 
@@ -207,7 +222,9 @@ class SumLayer(Layer):
     def combine(self, block: Block, z_src: Tensor, weights: Tensor, h_dst: Tensor) -> Tensor:
         """Sum the weighted rows of sources and :meth:`own_term`, and apply :meth:`with_edges`.
 
-        Weights are [edges]. A source may also be a partial sum, which has weight 1.
+        Parameters
+        ----------
+        weights: [edges]. A source may also be a partial sum, which has weight 1.
         """
         combined = weighted_sum(block, z_src, weights)
         own_term = self.own_term(block, h_dst)

@@ -153,8 +153,10 @@ class MergedRelations:
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
         """Return whether a projection is cheaper before the sum over edges than after it.
 
-        ``heads`` weighted sums of unprojected rows replace one weighted sum of projected rows; 0 =
-        sums have no weights, and one replaces one.
+        Parameters
+        ----------
+        heads: the number of weighted sums of unprojected rows that replace one weighted sum of
+            projected rows; 0 = sums have no weights, and one replaces one.
         """
         edges, segments = self.num_edges, self.groups.products
         gathered = edges * (_WEIGHTED if heads else _PLAIN)

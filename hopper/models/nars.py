@@ -38,10 +38,14 @@ class SubsetWeights(nn.Module):
 
 
 class HopSum(MeanLayer):
-    """AGG_r: puts a table's projected rows, of which a root has one, into the columns of its hop,
-    which is number ``place`` of ``hops``.
+    """AGG_r: puts a table's projected rows, of which a root has one, into the columns of its hop.
 
     The sum over relations then sums over the subsets of each hop.
+
+    Parameters
+    ----------
+    place: the table's hop, from 0.
+    hops: the number of hops.
     """
 
     def __init__(self, width: int, place: int, hops: int) -> None:

@@ -154,7 +154,11 @@ class Objective:
         """Return sums of labels [classes + 1], float64, which can be added over ranks.
 
         They are the number of roots with each class or label, or the sums of values. The last
-        number is the number of labelled roots. Labels are [n] or [n, classes], as stored.
+        number is the number of labelled roots.
+
+        Parameters
+        ----------
+        labels: [n] or [n, classes], as stored.
         """
         if self.kind == "class":
             labels = labels[labels != UNLABELLED]
@@ -164,10 +168,13 @@ class Objective:
         return torch.cat([sums.double(), torch.tensor([float(len(labels))]).double()])
 
     def one_answer(self, sums: Tensor, classes: int) -> Tensor:
-        """Return the logits [classes], float64, of the best constant prediction, given the results
-        of :meth:`label_sums`, added over ranks.
+        """Return the logits [classes], float64, of the best constant prediction.
 
         It predicts the largest class, the labels that most roots have, or the mean of values.
+
+        Parameters
+        ----------
+        sums: the results of :meth:`label_sums`, added over ranks.
         """
         totals, count = sums[:-1], sums[-1].clamp(min=1)
         if self.kind == "class":

@@ -30,10 +30,14 @@ class RelationAttention(AttentionLayer):
 
     :class:`RGATLayer` computes it for all relations at once.
 
-    With ``z = W_r h`` per head, edge (u, v) has the logit ``leaky_relu(a_src . z_u + a_dst .
-    z_v)``. The softmax is over this relation's edges only. The destination is not its own
-    neighbour; its row is added with the root weight. Features e_uv of edges, of width ``edge_dim``
-    (0 = none are read), add ``a_edge . e_uv`` to the argument of leaky_relu, for each head.
+    With ``z = W_r h`` per head, edge (u, v) has the logit
+    ``leaky_relu(a_src . z_u + a_dst . z_v)``. The softmax is over this relation's edges only. The
+    destination is not its own neighbour; its row is added with the root weight. Features e_uv of
+    edges add ``a_edge . e_uv`` to the argument of leaky_relu, for each head.
+
+    Parameters
+    ----------
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     algebra: ClassVar[Algebra] = "other"

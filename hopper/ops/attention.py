@@ -19,8 +19,14 @@ from hopper.ops.torch_kernels import Kernels, segments
 def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
     """Add the source's and the destination's term of each edge, per head, to [edges, H].
 
-    Terms are [num_src, H] floating point and [num_dst, H] of the same dtype. A RequestError tells
-    that the shapes do not fit the block or each other.
+    Parameters
+    ----------
+    a_src: [num_src, H] floating point.
+    a_dst: [num_dst, H], same dtype.
+
+    Raises
+    ------
+    RequestError: the shapes do not fit the block or each other.
     """
     a_src = full_rows("a_src", a_src, block.num_src)
     a_dst = full_rows("a_dst", a_dst, block.num_dst)

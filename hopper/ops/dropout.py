@@ -23,10 +23,18 @@ def node_type_key(node_type: str) -> int:
 
 
 def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
-    """Apply dropout of probability p in [0, 1) to the rows [n, ...] of nodes that a layer reads,
-    given its index, from 0; with 0, return the rows themselves.
+    """Apply dropout to a layer's input rows.
 
-    A ConfigError tells that p is outside [0, 1), a RequestError that there is not one row per node.
+    Parameters
+    ----------
+    rows: [n, ...], the rows of the nodes.
+    p: the probability, in [0, 1); 0 returns the rows themselves.
+    layer: the index of the layer that reads them, from 0.
+
+    Raises
+    ------
+    ConfigError: p is outside [0, 1).
+    RequestError: there is not one row per node.
     """
     threshold = drop_threshold(p)
     if threshold == 0:

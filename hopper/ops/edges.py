@@ -22,11 +22,18 @@ from hopper.ops.torch_kernels import Kernels, segments
 
 
 def source_rows(block: Edges, x: Tensor) -> Tensor:
-    """Return the source row of each edge, [edges, ...], from x [num_src, ...] floating point.
+    """Return the source row of each edge, [edges, ...].
 
     Its gradient repeats bit for bit. That of ``x[block.indices]`` does not, since it is summed in
-    no fixed order. A RequestError tells that x does not have one row per source, or is not floating
-    point.
+    no fixed order.
+
+    Parameters
+    ----------
+    x: [num_src, ...] floating point.
+
+    Raises
+    ------
+    RequestError: x does not have one row per source, or is not floating point.
     """
     x = full_rows("x", x, block.num_src)
     return gather(block, lambda edges: edges.indices, edges_to_sources, x)
@@ -45,9 +52,14 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     """Sum the values of each destination's edges, with weights if they are given, to [num_dst,
     ...]; zero for destinations without sampled edges.
 
-    Messages are [edges, ...] floating point. Weights w are [edges] of the same dtype, constants
-    without a gradient. A RequestError tells that they are not, or that shapes or dtypes do not fit
-    the block or each other.
+    Parameters
+    ----------
+    messages: [edges, ...] floating point.
+    w: [edges] of the same dtype, constants without a gradient.
+
+    Raises
+    ------
+    RequestError: the shapes or dtypes do not fit the block or each other, or w requires a gradient.
     """
     messages = full_rows("messages", messages, block.num_edges)
     if w is None:
@@ -69,12 +81,18 @@ def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
 
 
 def copy_max(block: Edges, x: Tensor) -> Tensor:
-    """Return each column's maximum over a destination's sources, [num_dst, D], from x [num_src, D]
-    floating point.
+    """Return each column's maximum over a destination's sources, [num_dst, D].
 
     It is zero for destinations without sources. Several sources with the maximum share its gradient
-    equally, so the gradient does not depend on the order of edges. A RequestError tells that there
-    is not one row per source.
+    equally, so the gradient does not depend on the order of edges.
+
+    Parameters
+    ----------
+    x: [num_src, D] floating point.
+
+    Raises
+    ------
+    RequestError: there is not one row per source.
     """
     x = full_rows("x", x, block.num_src)
     return _CopyMax.apply(block, selection.kernels_for(x.device), x)

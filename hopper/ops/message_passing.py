@@ -24,10 +24,16 @@ Pattern = Callable[[Edges], Csr | Tensor]
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
-    """Sum the source rows of each destination, from x [num_src, ...] floating point to [num_dst,
-    ...] of its dtype; zero for destinations without sampled edges.
+    """Sum the source rows of each destination, to [num_dst, ...] of x's dtype; zero for
+    destinations without sampled edges.
 
-    A RequestError tells that x does not have one row per source, or is not floating point.
+    Parameters
+    ----------
+    x: [num_src, ...] floating point.
+
+    Raises
+    ------
+    RequestError: x does not have one row per source, or is not floating point.
     """
     x = full_rows("x", x, block.num_src)
     return gather(block, sources_to_destinations, destinations_to_sources, x)
@@ -59,9 +65,14 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
     """Sum the source rows of each destination, each times its edge's weight, to [num_dst, D] or
     [num_dst, H, D].
 
-    Rows x are [num_src, D], or [num_src, H, D] with H heads, and weights w [edges], or [edges, H],
-    of the same dtype. A RequestError tells that shapes or dtypes do not fit the block or each
-    other.
+    Parameters
+    ----------
+    x: [num_src, D], or [num_src, H, D] with H heads.
+    w: [edges], or [edges, H]; same dtype as x.
+
+    Raises
+    ------
+    RequestError: the shapes or dtypes do not fit the block or each other.
     """
     x, w = full_rows("x", x, block.num_src), full_rows("w", w, block.num_edges)
     expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
@@ -86,8 +97,14 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
 def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
     """Compute the dot product of each edge's source and destination row, per head, to [edges, H].
 
-    x is [num_src, H, D] floating point, and y [num_dst, H, D] of the same dtype; errors are those
-    of :func:`weighted_sum`.
+    Parameters
+    ----------
+    x: [num_src, H, D] floating point.
+    y: [num_dst, H, D], same dtype.
+
+    Raises
+    ------
+    RequestError: the shapes or dtypes do not fit the block or each other.
     """
     x, y = full_rows("x", x, block.num_src), full_rows("y", y, block.num_dst)
     if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:

@@ -32,8 +32,11 @@ class use_backend:
     """Chooses the backend for the whole process, from now on or for a ``with`` statement.
 
     ``use_backend("torch")`` takes effect at once. As a context manager it restores the previous
-    choice at the end. A ConfigError tells that the name is not one of "auto", "numba", "torch",
-    "triton".
+    choice at the end.
+
+    Raises
+    ------
+    ConfigError: the name is not one of "auto", "numba", "torch", "triton".
     """
 
     def __init__(self, name: Choice) -> None:
@@ -53,8 +56,10 @@ class use_backend:
 def backend(device: torch.device | str = "cpu") -> str:
     """Return the name of the backend for blocks on a device: "numba", "torch" or "triton".
 
-    A ConfigError tells that ``HOPPER_OPS`` has an unknown value, a RequestError that the chosen
-    backend cannot be imported, or does not run on this device.
+    Raises
+    ------
+    ConfigError: ``HOPPER_OPS`` has an unknown value.
+    RequestError: the chosen backend cannot be imported, or does not run on this device.
     """
     return kernels_for(torch.device(device)).name
 

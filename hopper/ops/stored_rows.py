@@ -39,8 +39,13 @@ class StoredRows(Tensor):
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], count: int) -> StoredRows:
-        """Make ``count`` rows of some tables of one width and form, of which there is at least one;
-        rows in no part are zero."""
+        """Make rows of some tables of one width and form.
+
+        Parameters
+        ----------
+        parts: at least one. Rows in no part are zero.
+        count: the number of rows.
+        """
         reader = RowReader(tuple(parts), count, *float_form(parts[0].table))
         return cls._make(reader, Products(), [])
 
@@ -52,14 +57,22 @@ class StoredRows(Tensor):
         return rows
 
     def expect(self, weights: Sequence[Tensor], count: int) -> None:
-        """Announce that the first ``count`` rows will be multiplied by other weights [out, dim],
-        which ``torch.nn.functional.linear`` will receive."""
+        """Announce that the first ``count`` rows will be multiplied by other weights.
+
+        Parameters
+        ----------
+        weights: the weights [out, dim] that ``torch.nn.functional.linear`` will receive.
+        """
         self._products.expected += [(weight, count) for weight in weights]
 
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
-        """Register how to make the product of the first rows and a weight [out, dim], which
-        ``torch.nn.functional.linear`` will receive, without reading rows; ``make`` makes the
-        product [n, out] of the first n rows, when it is needed."""
+        """Register how to make the product of the first rows and a weight without reading rows.
+
+        Parameters
+        ----------
+        weight: the weight [out, dim] that ``torch.nn.functional.linear`` will receive.
+        make: makes the product [n, out] of the first n rows, when it is needed.
+        """
         self._products.supply(weight, make)
 
     def first(self, count: int) -> StoredRows:
@@ -91,8 +104,12 @@ class StoredRows(Tensor):
         return self._whole[0]
 
     def times(self, weight: Tensor, *, transposed: bool = False) -> Tensor:
-        """Multiply these rows by a weight [out, dim], or [dim, out] if ``transposed``, to [n,
-        out]."""
+        """Multiply these rows by a matrix, to [n, out].
+
+        Parameters
+        ----------
+        weight: [out, dim], or [dim, out] if ``transposed``.
+        """
         products, count = self._products, self._reader.count
         dtype = product_dtype(weight)
         known = products.find(weight, transposed, count, dtype)

@@ -25,8 +25,10 @@ _TAILS: Final = 5
 def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder:
     """Make the decoder of a configuration, and try it on a few rows.
 
-    A ConfigError, which names the key, tells that the decoder does not exist, cannot be made, or
-    returns scores of a wrong shape.
+    Raises
+    ------
+    ConfigError: the decoder does not exist, cannot be made, or returns scores of a wrong shape;
+        names the key.
     """
     task, width = config.task, target.width
     arguments = {"width": width, "relations": len(schema.target_relations)}
